@@ -1,0 +1,68 @@
+# Everything happens in .venv, which is made from constraints.txt when it is missing or older than what it is made from.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+RUNS ?= runs
+
+BIN := $(VENV)/bin
+SOURCES := pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+.DEFAULT_GOAL := help
+.PHONY: help train test quick check format docs clean
+
+help:
+	@echo "make train    train CartPole until it is solved, draw its curve and film it (seconds, after the install)"
+	@echo "make test     all tests"
+	@echo "make quick    the fast tests: the inner loop"
+	@echo "make check    format, lint, types, import floors, documentation"
+	@echo "make format   format the code and sort its imports"
+	@echo "make docs     build the documentation into site/"
+	@echo "make clean    remove .venv, site/ and caches; runs/ stays"
+	@echo "Variables: PYTHON=$(PYTHON) VENV=$(VENV) JOBS=$(JOBS) RUNS=$(RUNS)"
+
+train: $(VENV)/.train
+	@set -eu; mkdir -p "$(RUNS)"; n=1; while [ -e "$(RUNS)/cartpole-$$n" ]; do n=$$((n + 1)); done; \
+	run="$(RUNS)/cartpole-$$n"; \
+	$(BIN)/lockstep train cartpole --out "$(RUNS)" --name "cartpole-$$n"; \
+	$(BIN)/lockstep play "$$run" --video; \
+	$(BIN)/lockstep plot "$$run"; \
+	echo; \
+	echo "run    $$run"; \
+	echo "curve  $$(ls "$$run"/plots/*.png)"; \
+	echo "video  $$(ls "$$run"/videos/*.mp4)"
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(JOBS) -m "not serial"
+	$(BIN)/python -m pytest -m serial
+
+quick: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not serial"
+
+check: $(VENV)/.dev docs
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+docs: $(VENV)/.dev
+	$(BIN)/zensical build --clean --strict
+
+clean:
+	rm -rf $(VENV) site dist build .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.train: EXTRAS := video,report
+$(VENV)/.dev: EXTRAS := all,dev,docs
+
+# An interrupted install leaves no stamp, so the next call finishes it.
+$(VENV)/.train $(VENV)/.dev: $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("lockstep needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another: make PYTHON=python3.12 ...")'
+	@$(BIN)/python -c '' 2> /dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@echo "Installing lockstep-rl[$(EXTRAS)] and its pinned packages in $(VENV) (minutes the first time) ..."
+	@$(PIP) install -qq -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@

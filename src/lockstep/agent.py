@@ -1,0 +1,135 @@
+"""The one thing that is trained, published, saved and loaded: policy, critic and moments."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep.models.flat import FlatParameters
+from lockstep.models.moments import Moments
+from lockstep.models.policy import Policy
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.distributions import Categorical, Gaussian
+from lockstep.randomness import seed_of
+
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["Agent"]
+
+_OBSERVATION_LIMIT = 10.0
+
+
+class Agent:
+    """Policy, critic, observation and return moments.
+
+    Shapes: `[…, O]` observations as the environments give them. Moments are applied here, so nobody else normalizes.
+    """
+
+    def __init__(
+        self, spaces: "Spaces", config: PolicyConfig, normalize_rewards: bool, seed: int, dtype: torch.dtype
+    ) -> None:
+        """First weights come from the stream `weights` of `seed`."""
+        self.spaces = spaces
+        self.dtype = dtype
+        self.squash = config.squash
+        self.distribution = (
+            Gaussian(spaces.action_size) if spaces.discrete_actions is None else Categorical(spaces.discrete_actions)
+        )
+        generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
+        head, std = spaces.discrete_actions or spaces.action_size, 0 if spaces.discrete_actions else spaces.action_size
+        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype)
+        self.flat = FlatParameters(self.policy.parts())
+        self.observation_moments = Moments(spaces.observation_size) if config.normalize_observations else None
+        self.return_moments = Moments(1) if normalize_rewards else None
+        self._low = torch.from_numpy(spaces.action_low).to(dtype)
+        self._high = torch.from_numpy(spaces.action_high).to(dtype)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Brings the normalization in step with the moments, after those have changed."""
+        if self.observation_moments is not None:
+            self._shift = self.observation_moments.mean.to(self.dtype)
+            self._scale = self.observation_moments.std.reciprocal().to(self.dtype)
+
+    def normalize(self, observations: Tensor) -> Tensor:
+        """Observations as the networks see them."""
+        if self.observation_moments is None:
+            return observations
+        return ((observations - self._shift) * self._scale).clamp(-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT)
+
+    @torch.inference_mode()
+    def act(self, observations: Tensor, noise: Tensor) -> Tensor:
+        """`[B, O]` and noise of the distribution's kind -> actions as a rollout stores them, `[B]` or `[B, A]`."""
+        return self.distribution.sample(self.policy.act(self.normalize(observations)), noise)
+
+    def for_environment(self, actions: Tensor) -> np.ndarray:
+        """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
+        if self.spaces.discrete_actions is not None:
+            return actions.numpy()
+        if self.squash:
+            return (self._low + (actions.tanh() + 1) * (0.5 * (self._high - self._low))).numpy()
+        return torch.clamp(actions, self._low, self._high).numpy()
+
+    @torch.inference_mode()
+    def judge(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout in one pass.
+
+        Args:
+            observations: `[T + 1, B, O]`.
+            actions: `[T, B]` or `[T, B, A]`.
+        """
+        rows, count = observations.shape[:2]
+        parameters, values = self.policy(self.normalize(observations).flatten(0, 1))
+        log_probs = self.distribution.log_prob(parameters[: (rows - 1) * count], actions.flatten(0, 1))
+        return values.view(rows, count), log_probs.view(rows - 1, count)
+
+    @torch.inference_mode()
+    def mode(self, observations: np.ndarray) -> np.ndarray:
+        """`[B, O]` -> the most probable actions, ready for an environment."""
+        parameters = self.policy.act(self.normalize(torch.from_numpy(observations).to(self.dtype)))
+        return self.for_environment(self.distribution.mode(parameters))
+
+    @torch.inference_mode()
+    def sample(self, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """`[B, O]` -> drawn actions, ready for an environment."""
+        noise = torch.from_numpy(self.distribution.noise(generator, len(observations))).to(self.dtype)
+        return self.for_environment(self.act(torch.from_numpy(observations).to(self.dtype), noise))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything, by name: each parameter, then the moments."""
+        state = {f"policy.{name}": parameter.detach() for name, parameter in self.policy.named_parameters()}
+        for name, moments in self._moments():
+            state |= {f"{name}.{key}": value for key, value in moments.state().items()}
+        return state
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes back `state()`. Raises ValueError, naming the tensor, if one is missing, left over or of another shape."""
+        own = self.state()
+        for name in own.keys() ^ state.keys():
+            raise ValueError(f"tensor {name!r} is {'missing' if name in own else 'not of this agent'}")
+        for name, tensor in own.items():
+            if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
+                raise ValueError(
+                    f"tensor {name!r} is {list(state[name].shape)} {state[name].dtype}, this agent's is {list(tensor.shape)} {tensor.dtype}"
+                )
+        for name, parameter in self.policy.named_parameters():
+            parameter.data.copy_(state[f"policy.{name}"])
+        for name, moments in self._moments():
+            moments.load({key: state[f"{name}.{key}"] for key in moments.state()})
+        self.refresh()
+
+    def digest(self) -> str:
+        """SHA-256 over weights and moments, in hexadecimal: equal for two agents that are equal to the last bit."""
+        hashed = hashlib.sha256(self.flat.buffer.numpy().tobytes())
+        for _, moments in self._moments():
+            for value in moments.state().values():
+                hashed.update(value.numpy().tobytes())
+        return hashed.hexdigest()
+
+    def _moments(self) -> list[tuple[str, Moments]]:
+        named = (("observation_moments", self.observation_moments), ("return_moments", self.return_moments))
+        return [(name, moments) for name, moments in named if moments is not None]

@@ -1,0 +1,31 @@
+"""`lockstep envs`: the environments that are known to work."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from lockstep.cli.arguments import Arguments, whole_number
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints them family by family, each with the engine that `auto` means."""
+    parser = Arguments(
+        "envs", "Lists the environments that are known to work, and the engine that `auto` means for each."
+    )
+    parser.add_argument(
+        "--per-shard", type=whole_number(1), default=8, metavar="B", help="environments of a shard (default 8)"
+    )
+    per_shard = parser.read(argv).per_shard
+
+    from lockstep.envs.catalog import known_ids
+
+    known = known_ids(per_shard)
+    wide = max(len(one.env_id) for one in known)
+    for family, members in groupby(known, key=lambda one: (one.family, one.extra, one.installed)):
+        name, extra, installed = family
+        print(name + ("" if installed else f" (not installed; pip install 'lockstep-rl[{extra}]')"))
+        for one in members:
+            print(f"  {one.env_id:<{wide}}  {one.engine if installed else ''}".rstrip())
+    print("\nAny other environment registered with Gymnasium works too, if its observations are no images.")
+    return 0

@@ -1,0 +1,29 @@
+"""Finds the run that a word of the command line means."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from lockstep.run.settings import RunConfig
+
+__all__ = ["locate"]
+
+
+def locate(text: str) -> Path:
+    """The folder of a run given by its path, or by its bare name inside `runs/`.
+
+    Raises ValueError in one line, naming the nearest run of `runs/`, when there is no such folder or it is no run.
+    """
+    root = Path(RunConfig.folder)
+    places = [Path(text), root / text]
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
+    there = next((place for place in places if text and place.is_dir()), None)
+    if there is not None:
+        raise ValueError(f"{there} is not a run: it holds no config.json")
+    if text and Path(text).exists():
+        raise ValueError(f"{text} is not a run: a run is a folder")
+    known = sorted(path.parent.name for path in root.glob("*/config.json"))
+    close = get_close_matches(Path(text).name, known, 1)
+    hint = f"did you mean {root / close[0]}?" if close else f"{root}/ holds {', '.join(known) or 'no runs yet'}"
+    raise ValueError(f"{text!r}: there is no such run; {hint}")

@@ -1,0 +1,76 @@
+"""The command `lockstep`: finds the verb, and says in one line what went wrong."""
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from lockstep import __version__
+
+__all__ = ["main"]
+
+VERBS = {
+    "train": "train an agent: a preset, a config file, any field as a flag",
+    "resume": "go on with a run that was interrupted, on any number of ranks",
+    "play": "watch a run's agent, in a window or as a video",
+    "eval": "measure a run's agent on episodes that training never saw",
+    "digest": "print the digest of a run's weights",
+    "diff": "find the iteration where two runs part",
+    "plot": "draw a run's learning curve",
+    "presets": "list the ready experiments, or print one",
+    "envs": "list the environments",
+    "doctor": "check what is installed here and what it allows",
+}
+_HIDDEN = ("rank",)
+_USAGE_ERROR = 2
+_INTERRUPTED = 130
+_PIPE_CLOSED = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one verb and returns the exit code: 0 done, 2 bad input, others see the verbs; the unforeseen is raised."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of ending the program
+    try:
+        code = _dispatch(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+    except ValueError as error:
+        print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr)
+        return _USAGE_ERROR
+    except KeyboardInterrupt:
+        print("lockstep: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail again while it exits
+        return _PIPE_CLOSED
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if words else _USAGE_ERROR
+    verb = words[0]
+    if verb in ("-V", "--version", "version"):
+        print(f"lockstep {__version__}")
+        return 0
+    if verb not in VERBS and verb not in _HIDDEN:
+        close = get_close_matches(verb, VERBS, 1)
+        raise ValueError(
+            f"{verb}: unknown verb; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(VERBS)}")
+        )
+    code = import_module(f"lockstep.cli.{verb}").main(words[1:])
+    assert isinstance(code, int)
+    return code
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items())
+    return (
+        "usage: lockstep VERB …\n\nDistributed PPO: the same experiment gives the same policy, bit for bit, "
+        f"on any number\nof processes.\n\n{verbs}\n\n"
+        "lockstep VERB --help says more. To begin with: lockstep train cartpole"
+    )

@@ -1,0 +1,67 @@
+"""`lockstep play`: watch a run's agent."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.cli.agents import Performer, add_arguments
+from lockstep.cli.arguments import Arguments
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Opens a window, or writes a video with `--video`."""
+    parser = Arguments("play", "Shows a run's agent at work, in a window or as a video.")
+    add_arguments(parser, episodes=1)
+    parser.add_argument(
+        "--video", action="store_true", help="write an .mp4 instead of opening a window; needs no display"
+    )
+    own = parser.read(argv)
+    if not own.video and not _has_display():
+        raise ValueError("there is no display to open a window on; `lockstep play RUN --video` writes a video instead")
+    performer = Performer(own.run, own.iteration, own.sample, own.seed)
+    if own.video:
+        path, results = _record(performer, own.episodes)
+        _print(results)
+        print(f"video: {path}")
+    else:
+        _show(performer, own.episodes)
+    return 0
+
+
+def _has_display() -> bool:
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _record(performer: Performer, episodes: int) -> tuple[Path, list[tuple[float, int]]]:
+    from lockstep.envs.catalog import make_one
+    from lockstep.report.video import record_video
+
+    spaces = make_one(performer.config.env)
+    act, flatten = performer.act(spaces.action_space), performer.flatten(spaces.observation_space)
+    spaces.close()
+    path = performer.folder.path / "videos" / f"iteration-{performer.iteration:08d}.mp4"
+    results = record_video(
+        lambda: make_one(performer.config.env, "rgb_array"), act, flatten, path, performer.seeds(episodes)
+    )
+    return path, results
+
+
+def _show(performer: Performer, episodes: int) -> None:
+    from lockstep.envs.catalog import make_one
+    from lockstep.report.evaluate import play_episodes
+
+    env = make_one(performer.config.env, "human")
+    try:
+        act, flatten = performer.act(env.action_space), performer.flatten(env.observation_space)
+        for result in play_episodes(env, act, flatten, performer.seeds(episodes)):
+            _print([result])
+    finally:
+        env.close()
+
+
+def _print(results: Sequence[tuple[float, int]]) -> None:
+    for total, length in results:
+        print(f"return {total:.5g} in {length} steps", flush=True)

@@ -1,0 +1,30 @@
+"""`lockstep presets`: the ready experiments."""
+
+from collections.abc import Sequence
+
+from lockstep import presets
+from lockstep.cli.arguments import Arguments
+from lockstep.config.compose import load
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the table, or one preset's YAML."""
+    parser = Arguments("presets", "Lists the ready experiments, or prints one as a config file to start from.")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the preset to print")
+    name = parser.read(argv).name
+    print(presets.text(name).rstrip() if name else _table())
+    return 0
+
+
+def _table() -> str:
+    rows = [("name", "environment", "steps", "goal")]
+    for name in presets.names():
+        config = load(presets.read(name), None, {})
+        goal = config.run.solved_return
+        rows.append((name, config.env.id, f"{config.run.total_steps:,}", "–" if goal is None else f"{goal:,g}"))
+    wide = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [f"{a:<{wide[0]}}  {b:<{wide[1]}}  {c:>{wide[2]}}  {d:>{wide[3]}}" for a, b, c, d in rows]
+    lines.append("\nsteps: budget. goal: mean return of the last 20 episodes. Start one with: lockstep train NAME")
+    return "\n".join(lines)

@@ -1,0 +1,27 @@
+"""`lockstep rank FOLDER ITERATION`: how our own launch starts a rank. Not for people."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.runtime.parent import die_with_parent
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carries a part of the run; the rank's place is in the environment."""
+    environment = os.environ
+    die_with_parent(int(environment["LOCKSTEP_PARENT"]))
+    from lockstep.cli.work import train_at  # takes seconds to import, in which the parent may be killed
+    from lockstep.run.folder import RunFolder
+    from lockstep.runtime.ranks import Place
+
+    memory = environment.get("LOCKSTEP_MEMORY")
+    place = Place(
+        int(environment["LOCKSTEP_RANK"]),
+        int(environment["LOCKSTEP_SIZE"]),
+        int(memory) if memory else None,
+        environment.get("LOCKSTEP_MEETING", ""),
+    )
+    return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

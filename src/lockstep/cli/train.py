@@ -1,0 +1,51 @@
+"""`lockstep train`: a new run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep import presets
+from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.start import start, under_launcher
+from lockstep.config.compose import load
+from lockstep.config.flags import parse_flags
+from lockstep.config.help import help_text
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
+    parser = _parser()
+    if {"-h", "--help"} & set(argv):
+        preset = next((presets.read(word) for word in argv if word in presets.names()), None)
+        print(help_text("train", load(preset, None, {}), parser.format_help()))
+        return 0
+    tree, rest = parse_flags(argv)
+    own = parser.read(rest)
+    config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
+    if under_launcher():
+        if own.ranks is not None:
+            raise ValueError(
+                f"--ranks is {own.ranks}: the launcher that started this process has set the number of ranks"
+            )
+        from lockstep.cli.work import train_under_launcher
+
+        return train_under_launcher(config, own.preset)
+    from lockstep.experiment import create_run, resolve
+
+    ranks = own.ranks or 1
+    folder = create_run(resolve(config, ranks), own.preset, ranks)
+    return start(folder, ranks, resume_from=0)
+
+
+def _parser() -> Arguments:
+    parser = Arguments("train", "Trains an agent: a preset, a file, any field as a flag; what comes later wins.")
+    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml or .json file, over the preset")
+    parser.add_argument(
+        "--ranks",
+        type=whole_number(1),
+        metavar="N",
+        help="processes on this host (default 1); the result does not depend on it",
+    )
+    return parser

@@ -1,0 +1,109 @@
+"""One rank at work, however it was started."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from lockstep.config import Config
+from lockstep.experiment import create_run, execute, iterations, open_run, resolve
+from lockstep.group.group import Group, RankLost
+from lockstep.group.solo import Solo
+from lockstep.run.folder import RunFolder
+from lockstep.run.run import ReplicasDiffer, Run
+from lockstep.runtime.ranks import Place, join
+from lockstep.update import NonFinite
+
+__all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
+
+_PATH_BYTES = 4096
+_CODES: dict[type[Exception], int] = {NonFinite: 3, RankLost: 4, ReplicasDiffer: 5}
+_PREEMPTED = 75
+
+
+def train_alone(folder: RunFolder, resume_from: int) -> int:
+    """The run in this process, as its only rank."""
+    _, config = open_run(folder.path)
+    return _guarded(lambda: _finish(Solo(), folder, config, resume_from))
+
+
+def train_at(place: Place, folder: RunFolder, resume_from: int) -> int:
+    """The run as one of the ranks that our own launch started."""
+    _, config = open_run(folder.path)
+    return _guarded(lambda: _finish(join(place, config.runtime), folder, config, resume_from))
+
+
+def train_under_launcher(config: Config, preset: str | None) -> int:
+    """A new run as one of the ranks that torchrun started. Rank 0 makes the folder and tells the others where."""
+    place = Place.from_launcher()
+    assert place is not None
+
+    def work() -> int:
+        resolved = resolve(config, place.size)
+        group = join(place, config.runtime)
+        folder = _agree(group, lambda: create_run(resolved, preset, place.size))
+        return _finish(group, folder, open_run(folder.path)[1], 0)
+
+    return _guarded(work)
+
+
+def resume_under_launcher(folder: RunFolder, config: Config, resume_from: int) -> int:
+    """A run that goes on as one of the ranks that torchrun started."""
+    place = Place.from_launcher()
+    assert place is not None
+    resolve(config, place.size)
+    if resume_from >= iterations(config):
+        return 0
+    return _guarded(lambda: _finish(join(place, config.runtime), folder, config, resume_from))
+
+
+def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
+    """Makes the folder on rank 0 alone; where that fails every rank ends with exit code 2, and rank 0 says why."""
+    path, problem = b"", None
+    if group.rank == 0:
+        try:
+            path = str(make().path.absolute()).encode()
+        except ValueError as error:
+            problem = error
+    row = torch.zeros(1, _PATH_BYTES, dtype=torch.uint8)
+    row[0, : len(path)] = torch.frombuffer(bytearray(path), dtype=torch.uint8) if path else 0
+    told = bytes(group.gather(row, "start")[0].tolist()).rstrip(b"\0").decode()
+    if problem is not None:
+        raise problem
+    if not told:
+        raise SystemExit(2)
+    return RunFolder(Path(told))
+
+
+def _finish(group: Group, folder: RunFolder, config: Config, resume_from: int) -> int:
+    run = execute(folder, config, group, resume_from)
+    if group.rank == 0:
+        print(_closing(run), flush=True)
+    group.close()
+    return _PREEMPTED if run.stopped else 0
+
+
+def _guarded(work: Callable[[], int]) -> int:
+    """Runs `work`; faults that have an exit code of their own become one line and that code."""
+    try:
+        return work()
+    except tuple(_CODES) as error:
+        print(f"lockstep: {error}", file=sys.stderr, flush=True)
+        return _CODES[type(error)]
+
+
+def _closing(run: Run) -> str:
+    """What a run says last."""
+    lines = []
+    if run.stopped:
+        lines.append(f"stopped after iteration {run.done} of {run.last}; go on with: lockstep resume {run.folder.path}")
+    else:
+        returns = (
+            "" if run.return_mean is None else f", return {run.return_mean:.4g} over the last {run.window} episodes"
+        )
+        lines.append(f"done: {run.done} iterations, {run.env_steps:,} steps in {run.seconds:.1f} s{returns}")
+    if run.solved_at is not None:
+        lines.append(f"solved: the mean return reached {run.goal:g} after {run.solved_at:,} steps")
+    lines.append(f"run: {run.folder.path}")
+    return "\n".join(lines)

@@ -1,0 +1,31 @@
+"""One tree of frozen dataclasses: all that defines an experiment.
+
+Every section is defined in the room that reads it. Order of precedence: defaults < preset < file < flags.
+"""
+
+from dataclasses import dataclass, field
+
+from lockstep.envs.settings import EnvConfig, RolloutConfig
+from lockstep.models.settings import PolicyConfig
+from lockstep.plan import PlanConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.run.settings import RunConfig
+from lockstep.runtime.settings import RuntimeConfig
+
+__all__ = ["VERSION", "Config"]
+
+VERSION = 1
+"""Of the format of config files. Raised when a file that could be read before would now mean something else."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """An experiment."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    plan: PlanConfig = field(default_factory=PlanConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    run: RunConfig = field(default_factory=RunConfig)

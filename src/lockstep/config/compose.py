@@ -1,0 +1,44 @@
+"""Puts a config together: defaults < preset < file < flags."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lockstep.config import Config
+from lockstep.config.decode import decode
+from lockstep.config.files import read
+
+__all__ = ["load"]
+
+Tree = Mapping[str, object]
+
+
+def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
+    """The config that the trees of a preset, a file and flags give; what comes later wins, field by field.
+
+    `env.count` and `env.per_rank` are one setting in two spellings: giving one takes back the other, given earlier.
+
+    Raises ValueError in one line for whatever is wrong with them.
+    """
+    given = read(file) if file is not None else {}
+    merged: dict[str, object] = {}
+    for tree in (preset or {}, given, flags):
+        for section, content in tree.items():
+            below = merged.get(section)
+            if section == "env" and isinstance(content, Mapping):
+                below = _without_respelled(below, content)
+            if isinstance(below, Mapping) and isinstance(content, Mapping):
+                content = {**below, **content}
+            merged[section] = below if content is None and section in merged else content
+    return decode(merged, Config())
+
+
+def _without_respelled(below: object, above: Tree) -> object:
+    spellings = {"count", "per_rank"}
+    given = {name for name in spellings if above.get(name) is not None}
+    if len(given) > 1:
+        raise ValueError(
+            f"env.per_rank is {above['per_rank']!r}: it is another spelling of env.count, which is given too; keep one"
+        )
+    if not given or not isinstance(below, Mapping):
+        return below
+    return {name: value for name, value in below.items() if name not in spellings}

@@ -1,0 +1,109 @@
+"""The way into this room: engines, single environments and what is known of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from lockstep.envs.choice import choose_engine
+from lockstep.envs.engine import Engine
+from lockstep.envs.families import FAMILIES, SHIPPED, family_of, version
+from lockstep.envs.settings import EnvConfig
+from lockstep.envs.single import Flat, Recipe
+from lockstep.envs.spaces import Spaces, describe
+
+__all__ = ["Known", "describe_env", "known_ids", "make_engine", "make_one"]
+
+
+def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine:
+    """The engine of one shard, which holds environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`.
+
+    `config.engine` must not be `auto` any more. Raises ValueError in one line, as `describe_env` does.
+    """
+    assert config.count % shards == 0, (config.count, shards)
+    count = config.count // shards
+    first = shard * count
+    recipe = Recipe(config.id, config.options)
+    match config.engine:
+        case "gymnasium":
+            from lockstep.envs.in_process import InProcess
+
+            return InProcess(recipe, seed, first, count)
+        case "gymnasium-vector":
+            from lockstep.envs.vector import Vector
+
+            return Vector(recipe, seed, shard, count)
+        case "gymnasium-async":
+            from lockstep.envs.subprocesses import Subprocesses
+
+            return Subprocesses(recipe, seed, first, count, config.timeout)
+        case "envpool":
+            from lockstep.envs.pool import Pool
+
+            return Pool(recipe, seed, first, count)
+    raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
+
+
+def describe_env(config: EnvConfig) -> Spaces:
+    """Makes an environment as `config.engine` would, and gives its sizes.
+
+    Raises ValueError in one line: unknown id (the nearest is named), something not installed (the extra is named), options
+    that the environment does not take, spaces that are not supported, an engine that does not have the environment.
+    """
+    recipe = Recipe(config.id, config.options)
+    if config.engine == "envpool":
+        pool = recipe.pool([0])
+        try:
+            return describe(pool.observation_space, pool.action_space, config.id)
+        finally:
+            pool.close()
+    if config.engine == "gymnasium-vector":
+        engine = make_engine(config, 0, 0, config.count)
+        engine.close()
+        return engine.spaces
+    env = recipe()
+    try:
+        return describe(env.observation_space, env.action_space, config.id)
+    finally:
+        env.close()
+
+
+def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
+    """A single environment of Gymnasium as an agent sees it, for `play`, `eval` and videos. It does not reset itself.
+
+    Observations are rows `[O]`; an action is an int from 0 or a row `[A]`. `config.engine` does not matter: what only envpool
+    has can't be looked at. Raises ValueError as `describe_env` does.
+    """
+    return Flat(Recipe(config.id, config.options)(render_mode))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A line of `lockstep envs`."""
+
+    env_id: str
+    family: str
+    extra: str | None
+    """What to install for it: `pip install 'lockstep-rl[EXTRA]'`; None: nothing."""
+    installed: bool
+    engine: str
+    """What `auto` means for it, with what is installed here."""
+
+
+def known_ids(per_shard: int = 8) -> list[Known]:
+    """The environments that are known to work, in their newest versions, family by family; engines for `per_shard` of them.
+
+    Others that are registered with Gymnasium work too if their spaces are supported. Left out are those with images.
+    """
+    newest: dict[str, str] = {}
+    for env_id in sorted(gym.registry, key=version):
+        newest[env_id.rpartition("-v")[0]] = env_id
+    lines = []
+    for family in FAMILIES:
+        ids = [*SHIPPED, *newest.values()]
+        for env_id in sorted(known for known in ids if family_of(known) is family and known not in _IMAGES):
+            lines.append(Known(env_id, family.name, family.extra, family.installed, choose_engine(env_id, per_shard)))
+    return lines
+
+
+_IMAGES = ("CarRacing-v3",)

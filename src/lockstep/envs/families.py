@@ -1,0 +1,88 @@
+"""Which environments there are: ids, where they come from, what they need installed."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium as gym
+
+from lockstep.envs.tasks.pendulum import dense, sparse
+
+__all__ = ["FAMILIES", "SHIPPED", "Family", "check_id", "family_of", "nearest", "version"]
+
+SHIPPED: dict[str, Callable[..., gym.Env[Any, Any]]] = {"pendulum-dense": dense, "pendulum-sparse": sparse}
+"""The tasks that come with lockstep, by the name that `env.id` takes. Each is called with the options and `render_mode`."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Environments that come from one place."""
+
+    name: str
+    entry: str
+    """How their entry points begin."""
+    extra: str | None
+    """The extra of lockstep that installs what they need; None: nothing more is needed."""
+    module: str | None
+    """What is imported when the extra is installed."""
+
+    @property
+    def installed(self) -> bool:
+        return self.module is None or find_spec(self.module) is not None
+
+
+FAMILIES = (
+    Family("tasks of lockstep", "lockstep.envs.tasks", None, None),
+    Family("classic control", "gymnasium.envs.classic_control", None, None),
+    Family("Box2D", "gymnasium.envs.box2d", "box2d", "Box2D"),
+    Family("MuJoCo", "gymnasium.envs.mujoco", "mujoco", "mujoco"),
+    Family("toy text", "gymnasium.envs.toy_text", None, None),
+)
+_OTHER = Family("other", "", None, None)
+
+
+def family_of(env_id: str) -> Family:
+    """Where a known id comes from."""
+    if env_id in SHIPPED:
+        return FAMILIES[0]
+    entry = getattr(gym.registry.get(env_id), "entry_point", None)
+    return next((family for family in FAMILIES if isinstance(entry, str) and entry.startswith(family.entry)), _OTHER)
+
+
+def check_id(env_id: str) -> None:
+    """Raises ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
+    if ":" in env_id:
+        raise ValueError(
+            f"env.id is {env_id!r}: an id with ':' would import a module and is not accepted; give the id alone"
+        )
+    if env_id not in SHIPPED and env_id not in gym.registry:
+        known = nearest(env_id)
+        hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists those that there are"
+        raise ValueError(f"env.id is {env_id!r}: there is no such environment; {hint}")
+    family = family_of(env_id)
+    if not family.installed:
+        raise ValueError(
+            f"env.id is {env_id!r}: {family.name} is not installed; pip install 'lockstep-rl[{family.extra}]'"
+        )
+
+
+def nearest(env_id: str) -> str | None:
+    """The known id that is most like `env_id`, in its newest version."""
+    newest: dict[str, str] = {name: name for name in SHIPPED}
+    for known in sorted(gym.registry, key=version):
+        newest[_name(known)] = known
+    close = get_close_matches(_name(env_id), newest, n=1, cutoff=0.6)
+    return newest[close[0]] if close else None
+
+
+def version(env_id: str) -> int:
+    """7 of `Name-v7`; 0 without a version."""
+    match = re.search(r"-v(\d+)$", env_id)
+    return int(match[1]) if match else 0
+
+
+def _name(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id).lower()

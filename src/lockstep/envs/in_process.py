@@ -1,0 +1,92 @@
+"""Engine `gymnasium`: environments stepped one after the other in the rank's own process."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.envs.engine import State, Step
+from lockstep.envs.episodes import KeyedEpisodes, Past, each_action
+from lockstep.envs.history import History, check_replay, check_state, pasts
+from lockstep.envs.single import Recipe
+from lockstep.envs.spaces import Spaces, action_converter, describe
+
+__all__ = ["InProcess"]
+
+
+class InProcess:
+    """A plain loop over `KeyedEpisodes`."""
+
+    renews = False
+
+    def __init__(self, recipe: Recipe, seed: int, first: int, count: int) -> None:
+        """Environments `first` to `first + count - 1` of the experiment."""
+        self._recipe = recipe
+        self._seed = seed
+        self._first = first
+        self._envs = self._make([None] * count)
+        space: gym.Space[Any] = self._envs[0].env.observation_space
+        self.spaces: Spaces = describe(space, self._envs[0].action_space, recipe.env_id)
+        self._convert = action_converter(self._envs[0].action_space)
+        self._observations = np.zeros(
+            (count, self.spaces.observation_size), dtype=self._envs[0].observation_space.dtype
+        )
+        self._rewards = np.zeros(count)
+        self._terminated = np.zeros(count, dtype=np.bool_)
+        self._truncated = np.zeros(count, dtype=np.bool_)
+        self._history = History(count)
+
+    def _make(self, past: Sequence[Past | None]) -> list[KeyedEpisodes]:
+        return [KeyedEpisodes(self._recipe, self._seed, self._first + index, at) for index, at in enumerate(past)]
+
+    def reset(self) -> NDArray[Any]:
+        self._history = History(len(self._envs))
+        for index, env in enumerate(self._envs):
+            try:
+                self._observations[index], _ = env.reset()
+            except Exception as error:
+                raise self._failure(index, error) from error
+        return self._observations
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        taken = self._convert(actions)
+        observations, rewards, terminated, truncated = (
+            self._observations,
+            self._rewards,
+            self._terminated,
+            self._truncated,
+        )
+        index = 0
+        try:
+            for index, (env, action) in enumerate(zip(self._envs, each_action(taken), strict=True)):
+                observations[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
+        except Exception as error:
+            raise self._failure(index, error) from error
+        self._history.add(taken, terminated, truncated)
+        return observations, rewards, terminated, truncated
+
+    def _failure(self, index: int, error: Exception) -> RuntimeError:
+        return RuntimeError(
+            f"environment {self._first + index} ({self._recipe.env_id}) failed: {type(error).__name__}: {error}"
+        )
+
+    def state(self) -> State:
+        return self._history.state(self._observations)
+
+    def restore(self, state: State) -> NDArray[Any]:
+        check_state(state, len(self._envs), self._recipe.env_id)
+        self.close()
+        self._envs = self._make(pasts(state))
+        observations = self.reset()
+        check_replay(state, observations, self._first, self._recipe.env_id)
+        self._history = History.of(state)
+        return observations
+
+    def renew(self, iteration: int) -> NDArray[Any]:
+        raise AssertionError("this engine is restored, not renewed")
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()

@@ -1,0 +1,46 @@
+"""The `env` and `rollout` sections of the config."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["EnvConfig", "RolloutConfig"]
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The environments."""
+
+    id: str = "CartPole-v1"
+    """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
+    engine: Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"] = "auto"
+    """What steps them. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`: Gymnasium's own batched
+    version, where it has one; `gymnasium-async`: one process each; `envpool`: C++. `auto`: the fastest one measured for this
+    environment and number per shard."""
+    count: int = 8
+    """Number of environments, over all shards."""
+    per_rank: int | None = None
+    """Another spelling of `count`: environments per rank of the run that first creates the experiment (weak scaling)."""
+    options: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Keyword arguments of the environment, such as `{continuous: true}` for LunarLander."""
+    timeout: float = 60.0
+    """Seconds that one step or reset may take in `gymnasium-async` before the run stops."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"env.count is {self.count}: it must be at least 1")
+        if self.per_rank is not None and self.per_rank < 1:
+            raise ValueError(f"env.per_rank is {self.per_rank}: it must be at least 1")
+        if not self.timeout > 0:
+            raise ValueError(f"env.timeout is {self.timeout}: it must be above 0 seconds")
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """What is collected in one iteration."""
+
+    steps: int = 128
+    """Steps that every environment takes in one iteration. Usually 16 to 2048."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"rollout.steps is {self.steps}: it must be at least 1")

@@ -1,0 +1,150 @@
+"""Makes environments, and says in one line why one can't be made."""
+
+import copy
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.spaces.utils import flatdim
+
+from lockstep.envs.families import SHIPPED, check_id, family_of
+from lockstep.envs.spaces import action_converter, flat_dtype, flattener
+
+__all__ = ["Flat", "Recipe"]
+
+_RESERVED = ("id", "render_mode", "disable_env_checker", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+_CARRY_OVER = ("gymnasium.envs.box2d.bipedal_walker:", "gymnasium.envs.box2d.car_racing:")
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Gymnasium warns, once per environment, of old versions and of rounded bounds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@cache
+def _tame_mujoco() -> None:
+    """Sends MuJoCo's warnings to `logging`; else it appends them to a file MUJOCO_LOG.TXT in the working folder.
+
+    Not the one that Gymnasium's own model of HalfCheetah causes each time it is read.
+    """
+    import mujoco
+
+    log = logging.getLogger("lockstep.mujoco")
+    mujoco.set_mju_user_warning(lambda text: None if "is deprecated" in text else log.warning(text.strip()))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An environment's id and its keyword arguments: what every engine makes its environments from.
+
+    All methods raise ValueError, in one line that names `env.id`, `env.options` or `env.engine`.
+    """
+
+    env_id: str
+    options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+
+    def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        """One environment. Without `render_mode` it draws nothing: for LunarLander that doubles its speed."""
+        check_id(self.env_id)
+        self._check_options()
+        shipped = SHIPPED.get(self.env_id)
+        try:
+            if shipped is not None:
+                return shipped(render_mode=render_mode, **self.options)
+            spec = copy.copy(gym.spec(self.env_id))
+            spec.order_enforce = False  # a wrapper that only checks that reset comes before step
+            if family_of(self.env_id).module == "mujoco":
+                _tame_mujoco()
+            with _silence():
+                return gym.make(spec, disable_env_checker=True, render_mode=render_mode, **self.options)  # type: ignore[arg-type]
+        except Exception as error:
+            raise self._problem(error) from error
+
+    @property
+    def carries_over(self) -> bool:
+        """Whether an episode depends on the ones before it, whatever its seed, so that each needs an environment of its own.
+
+        BipedalWalker and CarRacing keep one Box2D world, whose contacts come in an order that its history leaves.
+        """
+        entry = getattr(gym.registry.get(self.env_id), "entry_point", None)
+        return isinstance(entry, str) and entry.startswith(_CARRY_OVER)
+
+    def vector(self, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """Gymnasium's own batched version of the environment."""
+        check_id(self.env_id)
+        self._check_options()
+        if self.env_id in SHIPPED or gym.spec(self.env_id).vector_entry_point is None:
+            raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version; use 'gymnasium'")
+        try:
+            with _silence():
+                return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **self.options)  # type: ignore[arg-type]
+        except Exception as error:
+            raise self._problem(error) from error
+
+    def pool(self, seeds: list[int]) -> Any:
+        """An EnvPool with one environment per seed, stepped by one thread."""
+        if find_spec("envpool") is None:
+            raise ValueError("env.engine is 'envpool': it is not installed; pip install 'lockstep-rl[envpool]'")
+        import envpool
+
+        if self.env_id not in envpool.list_all_envs():
+            check_id(self.env_id)
+            raise ValueError(f"env.engine is 'envpool': it has no environment {self.env_id!r}; use 'gymnasium'")
+        self._check_options()
+        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": 1, **self.options}
+        try:
+            with _silence():
+                pool = envpool.make(self.env_id, env_type="gymnasium", **arguments)
+                pool.observation_space, pool.action_space  # noqa: B018  (first made here, so that they are silent too)
+                return pool
+        except Exception as error:
+            raise self._problem(error) from error
+
+    def _check_options(self) -> None:
+        for name in _RESERVED:
+            if name in self.options:
+                raise ValueError(f"env.options has {name!r}, which lockstep sets itself; leave it out")
+
+    def _problem(self, error: Exception) -> ValueError:
+        reason = (
+            " ".join(str(error).split()).split(" was raised from the environment creator")[0] or type(error).__name__
+        )
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
+        if unknown and unknown[1] in self.options:
+            return ValueError(f"env.options has {unknown[1]!r}, which {self.env_id} does not take")
+        if self.options:
+            return ValueError(f"env.options is {dict(self.options)}: {self.env_id} can't be made with it: {reason}")
+        return ValueError(f"env.id is {self.env_id!r}: it can't be made: {reason}")
+
+
+class Flat(gym.Wrapper[Any, Any, Any, Any]):
+    """A single environment as an agent sees it: observations are rows `[O]`, actions an int from 0 or a row `[A]`."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = Box(
+            -np.inf, np.inf, (flatdim(env.observation_space),), flat_dtype(env.observation_space).type
+        )
+        self._flatten = flattener(env.observation_space) or (lambda observation: observation)
+        self._convert = action_converter(env.action_space)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, more = self.env.reset(seed=seed, options=options)
+        return self._flatten(observation), more
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        converted = self._convert(np.asarray(action)[None])[0]
+        observation, reward, terminated, truncated, more = self.env.step(converted)
+        return self._flatten(observation), reward, terminated, truncated, more

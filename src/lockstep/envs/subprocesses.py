@@ -1,0 +1,185 @@
+"""Engine `gymnasium-async`: one process per environment, through Gymnasium's own AsyncVectorEnv.
+
+What is added is that nothing hangs and nothing is left behind. Every wait is bounded, a dead or silent worker is named, and
+workers die with the rank, however it dies.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing import TimeoutError as Late
+from multiprocessing.connection import wait
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+from numpy.typing import NDArray
+
+from lockstep.envs.engine import State, Step
+from lockstep.envs.episodes import KeyedEpisodes, Past
+from lockstep.envs.history import History, check_replay, check_state, pasts
+from lockstep.envs.single import Recipe
+from lockstep.envs.spaces import Spaces, action_converter, describe
+
+__all__ = ["Subprocesses"]
+
+_PR_SET_PDEATHSIG = 1
+"""From Linux's sys/prctl.h."""
+
+
+@dataclass(frozen=True)
+class _Factory:
+    """Makes one environment, in its worker. Gymnasium also calls it once in the parent, to look at the spaces."""
+
+    recipe: Recipe
+    seed: int
+    index: int
+    past: Past | None
+    parent: int
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        if os.getpid() != self.parent:
+            _become_worker(self.parent)
+        return KeyedEpisodes(self.recipe, self.seed, self.index, self.past)
+
+
+def _become_worker(parent: int) -> None:
+    # forked from a rank, which has handlers of its own: with them a worker would survive its termination
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the rank ends its workers
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before prctl could know
+            os._exit(1)
+
+
+class _Failed(Exception):
+    """An environment raised in its worker."""
+
+    def __init__(self, index: int, message: str, trace: str) -> None:
+        super().__init__(message)
+        self.index = index
+        self.add_note(trace)
+
+
+class _Workers(AsyncVectorEnv[Any, Any]):
+    def _check_spaces(self) -> None:
+        """Left out: all workers have one recipe, and this is the only wait in Gymnasium that can't be bounded."""
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        """Instead of warnings in red: the error with its environment and the worker's traceback."""
+        if not all(successes):
+            index, kind, value, trace = self.error_queue.get(timeout=10)
+            raise _Failed(index, f"{kind.__name__}: {value}", trace)
+
+    def end(self) -> None:
+        """Ends all workers, whatever they do."""
+        for process in self.processes:
+            process.kill()  # terminate() would wait for ever for a stopped process
+        self._state = AsyncState.DEFAULT  # else close() first asks the dead for the answer that they owe
+        self.close(terminate=True)
+
+
+class Subprocesses:
+    """One worker process per environment."""
+
+    renews = False
+
+    def __init__(self, recipe: Recipe, seed: int, first: int, count: int, timeout: float) -> None:
+        """Environments `first` to `first + count - 1` of the experiment; a step or reset may take `timeout` seconds."""
+        self._recipe = recipe
+        self._seed = seed
+        self._first = first
+        self._count = count
+        self._timeout = timeout
+        self._workers: _Workers | None = None
+        env = recipe()
+        self.spaces: Spaces = describe(env.observation_space, env.action_space, recipe.env_id)
+        self._convert = action_converter(env.action_space)
+        env.close()
+        self._observations = np.zeros((count, self.spaces.observation_size), dtype=np.float32)
+        self._history = History(count)
+
+    def _start(self, past: Sequence[Past | None]) -> NDArray[Any]:
+        self.close()
+        factories = [
+            _Factory(self._recipe, self._seed, self._first + index, at, os.getpid()) for index, at in enumerate(past)
+        ]
+        # fork: a worker must be the rank's own child to die with it, and needs nothing that the rank has not imported
+        workers = self._workers = _Workers(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)
+        observations: NDArray[Any] = self._answer("reset", workers.reset_async, workers.reset_wait)[0]
+        return observations
+
+    def _answer(self, phase: str, ask: Callable[[], None], hear: Callable[[float], Any]) -> Any:
+        try:
+            ask()
+            return hear(self._timeout)
+        except (_Failed, Late, EOFError, OSError) as error:
+            problem = self._problem(phase, error)
+            self._kill()
+            raise RuntimeError(problem) from error
+
+    def reset(self) -> NDArray[Any]:
+        self._history = History(self._count)
+        self._observations = self._start([None] * self._count)
+        return self._observations
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        workers = self._workers
+        assert workers is not None
+        taken = self._convert(actions)
+        self._observations, rewards, terminated, truncated, _ = self._answer(
+            "step", lambda: workers.step_async(taken), workers.step_wait
+        )
+        self._history.add(taken, terminated, truncated)
+        return self._observations, rewards, terminated, truncated
+
+    def _problem(self, phase: str, error: Exception) -> str:
+        """One line that says which environments failed, and how."""
+        workers, env_id = self._workers, self._recipe.env_id
+        assert workers is not None
+        if isinstance(error, _Failed):
+            return f"environment {self._first + error.index} ({env_id}) failed: {error}"
+        if isinstance(error, (EOFError, OSError)):  # a broken pipe: it breaks a moment before the process is gone
+            gone = wait([process.sentinel for process in workers.processes], timeout=1)
+            for process in workers.processes:
+                process.join(1 if process.sentinel in gone else 0)
+        dead = [index for index, process in enumerate(workers.processes) if not process.is_alive()]
+        if dead:
+            names = ", ".join(
+                f"{self._first + index} (exit code {workers.processes[index].exitcode})" for index in dead
+            )
+            return f"the process of environment {names} of {env_id} died during {phase}"
+        silent = [self._first + index for index, pipe in enumerate(workers.parent_pipes) if not pipe.poll(0)]
+        names = ", ".join(map(str, silent))
+        return (
+            f"environment {names} of {env_id} gave no answer to {phase} within env.timeout = {self._timeout:g} seconds"
+        )
+
+    def state(self) -> State:
+        return self._history.state(self._observations)
+
+    def restore(self, state: State) -> NDArray[Any]:
+        check_state(state, self._count, self._recipe.env_id)
+        self._observations = self._start(pasts(state))
+        check_replay(state, self._observations, self._first, self._recipe.env_id)
+        self._history = History.of(state)
+        return self._observations
+
+    def renew(self, iteration: int) -> NDArray[Any]:
+        raise AssertionError("this engine is restored, not renewed")
+
+    def _kill(self) -> None:
+        workers, self._workers = self._workers, None
+        if workers is None or workers.closed:
+            return
+        self._observations = self._observations.copy()  # it lies in memory that goes with the workers
+        workers.end()
+
+    def close(self) -> None:
+        self._kill()

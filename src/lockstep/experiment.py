@@ -1,0 +1,214 @@
+"""An experiment put together: from a config to environments, agent, update and run."""
+
+import dataclasses
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.config import VERSION, Config
+from lockstep.config.decode import decode, encode
+from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.choice import choose_engine
+from lockstep.plan import Plan
+from lockstep.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from lockstep.agent import Agent
+    from lockstep.collect import Shard
+    from lockstep.group.group import Group
+    from lockstep.run.run import Run
+    from lockstep.update import Update
+
+__all__ = ["create_run", "execute", "load_agent", "open_run", "resolve"]
+
+_REPORTED = ("lockstep-rl", "torch", "numpy", "gymnasium", "mujoco", "Box2D", "envpool", "safetensors")
+
+
+def resolve(config: Config, ranks: int) -> Config:
+    """The config with everything decided: counts, shards, engine. A pure function of the config, the number of ranks and what
+    is installed.
+
+    Raises ValueError, in one line, for whatever can't be run.
+    """
+    env, plan = config.env, config.plan
+    if env.per_rank is not None:
+        env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
+    shards = plan.shards or ranks
+    if env.count % shards:
+        raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
+    Plan.coupled(shards, ranks)
+    count = env.count // shards
+    if count * config.rollout.steps % config.ppo.minibatches:
+        raise ValueError(
+            f"ppo.minibatches is {config.ppo.minibatches}: it must divide a shard's rollout, {count} environments x "
+            f"{config.rollout.steps} steps = {count * config.rollout.steps}"
+        )
+    batch = env.count * config.rollout.steps
+    if config.run.total_steps < batch:
+        raise ValueError(
+            f"run.total_steps is {config.run.total_steps}: one iteration alone takes {batch} (env.count x rollout.steps)"
+        )
+    if config.ppo.separate and config.policy.shared:
+        raise ValueError(
+            "policy.shared is true: separate epochs or learning rates for policy and value need separate trunks"
+        )
+    if env.engine == "auto":
+        env = dataclasses.replace(env, engine=choose_engine(env.id, count))
+    spaces = describe_env(env)
+    if config.policy.squash and spaces.discrete_actions is not None:
+        raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")
+    if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
+        raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
+    return dataclasses.replace(config, env=env, plan=dataclasses.replace(plan, shards=shards))
+
+
+def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
+    """The folder of a new run, holding the resolved config. Raises ValueError if it exists."""
+    root = Path(config.run.folder)
+    name = config.run.name or _free_name(root, f"{preset or config.env.id}-seed{config.run.seed}".lower())
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
+    return RunFolder.create(root / name, {"version": VERSION, **encode(config)}, _environment(ranks))
+
+
+def _free_name(root: Path, name: str) -> str:
+    number, free = 1, name
+    while (root / free).exists():
+        number += 1
+        free = f"{name}-{number}"
+    return free
+
+
+def open_run(path: Path) -> tuple[RunFolder, Config]:
+    """An existing run and its config. Raises ValueError if there is none or it can't be read."""
+    folder = RunFolder.open(path)
+    tree = folder.tree()
+    found = tree.pop("version", None)
+    if not isinstance(found, int) or found > VERSION:
+        raise ValueError(
+            f"{path}/config.json has version {found}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
+        )
+    return folder, decode(tree, Config())
+
+
+def iterations(config: Config) -> int:
+    """Number of the last iteration of a resolved config."""
+    return config.run.total_steps // (config.env.count * config.rollout.steps)
+
+
+def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int) -> "Run":
+    """Trains from iteration `resume_from` (0: from the start) to the end, as one of the group's ranks.
+
+    Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
+    """
+    from lockstep.loop import train
+    from lockstep.run.checkpoint import Checkpoint
+    from lockstep.run.run import Run
+    from lockstep.runtime.ranks import limit_threads
+
+    limit_threads(config.runtime.threads)
+    shards, update = build(config, group)
+    run = Run(folder, config.run, group, iterations(config))
+    try:
+        if resume_from:
+            run.resume(Checkpoint(folder.checkpoint(resume_from)), shards, update)
+        if group.rank == 0:
+            folder.cut_metrics(resume_from)
+        run.start()
+        train(shards, update, run)
+    finally:
+        run.close()
+        for shard in shards:
+            shard.engine.close()
+    return run
+
+
+def build(config: Config, group: "Group") -> "tuple[Sequence[Shard], Update]":
+    """The shards that this rank carries, and what trains on them."""
+    from lockstep.collect import Shard
+    from lockstep.update import Update
+
+    env, seed = config.env, config.run.seed
+    shards = config.plan.shards or group.size
+    carried = Plan.coupled(shards, group.size).played_by(group.rank)
+    agent = make_agent(config)
+    steps, count = config.rollout.steps, env.count // shards
+    played = [
+        Shard(index, make_engine(env, seed, index, shards), steps, count, agent, seed, config.ppo.gamma)
+        for index in carried
+    ]
+    return played, Update(agent, config.ppo, group, carried, seed)
+
+
+def make_agent(config: Config) -> "Agent":
+    """An agent with its first weights."""
+    import torch
+
+    from lockstep.agent import Agent
+
+    dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
+    return Agent(describe_env(config.env), config.policy, config.ppo.normalize_rewards, config.run.seed, dtype)
+
+
+def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":
+    """The agent of a run's checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
+    from lockstep.run.checkpoint import Checkpoint
+
+    _, config = open_run(folder.path)
+    agent = make_agent(config)
+    checkpoint = Checkpoint(folder.checkpoint(pick_checkpoint(folder, iteration)))
+    try:
+        agent.load(checkpoint.tensors("agent"))
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
+    return config, agent
+
+
+def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
+    """The iteration of the newest checkpoint, or `iteration` if it has one. Raises ValueError if there is none."""
+    found = folder.checkpoints()
+    if not found:
+        raise ValueError(f"{folder.path} has no checkpoint yet")
+    if iteration is not None and iteration not in found:
+        raise ValueError(f"--iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found))}")
+    return found[-1] if iteration is None else iteration
+
+
+def _environment(ranks: int) -> dict[str, object]:
+    """What the run was made with, for a reader who wants to repeat it."""
+    return {
+        "command": sys.argv,
+        "ranks": ranks,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host": platform.node(),
+        "processor": _processor(),
+        "packages": {name: found for name in _REPORTED if (found := _version(name))},
+        "git": _git_commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def _git_commit() -> str | None:
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

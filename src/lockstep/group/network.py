@@ -1,0 +1,93 @@
+"""Ranks anywhere, through torch.distributed."""
+
+import os
+import socket
+import zlib
+from datetime import timedelta
+from pathlib import Path
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lockstep.group.group import Group, RankLost
+from lockstep.group.memory import create_memory
+from lockstep.group.shared import SharedMemoryGroup
+
+__all__ = ["NetworkGroup", "share_host"]
+
+
+class NetworkGroup(Group):
+    """All ranks of a torch.distributed process group, on its CPU backend."""
+
+    def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str = "env://") -> None:
+        """Meets the other ranks. `timeout` in seconds bounds the meeting and every exchange.
+
+        Raises RankLost when they do not all come.
+        """
+        self.rank = rank
+        self.size = size
+        try:
+            dist.init_process_group(backend, init_method, timedelta(seconds=timeout), size, rank)
+            self.barrier("start")
+        except (RuntimeError, ValueError) as error:
+            raise RankLost("a rank", "start", _first_line(error)) from error
+
+    def gather(self, parts: Tensor, phase: str) -> Tensor:
+        """See `Group.gather`."""
+        begun = perf_counter()
+        everybody = parts.new_empty(self.size * parts.shape[0], *parts.shape[1:])
+        try:
+            dist.all_gather_single(everybody, parts.contiguous())
+        except RuntimeError as error:
+            raise RankLost("a rank", phase, _first_line(error)) from error
+        self.moved += perf_counter() - begun
+        return everybody
+
+    def barrier(self, phase: str) -> None:
+        """See `Group.barrier`."""
+        begun = perf_counter()
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            raise RankLost("a rank", phase, _first_line(error)) from error
+        self.waited += perf_counter() - begun
+
+    def close(self) -> None:
+        """See `Group.close`."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def share_host(group: NetworkGroup, timeout: float) -> Group:
+    """Shared memory instead of `group` if all its ranks are on one host and may open each other's memory, else `group`."""
+    host = group.gather(torch.tensor([[_host()]]), "start")
+    if bool((host != host[0]).any()):
+        return group
+    memory = -1
+    if group.rank == 0:
+        try:
+            memory = create_memory(group.size)
+        except OSError:
+            memory = -1
+    process, owned = group.gather(torch.tensor([[os.getpid(), memory]]), "start")[0].tolist()
+    if group.rank:
+        try:
+            memory = os.open(f"/proc/{process}/fd/{owned}", os.O_RDWR) if owned >= 0 else -1
+        except OSError:
+            memory = -1
+    opened = group.gather(torch.tensor([[memory]]), "start")
+    if bool((opened < 0).any()):
+        return group
+    return SharedMemoryGroup(memory, group.rank, group.size, timeout)
+
+
+def _host() -> int:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    name = socket.gethostname() + (boot.read_text() if boot.exists() else "")
+    return zlib.crc32(name.encode())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

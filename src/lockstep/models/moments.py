@@ -1,0 +1,63 @@
+"""Running mean and variance, exact over any number of ranks."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["Moments"]
+
+
+class Moments:
+    """Count, mean and sum of squared deviations of `[size]` quantities, in float64.
+
+    They are frozen while a rollout is collected. Afterwards every shard contributes `sums` about the frozen mean, the shards'
+    sums are added in order, and `merge` takes the total in: the result does not depend on who collected what. Sums about the
+    mean, not about zero, keep the variance accurate however large the mean is (Chan, Golub & LeVeque 1979).
+    """
+
+    def __init__(self, size: int) -> None:
+        self.count = torch.zeros(1, dtype=torch.float64)
+        self.mean = torch.zeros(size, dtype=torch.float64)
+        self.squares = torch.zeros(size, dtype=torch.float64)
+
+    @staticmethod
+    def width(size: int) -> int:
+        """Length of `sums` for `size` quantities."""
+        return 1 + 2 * size
+
+    def sums(self, rows: Tensor, valid: Tensor) -> Tensor:
+        """`[1 + 2 size]`: count, sum and sum of squares of the deviations from the present mean.
+
+        Args:
+            rows: `[N, size]`.
+            valid: `[N]` bool: which rows count.
+        """
+        weight = valid.to(torch.float64)
+        deviations = (rows.to(torch.float64) - self.mean) * weight.unsqueeze(-1)
+        return torch.cat([weight.sum().view(1), deviations.sum(0), deviations.square().sum(0)])
+
+    def merge(self, sums: Tensor) -> None:
+        """Takes in the total of all shards' `sums`, which were made with the present mean."""
+        size = self.mean.numel()
+        count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]
+        total = self.count + count
+        if total.item() == 0:
+            return
+        shift = first / total
+        self.squares = self.squares + second - total * shift.square()
+        self.mean = self.mean + shift
+        self.count = total
+
+    @property
+    def std(self) -> Tensor:
+        """`[size]` standard deviation; 1 before anything was merged."""
+        if self.count.item() == 0:
+            return torch.ones_like(self.mean)
+        return (self.squares / self.count).clamp_min(0).add(1e-8).sqrt()
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs, by name."""
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Takes back `state()`."""
+        self.count, self.mean, self.squares = (state[name].clone() for name in ("count", "mean", "squares"))

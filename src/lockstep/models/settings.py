@@ -1,0 +1,32 @@
+"""The `policy` section of the config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["PolicyConfig"]
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The policy and its critic."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
+    """Nonlinearity between the layers."""
+    shared: bool = False
+    """One trunk for policy and critic instead of one each."""
+    orthogonal: bool = True
+    """Orthogonal initial weights: gain √2 in the trunk, 0.01 in the policy's head, 1 in the critic's. Off: PyTorch's default."""
+    log_std: float = 0.0
+    """Continuous actions: natural logarithm of the first standard deviation, which is learned but does not depend on the state."""
+    squash: bool = False
+    """Continuous actions: tanh onto the action's bounds. Off: the action is clipped to its bounds."""
+    normalize_observations: bool = False
+    """Shift and scale observations by their running mean and standard deviation, over all shards; clipped to ±10."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden or any(width < 1 for width in self.hidden):
+            raise ValueError(f"policy.hidden is {list(self.hidden)}: it must name at least one width, each at least 1")
+        if not -10 <= self.log_std <= 5:
+            raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")

@@ -1,0 +1,77 @@
+"""Action distributions as plain functions of tensors: no object is made per step.
+
+Noise is drawn outside, from a keyed stream, so that acting is a function of weights, observation and noise.
+"""
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+__all__ = ["Categorical", "Gaussian"]
+
+
+class Categorical:
+    """One of n actions. Parameters are logits `[N, n]`, actions int64 `[N]`."""
+
+    def __init__(self, count: int) -> None:
+        self.parameter_count = count
+
+    def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
+        """Standard Gumbel noise `[*shape, n]`: the largest of logit + noise is a draw (Gumbel 1954)."""
+        return generator.gumbel(size=(*shape, self.parameter_count))
+
+    def sample(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """`[N]` actions."""
+        return (logits + noise).argmax(-1)
+
+    def mode(self, logits: Tensor) -> Tensor:
+        """`[N]` most probable actions."""
+        return logits.argmax(-1)
+
+    def log_prob(self, logits: Tensor, actions: Tensor) -> Tensor:
+        """`[N]` log-probabilities."""
+        return self.log_prob_and_entropy(logits, actions)[0]
+
+    def log_prob_and_entropy(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`[N]` log-probabilities and `[N]` entropies in nats."""
+        log_probs = logits.log_softmax(-1)
+        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return chosen, -(log_probs.exp() * log_probs).sum(-1)
+
+
+class Gaussian:
+    """Independent normal components. Parameters are means and logarithms of standard deviations `[N, 2 A]`, actions `[N, A]`.
+
+    With tanh squashing these are the actions before it: its Jacobian is the same under old and new weights, so it cancels in
+    the ratio and in the KL. The entropy is the one before squashing.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.parameter_count = 2 * size
+
+    def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
+        """Standard normal noise `[*shape, A]`."""
+        return generator.standard_normal((*shape, self.size))
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """`[N, A]` actions."""
+        mean, log_std = parameters.split(self.size, -1)
+        return mean + log_std.exp() * noise
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """`[N, A]` most probable actions."""
+        return parameters.narrow(-1, 0, self.size)
+
+    def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        """`[N]` log-densities."""
+        return self.log_prob_and_entropy(parameters, actions)[0]
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`[N]` log-densities and `[N]` entropies in nats."""
+        mean, log_std = parameters.split(self.size, -1)
+        standardized = (actions - mean) * (-log_std).exp()
+        spread = log_std.sum(-1)
+        log_prob = -0.5 * standardized.square().sum(-1) - spread - 0.5 * self.size * math.log(2 * math.pi)
+        return log_prob, spread + 0.5 * self.size * math.log(2 * math.pi * math.e)

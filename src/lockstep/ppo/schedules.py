@@ -1,0 +1,70 @@
+"""Numbers that change while a run goes on, as a function of the share of the run that is done."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Schedule"]
+
+_FORMS = "a number, linear(a, b), cosine(a, b) or piecewise(0: a, 0.5: b, 1: c)"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`schedule(progress)` with progress in [0, 1]: 0 in the first iteration, 1 at the end of the run."""
+
+    points: tuple[tuple[float, float], ...]
+    """(progress, value), progress ascending; values before the first and after the last point stay constant."""
+    blend: Callable[[float], float]
+    """How a value moves from one point to the next: [0, 1] -> [0, 1]."""
+
+    @classmethod
+    def parse(cls, text: float | str, field: str = "schedule") -> "Schedule":
+        """Reads a number, `linear(a, b)`, `cosine(a, b)` (half a cosine period) or `piecewise(p: a, q: b, …)` (straight lines).
+
+        Raises ValueError, naming `field`, for anything else.
+        """
+        problem = ValueError(f"{field} is {text!r}: it must be {_FORMS}")
+        try:
+            if isinstance(text, (int, float)):
+                return cls._checked(((0.0, float(text)),), _linear, problem)
+            match = re.fullmatch(r"\s*(linear|cosine|piecewise)\s*\(([^()]*)\)\s*", text)
+            if match is None:
+                return cls._checked(((0.0, float(text)),), _linear, problem)
+            kind, inner = match[1], match[2].split(",")
+            if kind == "piecewise":
+                points = tuple((float(left), float(right)) for left, right in (part.split(":") for part in inner))
+                return cls._checked(points, _linear, problem)
+            start, end = (float(part) for part in inner)
+        except (ValueError, OverflowError):  # an integer may be too large for a float
+            raise problem from None
+        return cls._checked(((0.0, start), (1.0, end)), _linear if kind == "linear" else _cosine, problem)
+
+    @classmethod
+    def _checked(
+        cls, points: tuple[tuple[float, float], ...], blend: Callable[[float], float], problem: ValueError
+    ) -> "Schedule":
+        times = [time for time, _ in points]
+        ascending = all(earlier < later for earlier, later in zip(times, times[1:], strict=False))
+        finite = all(math.isfinite(value) and value >= 0 for _, value in points)
+        if not (ascending and finite and times[0] >= 0 and times[-1] <= 1):  # this way round, NaN is none of it
+            raise problem
+        return cls(points, blend)
+
+    def __call__(self, progress: float) -> float:
+        """The value at `progress`."""
+        if progress <= self.points[0][0]:
+            return self.points[0][1]
+        for (left, start), (right, end) in zip(self.points, self.points[1:], strict=False):
+            if progress < right:
+                return start + (end - start) * self.blend((progress - left) / (right - left))
+        return self.points[-1][1]
+
+
+def _linear(share: float) -> float:
+    return share
+
+
+def _cosine(share: float) -> float:
+    return (1 - math.cos(math.pi * share)) / 2

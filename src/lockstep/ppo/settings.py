@@ -1,0 +1,106 @@
+"""The `ppo` section of the config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lockstep.ppo.schedules import Schedule
+
+__all__ = ["PPOConfig"]
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """The update (Schulman et al. 2017, arXiv:1707.06347). A schedule is a number, or `linear(1, 0)`, `cosine(1, 0)`,
+    `piecewise(0: 1, 0.5: 0.1, 1: 0)` over the share of the run that is done.
+    """
+
+    learning_rate: float | str = 3e-4
+    """Adam's step size: a schedule. Usually 1e-4 to 1e-3."""
+    value_learning_rate: float | str | None = None
+    """Adam's step size for the critic: a schedule. None: that of the policy. Needs separate trunks."""
+    learning_rate_kl: float | None = None
+    """KL-adaptive learning rate: the rate is divided by 1.5 when an update's KL is above twice this, and multiplied by 1.5
+    below half of it (the schedule is multiplied by the factor found so far). None: off. Usually 0.008 to 0.02."""
+    gamma: float = 0.99
+    """Discount per step. Usually 0.9 to 0.999."""
+    gae_lambda: float = 0.95
+    """λ of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo. Usually 0.9 to 1."""
+    epochs: int = 4
+    """Passes over the rollout in one update. Usually 3 to 20."""
+    policy_epochs: int | None = None
+    """Passes that train the policy. None: `epochs`. Differing from `value_epochs` needs separate trunks."""
+    value_epochs: int | None = None
+    """Passes that train the critic. None: `epochs`."""
+    minibatches: int = 4
+    """Minibatches per epoch; a minibatch is the union of every shard's share, `env.count * rollout.steps / minibatches` steps."""
+    surrogate: Literal["clip", "kl"] = "clip"
+    """Objective: `clip` is equation 7 of the paper, `kl` its adaptive KL penalty (equation 8)."""
+    clip: float | str = 0.2
+    """ε of the clipped surrogate: a schedule. Usually 0.1 to 0.3."""
+    kl_target: float = 0.01
+    """Surrogate `kl`: the KL per update that the penalty's weight is steered to. Usually 0.003 to 0.03."""
+    kl_coefficient: float = 1.0
+    """Surrogate `kl`: the penalty's first weight β. It adapts quickly."""
+    kl_stop: float | None = None
+    """The update stops training the policy as soon as a minibatch's KL exceeds this. None: never. Usually 0.01 to 0.05."""
+    value_clip: float | None = None
+    """The critic's estimate may move by this much per update at no extra loss (as in OpenAI Baselines). None: off."""
+    value_coefficient: float = 0.5
+    """Weight of the squared error of the critic, which itself carries a factor ½. With separate trunks it matters only
+    through gradient clipping."""
+    entropy: float | str = 0.0
+    """Weight of the entropy bonus: a schedule. Usually 0 to 0.02."""
+    max_grad_norm: float | None = 0.5
+    """The gradient's Euclidean norm, over all parameters, is clipped to this. None: off."""
+    normalize_advantages: bool = True
+    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1, over all shards."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running standard deviation of the discounted return, over all shards."""
+    adam_epsilon: float = 1e-5
+    """Adam's ε."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "value_learning_rate", "clip", "entropy"):
+            value = getattr(self, name)
+            if value is not None:
+                Schedule.parse(value, f"ppo.{name}")
+        for name, low, high in (("gamma", 0.0, 1.0), ("gae_lambda", 0.0, 1.0)):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"ppo.{name} is {value}: it must be between {low:g} and {high:g}")
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"ppo.{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("policy_epochs", "value_epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"ppo.{name} is {value}: it must be at least 1")
+        for name in (
+            "learning_rate_kl",
+            "kl_stop",
+            "kl_target",
+            "kl_coefficient",
+            "value_clip",
+            "max_grad_norm",
+            "adam_epsilon",
+        ):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"ppo.{name} is {value}: it must be above 0")
+        if self.value_coefficient < 0:
+            raise ValueError(f"ppo.value_coefficient is {self.value_coefficient}: it must not be negative")
+
+    @property
+    def separate(self) -> bool:
+        """Whether policy and critic are trained at different rates or for different numbers of epochs."""
+        return self.value_learning_rate is not None or self.epochs_of_policy != self.epochs_of_value
+
+    @property
+    def epochs_of_policy(self) -> int:
+        """Passes that train the policy."""
+        return self.policy_epochs or self.epochs
+
+    @property
+    def epochs_of_value(self) -> int:
+        """Passes that train the critic."""
+        return self.value_epochs or self.epochs

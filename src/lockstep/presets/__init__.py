@@ -1,0 +1,36 @@
+"""Ready experiments: YAML files with their arithmetic, budget and expected result in comments."""
+
+from difflib import get_close_matches
+from importlib.resources import files
+
+import yaml
+
+__all__ = ["names", "read", "summary", "text"]
+
+
+def names() -> list[str]:
+    """Names of all presets, in alphabetical order."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in files(__name__).iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def text(name: str) -> str:
+    """The YAML of preset `name`. Raises ValueError, naming the nearest, when there is none of that name."""
+    if name not in names():
+        close = get_close_matches(name, names(), 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names())}"
+        raise ValueError(f"{name}: unknown preset; {hint}")
+    return (files(__name__) / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def read(name: str) -> dict[str, object]:
+    """The config tree of preset `name`. Raises ValueError as `text` does."""
+    tree = yaml.safe_load(text(name))
+    assert isinstance(tree, dict)
+    return tree
+
+
+def summary(name: str) -> str:
+    """What preset `name` is, in one line: the first comment of its file. Raises ValueError as `text` does."""
+    return text(name).partition("\n")[0].removeprefix("#").strip()

@@ -1,0 +1,32 @@
+"""Named random streams: every random number of an experiment is a function of (seed, name, keys).
+
+No generator is shared and none is carried over from one iteration to the next. A stream is derived where it is used, from
+the experiment's seed, a name and whole numbers such as the shard, the environment or the iteration. So nothing depends on
+which process draws it or on what was drawn before, and a checkpoint has no random state to save.
+
+The derivation is NumPy's `SeedSequence`, a hash made so that neighbouring keys give independent streams
+(O'Neill, "Developing a seed_seq alternative", 2015). The spawn key is `(crc32(name), *keys)`.
+"""
+
+from zlib import crc32
+
+import numpy as np
+
+__all__ = ["seed_of", "stream"]
+
+
+def _sequence(seed: int, name: str, keys: tuple[int, ...]) -> np.random.SeedSequence:
+    return np.random.SeedSequence(seed, spawn_key=(crc32(name.encode()), *keys))
+
+
+def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
+    """The generator of stream `name` at `keys`, e.g. `stream(seed, "permutation", shard, iteration, epoch)`."""
+    return np.random.Generator(np.random.PCG64(_sequence(seed, name, keys)))
+
+
+def seed_of(seed: int, name: str, *keys: int) -> int:
+    """A seed in [0, 2**31) for libraries that take a number, e.g. `seed_of(seed, "episode", environment, episode)`.
+
+    31 bits, because envpool takes a signed 32-bit seed. Two of n seeds collide with probability about n² / 2³².
+    """
+    return int(_sequence(seed, name, keys).generate_state(1, np.uint32)[0] >> 1)

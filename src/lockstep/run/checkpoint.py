@@ -1,0 +1,123 @@
+"""Checkpoints: a folder that appears whole or not at all. Safetensors and JSON, so that reading one never runs code.
+
+agent.safetensors        weights and moments
+optimizer.safetensors    Adam's moments and steps, adaptive factors
+shard-0000.safetensors   one per shard: what goes on in its environments
+state.json               iteration, counters, and the SHA-256 of every other file
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from lockstep.group.group import Group
+from lockstep.run.folder import RunFolder
+
+__all__ = ["Checkpoint", "prune", "write_checkpoint"]
+
+_VERSION = 1
+
+
+def write_checkpoint(
+    folder: RunFolder,
+    iteration: int,
+    group: Group,
+    shards: Mapping[int, Mapping[str, Tensor]],
+    rest: Mapping[str, Mapping[str, Tensor]],
+    counters: Mapping[str, object],
+) -> None:
+    """Every rank writes its own `shards`; rank 0 writes `rest` (tensors by file name), then puts the folder in its place."""
+    final = folder.checkpoint(iteration)
+    aside = final.with_name(f".{final.name}.partial")
+    if group.rank == 0:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+    group.barrier("checkpoint")
+    for index, state in shards.items():
+        _write(aside / f"shard-{index:04d}.safetensors", _pack(state))
+    group.barrier("checkpoint")
+    if group.rank == 0:
+        for name, state in rest.items():
+            _write(aside / f"{name}.safetensors", _pack(state))
+        files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
+        summary = {"version": _VERSION, "iteration": iteration, **counters, "files": files}
+        _write(aside / "state.json", f"{json.dumps(summary, indent=2)}\n".encode())
+        shutil.rmtree(final, ignore_errors=True)
+        aside.rename(final)
+        _sync(final.parent)
+    group.barrier("checkpoint")
+
+
+def prune(folder: RunFolder, keep: int) -> None:
+    """Removes all but the newest `keep` checkpoints, and what a kill left half-written."""
+    for iteration in folder.checkpoints()[:-keep]:
+        shutil.rmtree(folder.checkpoint(iteration), ignore_errors=True)
+    for aside in (folder.path / "checkpoints").glob(".*.partial"):
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+class Checkpoint:
+    """A checkpoint that was found whole."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads state.json and checks every file against it. Raises ValueError, naming the file, if one is broken."""
+        self.path = path
+        try:
+            self.state = json.loads((path / "state.json").read_text())
+            files = dict(self.state["files"])
+            version = int(self.state["version"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"checkpoint {path}: state.json is missing or broken; use an earlier one with --iteration"
+            ) from None
+        if version > _VERSION:
+            raise ValueError(
+                f"checkpoint {path} has version {version}, newer than this lockstep reads ({_VERSION}): upgrade lockstep"
+            )
+        for name, expected in files.items():
+            if not (path / name).is_file() or _hash(path / name) != expected:
+                raise ValueError(
+                    f"checkpoint {path}: {name} is missing, truncated or changed; use an earlier one with --iteration"
+                )
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of file `name`.safetensors. Raises ValueError if there is no such file in this checkpoint."""
+        try:
+            return load((self.path / f"{name}.safetensors").read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"checkpoint {self.path}: {name}.safetensors can't be read ({error})") from None
+
+    def shard(self, index: int) -> dict[str, Tensor]:
+        """What `Shard.state` gave."""
+        return self.tensors(f"shard-{index:04d}")
+
+
+def _pack(state: Mapping[str, Tensor]) -> bytes:
+    # clones, because parameters are views of one buffer and safetensors wants each tensor to own its memory
+    return save({name: tensor.detach().clone().contiguous() for name, tensor in state.items()})
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

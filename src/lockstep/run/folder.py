@@ -1,0 +1,95 @@
+"""The folder of one run: what is in it and how it is read and written."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["RunFolder", "write_aside"]
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Writes a whole file or nothing: beside its place, then renamed into it."""
+    aside = path.with_name(f".{path.name}.partial")
+    with aside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+class RunFolder:
+    """`config.json`, `environment.json`, `metrics.jsonl`, `checkpoints/`, `tb/`, `videos/`, `plots/`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
+        """A new folder. Raises ValueError if there is something at `path`, also if two processes try at once."""
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise ValueError(
+                f"run.name: {path} exists; choose another --name, or go on with `lockstep resume {path}`"
+            ) from None
+        except OSError as error:
+            raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
+        folder = cls(path)
+        write_aside(path / "environment.json", _json(environment))
+        write_aside(path / "config.json", _json(config))
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run. Raises ValueError if there is none at `path`."""
+        if not (path / "config.json").is_file():
+            raise ValueError(f"{path} is not a run: it holds no config.json")
+        return cls(path)
+
+    def tree(self) -> dict[str, object]:
+        """The config as it was resolved. Raises ValueError if the file is broken."""
+        return _object(self.path / "config.json")
+
+    def rewrite(self, config: Mapping[str, object]) -> None:
+        """Replaces the config, for a run that is resumed with a larger budget."""
+        write_aside(self.path / "config.json", _json(config))
+
+    def metrics(self) -> list[dict[str, object]]:
+        """One object per iteration. A last line that was cut off by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        rows: list[dict[str, object]] = []
+        for line in path.read_text().splitlines() if path.exists() else []:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def cut_metrics(self, iteration: int) -> None:
+        """Forgets what came after `iteration`, which will be done again."""
+        kept = [row for row in self.metrics() if int(str(row["iteration"])) <= iteration]
+        write_aside(self.path / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in kept).encode())
+
+    def checkpoint(self, iteration: int) -> Path:
+        """Where the checkpoint of `iteration` is or would be."""
+        return self.path / "checkpoints" / f"{iteration:08d}"
+
+    def checkpoints(self) -> list[int]:
+        """Iterations that have a checkpoint, ascending."""
+        folders = (self.path / "checkpoints").glob("[0-9]*")
+        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return f"{json.dumps(content, indent=2)}\n".encode()
+
+
+def _object(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} can't be read: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no object")
+    return content

@@ -1,0 +1,101 @@
+"""Our own launch: N ranks on this host, that end together.
+
+Ranks meet in memory that is inherited, so that nothing listens on a port. (torchrun's store listens on every interface.)
+They die with this process, also when it is killed, and this process ends them all when one fails.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from lockstep.group.memory import create_memory
+
+__all__ = ["launch"]
+
+_GRACE = 5.0
+"""Seconds that the other ranks have to end by themselves after one has failed."""
+
+
+def launch(command: Sequence[str], ranks: int, backend: str) -> int:
+    """Runs `command` (words after `python -m lockstep`) as `ranks` processes, and returns the first exit code that is not 0.
+
+    Each finds its place in the environment: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT, and LOCKSTEP_MEMORY (a file
+    descriptor) or LOCKSTEP_MEETING (a torch.distributed address).
+    """
+    with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
+        memory = _memory(ranks, backend)
+        meeting = {"LOCKSTEP_MEMORY": str(memory)} if memory is not None else _meet_in(folder)
+        places = [{"LOCKSTEP_RANK": str(rank), "LOCKSTEP_SIZE": str(ranks), **meeting} for rank in range(ranks)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "lockstep", *command],
+                env={**os.environ, **place, "LOCKSTEP_PARENT": str(os.getpid())},
+                pass_fds=() if memory is None else (memory,),
+                start_new_session=True,  # a terminal's Ctrl-C reaches only us, and we pass it on once
+            )
+            for place in places
+        ]
+        if memory is not None:
+            os.close(memory)
+        return _supervise(processes)
+
+
+def _memory(ranks: int, backend: str) -> int | None:
+    if backend == "gloo":
+        return None
+    try:
+        return create_memory(ranks)
+    except OSError:
+        if backend == "shared":
+            raise ValueError(
+                "runtime.backend is 'shared': this system has no anonymous shared memory; use 'gloo'"
+            ) from None
+        return None
+
+
+def _meet_in(folder: str) -> dict[str, str]:
+    # a file instead of a port; gloo itself then listens on the loopback interface only
+    return {
+        "LOCKSTEP_MEETING": f"file://{folder}/meeting",
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
+    }
+
+
+def _supervise(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        return _wait(processes)
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
+    failed, since = 0, 0.0
+    while True:
+        codes = [process.poll() for process in processes]
+        if not failed and any(codes):
+            rank, failed = next((rank, code) for rank, code in enumerate(codes) if code)
+            since = time.monotonic()
+            if failed < 0:
+                print(
+                    f"lockstep: rank {rank} was killed by {signal.Signals(-failed).name}", file=sys.stderr, flush=True
+                )
+                failed = 1
+        if None not in codes or (failed and time.monotonic() - since > _GRACE):
+            return failed
+        time.sleep(0.02)

@@ -1,0 +1,27 @@
+"""The `runtime` section of the config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["RuntimeConfig"]
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """Processes and arithmetic."""
+
+    precision: Literal["fp32", "fp64"] = "fp32"
+    """Floating-point type of weights and rollouts. `fp64` is for checking against a reference."""
+    backend: Literal["auto", "shared", "gloo"] = "auto"
+    """How ranks exchange tensors. `shared`: memory of one host; `gloo`: torch.distributed; `auto`: shared memory where all
+    ranks are on one host. The bits are the same."""
+    threads: int = 1
+    """Threads per rank inside PyTorch and NumPy. Part of what is computed: sums may round differently with another number."""
+    timeout: float = 60.0
+    """Seconds that a rank waits for the others before the run stops."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError(f"runtime.threads is {self.threads}: it must be at least 1")
+        if not self.timeout > 0:
+            raise ValueError(f"runtime.timeout is {self.timeout}: it must be above 0 seconds")

@@ -1,0 +1,111 @@
+"""The promise, interrupted: killed or stopped at any moment, resumed on any number of ranks, the bits are the same."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.agreement.conftest import digests, ranks_of, wait_for
+
+pytestmark = pytest.mark.serial
+
+ITERATIONS = 24
+CASES = {
+    "cartpole": ("--env", "CartPole-v1"),
+    "gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
+    "envpool": ("--env", "CartPole-v1", "--env.engine", "envpool"),
+    "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards"),
+    "lunarlander": ("--env", "LunarLander-v3", "--ppo.learning-rate-kl", 0.01),
+    "frozenlake": ("--env", "FrozenLake-v1", "--ppo.learning-rate", "cosine(1e-3, 0)"),
+}
+
+
+def words(case: str, run: Path, ranks: int) -> list[object]:
+    shape = ["--rollout.steps", 128, "--plan.shards", 4, "--ppo.epochs", 4, "--ppo.minibatches", 8, "--run.checkpoint-every", 5]
+    where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS]
+    return ["train", *CASES[case], *shape, *where, "--ranks", ranks]
+
+
+def whole(run_cli, case: str, run: Path) -> None:
+    rc, out, err = run_cli(*words(case, run, 1), timeout=100)
+    assert rc == 0, out + err
+
+
+def reached(run: Path, iterations: int):
+    return lambda: (run / "metrics.jsonl").exists() and len(digests_or_less(run)) >= iterations
+
+
+def digests_or_less(run: Path) -> list[str]:
+    return [line for line in (run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "cartpole",
+        "gymnasium",
+        pytest.param("envpool", marks=pytest.mark.extra("envpool")),
+        pytest.param("reacher", marks=pytest.mark.extra("mujoco")),
+        pytest.param("lunarlander", marks=pytest.mark.extra("Box2D")),
+        "frozenlake",
+    ],
+)
+def test_killed_and_resumed_on_another_number_of_ranks(run_cli, begin, same, tmp_path: Path, case: str) -> None:
+    whole(run_cli, case, tmp_path / "whole")
+    run = tmp_path / "killed"
+    launcher = begin(*words(case, run, 2))
+    wait_for(reached(run, 7), "7 iterations")
+    os.kill(ranks_of(run)[0], signal.SIGKILL)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == 1
+    assert not ranks_of(run)
+    assert len(digests_or_less(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
+    rc, out, err = run_cli("resume", run, "--ranks", 4, timeout=100)
+    assert rc == 0, out + err
+    same(tmp_path / "whole", run, ITERATIONS)
+
+
+def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> None:
+    whole(run_cli, "gymnasium", tmp_path / "whole")
+    run = tmp_path / "killed"
+    launcher = begin(*words("gymnasium", run, 4))
+    wait_for(reached(run, 6), "6 iterations")
+    launcher.kill()
+    wait_for(lambda: not ranks_of(run), "no orphan", 5)
+    launcher = begin("resume", run, "--ranks", 2)
+    wait_for(reached(run, 12), "12 iterations")
+    launcher.kill()
+    wait_for(lambda: not ranks_of(run), "no orphan", 5)
+    rc, out, err = run_cli("resume", run, timeout=100)
+    assert rc == 0, out + err
+    same(tmp_path / "whole", run, ITERATIONS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_signal_stops_it_cleanly_with_code_75(run_cli, begin, same, tmp_path: Path, number: int, ranks: int) -> None:
+    run = tmp_path / "stopped"
+    process = begin(*words("gymnasium", run, ranks))
+    wait_for(reached(run, 3), "3 iterations")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 75, out + err
+    assert "go on with: lockstep resume" in out
+    assert not ranks_of(run)
+    if number == signal.SIGTERM:
+        whole(run_cli, "gymnasium", tmp_path / "whole")
+        assert run_cli("resume", run, "--ranks", 2, timeout=100).rc == 0
+        same(tmp_path / "whole", run, ITERATIONS)
+
+
+def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same, tmp_path: Path) -> None:
+    whole(run_cli, "cartpole", tmp_path / "whole")
+    run = tmp_path / "killed"
+    process = begin(*words("cartpole", run, 1))
+    wait_for(reached(run, 1), "1 iteration")
+    process.kill()
+    process.wait()
+    rc, out, err = run_cli("resume", run, "--iteration", 0, timeout=100)
+    assert rc == 0, out + err
+    same(tmp_path / "whole", run, ITERATIONS)
+    assert len(digests(run)) == ITERATIONS

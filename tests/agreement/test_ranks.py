@@ -1,0 +1,78 @@
+"""The promise: same config, same bits, whatever number of processes and whatever starts them."""
+
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.serial
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
+SHORT = ("--rollout.steps", 64, "--ppo.minibatches", 2, "--ppo.epochs", 3, "--run.checkpoint-every", 3, "--run.progress", "off")
+BOTH_MOMENTS = ("--policy.normalize-observations", "--ppo.normalize-rewards")
+CASES = {
+    "cartpole": ("--env", "CartPole-v1"),
+    "cartpole-gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
+    "cartpole-envpool": ("--env", "CartPole-v1", "--env.engine", "envpool", "--env.count", 16),
+    "reacher": ("--env", "Reacher-v5", *BOTH_MOMENTS, "--ppo.kl-stop", 0.002),
+    "lunarlander": ("--env", "LunarLander-v3", "--policy.shared", "--ppo.surrogate", "kl", "--policy.hidden", 32),
+    "pendulum-squashed": ("--env", "Pendulum-v1", "--policy.squash", *BOTH_MOMENTS, "--ppo.policy-epochs", 1),
+}
+ITERATIONS = 8
+
+
+def train(run_cli, case: str, name: str, *more: object, prefix: tuple[str, ...] | None = None) -> None:
+    words = ["train", *CASES[case], *SHORT, "--plan.shards", 4]
+    count = 16 if case == "cartpole-envpool" else 8
+    words += ["--total-steps", count * 64 * ITERATIONS, "--name", name, *more]
+    rc, out, err = run_cli(*words, timeout=100, **({"prefix": prefix} if prefix else {}))
+    assert rc == 0, out + err
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "cartpole",
+        "cartpole-gymnasium",
+        pytest.param("cartpole-envpool", marks=pytest.mark.extra("envpool")),
+        pytest.param("reacher", marks=pytest.mark.extra("mujoco")),
+        pytest.param("lunarlander", marks=pytest.mark.extra("Box2D")),
+        "pendulum-squashed",
+    ],
+)
+def test_one_two_and_four_ranks_give_the_same_bits(run_cli, same, case: str) -> None:
+    for ranks in (1, 2, 4):
+        train(run_cli, case, f"ranks{ranks}", "--ranks", ranks)
+    same("ranks1", "ranks2", ITERATIONS)
+    same("ranks1", "ranks4", ITERATIONS)
+
+
+def test_torchrun_gives_the_same_bits(run_cli, same) -> None:
+    train(run_cli, "cartpole", "own")
+    for ranks in (1, 2, 4):
+        train(run_cli, "cartpole", f"torchrun{ranks}", prefix=(*TORCHRUN, str(ranks), "-m"))
+        same("own", f"torchrun{ranks}", ITERATIONS)
+
+
+def test_the_network_gives_the_same_bits_as_shared_memory(run_cli, same) -> None:
+    train(run_cli, "cartpole", "shared", "--ranks", 2)
+    train(run_cli, "cartpole", "gloo", "--ranks", 2, "--runtime.backend", "gloo")
+    same("shared", "gloo", ITERATIONS)
+    train(run_cli, "cartpole", "torchrun-gloo", "--runtime.backend", "gloo", prefix=(*TORCHRUN, "2", "-m"))
+    same("shared", "torchrun-gloo", ITERATIONS)
+
+
+def test_subprocess_environments_give_the_same_bits(run_cli, same) -> None:
+    train(run_cli, "cartpole-gymnasium", "inside")
+    train(run_cli, "cartpole-gymnasium", "processes", "--ranks", 2, "--env.engine", "gymnasium-async")
+    rc, out, _ = run_cli("diff", "inside", "processes")
+    assert rc == 0
+    assert out.startswith(f"identical for {ITERATIONS} iterations")
+
+
+def test_another_seed_or_number_of_shards_gives_other_bits(run_cli) -> None:
+    train(run_cli, "cartpole", "one")
+    train(run_cli, "cartpole", "seed", "--seed", 2)
+    assert run_cli("diff", "one", "seed").rc == 1
+    rc, out, _ = run_cli("diff", "one", "seed")
+    assert (rc, out.splitlines()[0]) == (1, "part at iteration 1")
+    assert "config: run.seed is 1 in A, 2 in B" in out

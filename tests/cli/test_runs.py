@@ -1,0 +1,266 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import lockstep
+from lockstep.cli.agents import Performer
+from lockstep.cli.locate import locate
+from lockstep.cli.main import main
+from lockstep.config import VERSION, Config
+from lockstep.config.decode import decode, encode
+from lockstep.randomness import seed_of
+
+SOURCE = Path(lockstep.__file__).parents[1]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_run(name: str, digests: list[str], config: dict[str, object] | None = None) -> Path:
+    """A run's folder as training leaves it, as far as `digest` and `diff` look."""
+    path = Path("runs") / name
+    path.mkdir(parents=True)
+    tree = encode(decode(config or {}, Config()))
+    (path / "config.json").write_text(json.dumps({"version": VERSION, **tree}))
+    rows = [{"iteration": number, "digest": digest} for number, digest in enumerate(digests, 1)]
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def save(run: Path, iteration: int, **tensors: np.ndarray) -> None:
+    folder = run / "checkpoints" / f"{iteration:08d}"
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "agent.safetensors")
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_runs_are_found_by_path_and_by_name(here: Path) -> None:
+    make_run("first", [])
+    assert locate("first") == locate("runs/first") == Path("runs/first")
+    assert locate(str(here / "runs" / "first")) == here / "runs" / "first"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("frist", "'frist': there is no such run; did you mean runs/first?"),
+        ("xyzzy", "'xyzzy': there is no such run; runs/ holds first"),
+        ("", "'': there is no such run; runs/ holds first"),
+        ("empty", "empty is not a run: it holds no config.json"),
+        ("file", "file is not a run: a run is a folder"),
+    ],
+)
+def test_what_is_no_run_gets_one_line(here: Path, word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("first", [])
+    (here / "empty").mkdir()
+    (here / "file").touch()
+    for verb in ("digest", "eval", "plot"):
+        assert output(capsys, verb, word) == (2, "", f"lockstep: {line}\n")
+
+
+def test_digest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a", ["d1", "d2", "d3"])
+    assert output(capsys, "digest", "a") == (0, "d3\n", "")
+    assert output(capsys, "digest", "a", "--iteration", "2") == (0, "d2\n", "")
+    line = "lockstep: --iteration is 4: runs/a has iterations 1 to 3\n"
+    assert output(capsys, "digest", "a", "--iteration", "4") == (2, "", line)
+    make_run("b", [])
+    assert output(capsys, "digest", "b") == (2, "", "lockstep: runs/b has no iteration yet\n")
+
+
+def test_digest_of_broken_metrics(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_run("a", ["d1"]) / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"iteration": 2}\n')
+    line = "lockstep: runs/a/metrics.jsonl is broken after iteration 1\n"
+    assert output(capsys, "digest", "a") == (2, "", line)
+
+
+def test_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a", ["x", "y"])
+    make_run("b", ["x", "y"])
+    make_run("c", ["x", "y", "z"])
+    make_run("none", [])
+    assert output(capsys, "diff", "a", "b") == (0, "identical for 2 iterations\n", "")
+    assert output(capsys, "diff", "a", "c") == (0, "identical for 2 iterations; B goes on to 3\n", "")
+    assert output(capsys, "diff", "c", "a") == (0, "identical for 2 iterations; A goes on to 3\n", "")
+    line = "lockstep: runs/a and runs/none have no iteration in common yet\n"
+    assert output(capsys, "diff", "a", "none") == (2, "", line)
+
+
+def test_runs_that_part(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = make_run("a", ["x", "y", "z", "q"], {"run": {"name": "a"}})
+    b = make_run("b", ["x", "Y", "Z"], {"run": {"name": "b", "seed": 2}, "ppo": {"clip": 0.1}})
+    same = np.zeros(3, dtype=np.float32)
+    for run in (a, b):
+        save(run, 1, same=same)
+    save(a, 3, same=same, small=np.ones(2), large=np.array([[1.0, 2.0]]), only=same)
+    save(b, 3, same=same, small=np.array([1.0, 1.5]), large=np.array([[1.0, -2.0]]))
+    code, text, _ = output(capsys, "diff", "a", "b")
+    assert code == 1
+    assert text.splitlines() == [
+        "part at iteration 2, identical before",
+        "config: ppo.clip is 0.2 in A, 0.1 in B",
+        "config: run.seed is 1 in A, 2 in B",
+        "environment: equal",
+        "weights: only A has only",
+        "weights: 2 of 3 tensors differ in the checkpoint of iteration 3",
+        "  large: at most 4",
+        "  small: at most 0.5",
+    ]
+
+
+def test_runs_that_part_without_checkpoints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, version in (("a", "1.0"), ("b", "2.0")):
+        (make_run(name, [name]) / "environment.json").write_text(json.dumps({"packages": {"torch": version}}))
+    code, text, _ = output(capsys, "diff", "a", "b")
+    assert code == 1
+    assert text.splitlines() == [
+        "part at iteration 1",
+        "config: equal",
+        'environment: torch is "1.0" in A, "2.0" in B',
+        "weights: no checkpoint that both have at or after iteration 1",
+    ]
+
+
+def test_diff_of_a_truncated_checkpoint(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        run = make_run(name, [name])
+        save(run, 1, w=np.ones(9))
+    broken = Path("runs/b/checkpoints/00000001/agent.safetensors")
+    broken.write_bytes(broken.read_bytes()[:-8])
+    code, _, error = output(capsys, "diff", "a", "b")
+    assert code == 2
+    assert error.startswith(f"lockstep: {broken} can't be read (")
+    assert error.count("\n") == 1
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    environment |= {"PYTHONPATH": str(SOURCE)}
+    words = (sys.executable, "-m", "lockstep", *words)
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose `runs/` holds a short run of CartPole."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = command(folder, "train", "--env", "CartPole-v1", "--total-steps", "3000", "--name", "first")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, here: Path) -> Path:
+    """The same as a copy in the current folder."""
+    shutil.copytree(trained / "runs", here / "runs")
+    return Path("runs/first")
+
+
+def test_the_digest_is_that_of_the_weights(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from lockstep.experiment import load_agent
+    from lockstep.run.folder import RunFolder
+
+    _, agent = load_agent(RunFolder.open(run))
+    assert output(capsys, "digest", "first") == (0, f"{agent.digest()}\n", "")
+
+
+def test_the_same_experiment_twice_is_identical(run: Path) -> None:
+    done = command(run.parent.parent, "train", "--env", "CartPole-v1", "--total-steps", "3000", "--name", "second")
+    assert done.returncode == 0, done.stderr
+    done = command(run.parent.parent, "diff", "first", "second")
+    assert (done.returncode, done.stdout) == (0, "identical for 2 iterations\n")
+
+
+def test_eval_measures_and_writes(run: Path) -> None:
+    done = command(run.parent.parent, "eval", "first", "--episodes", "3")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["episodes"] == len(found["returns"]) == 3
+    assert found["returns"] == found["lengths"]  # CartPole pays 1 per step
+    assert found["return_mean"] == pytest.approx(sum(found["returns"]) / 3)
+    assert "95% interval" in done.stdout
+    assert not list(run.glob(".*"))
+
+
+def returns(run: Path) -> list[float]:
+    found = json.loads((run / "evaluation.json").read_text())["returns"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def evaluate(*words: str) -> list[float]:
+        assert output(capsys, "eval", "first", *words)[0] == 0
+        return returns(run)
+
+    four = evaluate("--episodes", "4")
+    assert evaluate("--episodes", "4") == four
+    assert len(set(four)) > 1
+    assert evaluate("--episodes", "2") == four[:2]
+    assert evaluate("--episodes", "4", "--seed", "9") != four
+    drawn = evaluate("--episodes", "4", "--sample")
+    assert drawn != four
+    assert evaluate("--episodes", "4", "--sample") == drawn
+
+
+def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:
+    performer = Performer("first", None, False, None)
+    training = {seed_of(1, "episode", env, episode) for env in range(8) for episode in range(200)}
+    seeds = performer.seeds(200)
+    assert len(set(seeds)) == 200
+    assert not training & set(seeds)
+
+
+def test_eval_of_a_missing_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "lockstep: --iteration is 1: runs/first has checkpoints of 2\n"
+    assert output(capsys, "eval", "first", "--iteration", "1") == (2, "", line)
+
+
+def test_eval_of_a_run_from_a_newer_version(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": VERSION + 1}))
+    code, _, error = output(capsys, "eval", "first")
+    assert code == 2
+    assert "upgrade lockstep" in error
+
+
+def test_play_without_a_display_suggests_a_video(run: Path) -> None:
+    done = command(run.parent.parent, "play", "first")
+    assert (done.returncode, done.stdout) == (2, "")
+    line = "lockstep: there is no display to open a window on; `lockstep play RUN --video` writes a video instead\n"
+    assert done.stderr == line
+
+
+@pytest.mark.extra("imageio_ffmpeg", "pygame")
+def test_play_writes_a_video(run: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    pytest.importorskip("pygame")
+    done = command(run.parent.parent, "play", "first", "--video")
+    assert done.returncode == 0, done.stderr
+    path = run.parent.parent / done.stdout.splitlines()[-1].removeprefix("video: ")
+    assert path.suffix == ".mp4"
+    assert path.stat().st_size > 1000
+
+
+@pytest.mark.extra("matplotlib")
+def test_plot_draws_the_curve(run: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = command(run.parent.parent, "plot", "first")
+    assert (done.returncode, done.stdout) == (0, "runs/first/plots/return.png\n"), done.stderr
+    assert (run / "plots" / "return.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,190 @@
+"""`lockstep train` and `lockstep resume`: what they leave, and what they refuse in one line before anything starts."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+SHORT = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 1024)
+
+
+def refused(finished, *parts: str) -> None:
+    """One line on stderr that holds all of `parts`, nothing on stdout, exit code 2."""
+    assert finished.rc == 2, finished
+    assert finished.stdout == ""
+    assert len(finished.stderr.splitlines()) == 1, finished.stderr
+    for part in parts:
+        assert part in finished.stderr
+
+
+def test_a_run_leaves_its_folder(run_cli, tmp_path: Path) -> None:
+    rc, out, err = run_cli("train", "cartpole", *SHORT, "--name", "first", "--out", "here", "--run.solved-return", 5)
+    assert (rc, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("iteration 1/4  steps ")
+    assert lines[4].startswith("done: 4 iterations, ")
+    assert lines[-1] == "run: here/first"
+    run = tmp_path / "here" / "first"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4]
+    wanted = {
+        "env_steps",
+        "fps",
+        "t_iter",
+        "t_rollout",
+        "t_learn",
+        "t_sync",
+        "t_wait",
+        "return_mean",
+        "length_mean",
+        "loss",
+    }
+    wanted |= {
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "approx_kl",
+        "clip_frac",
+        "explained_variance",
+        "grad_norm",
+        "learning_rate",
+    }
+    assert wanted < rows[-1].keys()
+    assert 900 < rows[-1]["env_steps"] < 1024, "reset rows are no steps"
+    config = json.loads((run / "config.json").read_text())
+    assert (config["version"], config["env"]["engine"], config["plan"]["shards"]) == (1, "gymnasium-vector", 1)
+    environment = json.loads((run / "environment.json").read_text())
+    assert {"torch", "numpy", "gymnasium"} < environment["packages"].keys()
+    assert sorted(path.name for path in (run / "checkpoints" / "00000004").iterdir()) == [
+        "agent.safetensors",
+        "optimizer.safetensors",
+        "shard-0000.safetensors",
+        "state.json",
+    ]
+    assert list((run / "tb").glob("events.out.tfevents.*"))
+
+
+def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
+    events = EventAccumulator(str(tmp_path / "runs" / "first" / "tb")).Reload()
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "first" / "metrics.jsonl").read_text().splitlines()]
+    scalars = {tag for tag in (events.Tags()["tensors"] or events.Tags()["scalars"])}
+    assert {"train/approx_kl", "rollout/return_mean", "time/fps"} <= scalars
+    points = events.Tensors("train/approx_kl") if events.Tags()["tensors"] else events.Scalars("train/approx_kl")
+    assert [point.step for point in points] == [row["env_steps"] for row in rows]
+
+
+def test_names_are_numbered_unless_given(run_cli, tmp_path: Path) -> None:
+    for expected in ("runs/cartpole-seed1", "runs/cartpole-seed1-2"):
+        finished = run_cli("train", "cartpole", *SHORT)
+        assert finished.stdout.splitlines()[-1] == f"run: {expected}"
+    refused(run_cli("train", "cartpole", "--name", "cartpole-seed1"), "runs/cartpole-seed1 exists", "--name")
+
+
+def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
+    words = ("train", "--env.per-rank", 4, *SHORT, "--ranks", 2, "--name", "weak", "--run.progress", "off")
+    finished = run_cli(*words)
+    assert finished.rc == 0, finished
+    config = json.loads((tmp_path / "runs" / "weak" / "config.json").read_text())
+    assert (config["env"]["count"], config["env"]["per_rank"], config["plan"]["shards"]) == (8, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["--env.cuont", "8"], ["--env.cuont", "did you mean --env.count"]),
+        (["--env.count", "abc"], ["env.count is 'abc'", "whole number"]),
+        (["--plan.shards", "3"], ["env.count is 8", "plan.shards", "3"]),
+        (["--plan.shards", "4", "--ranks", "3"], ["plan.shards is 4", "3 ranks"]),
+        (["--plan.shards", "4", "--ppo.minibatches", "7"], ["ppo.minibatches is 7", "2 environments", "64"]),
+        (["--env", "CartPool-v1"], ["CartPool-v1", "CartPole-v1"]),
+        (["--env", "LunarLander-v2"], ["LunarLander-v3"]),
+        (["--env", "os:path"], ["os:path"]),
+        (["--total-steps", "100"], ["run.total_steps is 100", "256"]),
+        (["--ranks", "0"], ["--ranks", "0", "at least 1"]),
+        (["--policy.squash"], ["policy.squash", "discrete"]),
+        (["--policy.shared", "--ppo.value-epochs", "3"], ["policy.shared", "separate"]),
+        (["--ppo.clip", "linear(0.2)"], ["ppo.clip", "linear(a, b)"]),
+        (["--ppo.gamma", "1.5"], ["ppo.gamma is 1.5", "between 0 and 1"]),
+        (["--plan", "coupeld"], ["plan.kind", "coupled"]),
+        (["--name", "../evil"], ["run.name", "../evil"]),
+        (["--env.engine", "envpoool"], ["env.engine", "envpool"]),
+        (["--out", "/proc/nothing"], ["/proc/nothing"]),
+        (["extra", "words"], []),
+    ],
+)
+def test_bad_input_is_one_line(run_cli, tmp_path: Path, words: list[str], parts: list[str]) -> None:
+    short = ("--rollout.steps", "32") if "--rollout.steps" not in words else ()
+    refused(run_cli("train", "cartpole", *short, *words), *parts)
+    assert not (tmp_path / "runs").exists(), "nothing may be left behind"
+
+
+def test_bad_files_are_one_line(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "newer.yaml").write_text("version: 2\n")
+    refused(run_cli("train", "--config", "newer.yaml"), "version 2 is newer", "upgrade")
+    (tmp_path / "unknown.yaml").write_text("ppo:\n  clipp: 0.2\n")
+    refused(run_cli("train", "--config", "unknown.yaml"), "ppo.clipp", "did you mean ppo.clip")
+    refused(run_cli("train", "cartpol"), "cartpol", "did you mean cartpole")
+
+
+@pytest.mark.extra("Box2D")
+def test_an_unsupported_space_is_named(run_cli) -> None:
+    refused(run_cli("train", "--env", "CarRacing-v3"), "CarRacing-v3", "Box(0, 255, (96, 96, 3), uint8)")
+
+
+def test_a_broken_checkpoint_is_one_line(run_cli, tmp_path: Path) -> None:
+    words = ("train", "cartpole", *SHORT, "--name", "first", "--run.checkpoint-every", 2, "--run.progress", "off")
+    assert run_cli(*words).rc == 0
+    run = tmp_path / "runs" / "first"
+    longer = ("--total-steps", 2048)
+    for name in ("agent.safetensors", "optimizer.safetensors", "shard-0000.safetensors", "state.json"):
+        shutil.copytree(run, tmp_path / "runs" / name)
+        broken = tmp_path / "runs" / name / "checkpoints" / "00000004" / name
+        broken.write_bytes(broken.read_bytes()[:-20])
+        refused(run_cli("resume", name, *longer), name, "--iteration")
+        finished = run_cli("resume", name, *longer, "--iteration", 2)
+        assert finished.rc == 0, finished
+        assert finished.stdout.splitlines()[-1] == f"run: runs/{name}"
+
+
+def test_a_checkpoint_of_another_shape_is_one_line(run_cli, tmp_path: Path) -> None:
+    assert run_cli("train", "cartpole", *SHORT, "--name", "first", "--run.progress", "off").rc == 0
+    config = tmp_path / "runs" / "first" / "config.json"
+    tree = json.loads(config.read_text())
+    tree["policy"]["hidden"] = [32, 32]
+    config.write_text(json.dumps(tree))
+    refused(run_cli("resume", "first", "--total-steps", 2048), "does not fit", "policy.")
+    tree["version"] = 2
+    config.write_text(json.dumps(tree))
+    refused(run_cli("resume", "first"), "version 2", "upgrade")
+
+
+def test_resume_refuses_what_is_no_run(run_cli, tmp_path: Path) -> None:
+    refused(run_cli("resume", "nothing"), "nothing")
+    (tmp_path / "folder").mkdir()
+    refused(run_cli("resume", "folder"), "folder is not a run")
+
+
+def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
+    assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
+    assert "is complete" in run_cli("resume", "first").stdout
+    refused(run_cli("resume", "first", "--total-steps", 512), "--total-steps is 512", "1024")
+    finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)
+    assert finished.rc == 0, finished
+    assert finished.stdout.splitlines()[0].startswith("iteration 5/8")
+
+
+def test_under_a_launcher_ranks_is_refused_and_errors_reach_every_rank(run_cli) -> None:
+    env = {"RANK": "0", "WORLD_SIZE": "1"}
+    refused(run_cli("train", "cartpole", "--ranks", 2, env=env), "--ranks is 2", "launcher")
+
+
+def test_help_shows_every_field_within_80_columns(run_cli) -> None:
+    rc, out, _ = run_cli("train", "--help", env={"COLUMNS": "80"})
+    assert rc == 0
+    assert "--ppo.gae-lambda" in out
+    assert "--ranks N" in out
+    assert max(map(len, out.splitlines())) <= 80

@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from lockstep.config import Config
+from lockstep.config.compose import load
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a.yaml"
+    path.write_text("env:\n  id: from-file\nppo:\n  epochs: 20\n  gamma: 0.2\n")
+    return path
+
+
+def test_later_wins_field_by_field(file: Path) -> None:
+    preset = {"env": {"id": "from-preset", "count": 10}, "ppo": {"epochs": 10, "gamma": 0.1, "gae_lambda": 0.1}}
+    config = load(preset, file, {"ppo": {"epochs": "30"}})
+    assert (config.env.id, config.env.count) == ("from-file", 10)
+    assert (config.ppo.epochs, config.ppo.gamma, config.ppo.gae_lambda) == (30, 0.2, 0.1)
+    assert config.rollout == Config().rollout
+
+
+def test_nothing_gives_the_defaults() -> None:
+    assert load(None, None, {}) == Config()
+
+
+def test_an_empty_section_of_a_file_takes_nothing_back(file: Path) -> None:
+    file.write_text("ppo:\n")
+    assert load({"ppo": {"epochs": 10}}, file, {}).ppo.epochs == 10
+
+
+def test_options_are_replaced_as_a_whole() -> None:
+    preset = {"env": {"options": {"continuous": True}}}
+    assert load(preset, None, {"env": {"options": "{wind_power: 5.0}"}}).env.options == {"wind_power": 5.0}
+
+
+def test_two_spellings_of_one_setting_take_each_other_back() -> None:
+    config = load({"env": {"per_rank": 4}}, None, {"env": {"count": "16"}})
+    assert (config.env.count, config.env.per_rank) == (16, None)
+    config = load({"env": {"count": 16}}, None, {"env": {"per_rank": "4"}})
+    assert (config.env.count, config.env.per_rank) == (Config().env.count, 4)
+
+
+def test_two_spellings_at_once_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^env.per_rank is '4': it is another spelling of env.count"):
+        load(None, None, {"env": {"per_rank": "4", "count": "16"}})

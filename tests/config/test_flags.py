@@ -1,0 +1,133 @@
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.config import Config
+from lockstep.config.compose import load
+from lockstep.config.decode import decode, known_fields
+from lockstep.config.flags import SHORT, parse_flags
+from lockstep.config.help import help_text
+
+
+def config(line: str) -> Config:
+    tree, rest = parse_flags(shlex.split(line))
+    assert rest == []
+    return decode(tree, Config())
+
+
+def problem(line: str) -> str:
+    with pytest.raises(ValueError, match=r".") as caught:
+        config(line)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--env.count 16", "--env.count=16", "--env.count 16 --seed 1"],
+)
+def test_space_and_equals_sign_mean_the_same(line: str) -> None:
+    assert config(line).env.count == 16
+
+
+def test_dashes_and_underscores_mean_the_same() -> None:
+    assert config("--ppo.learning-rate 1e-3") == config("--ppo.learning_rate 0.001")
+
+
+@pytest.mark.parametrize("line", ["--policy.shared", "--policy.shared true", "--policy.shared=True"])
+def test_switches_on(line: str) -> None:
+    assert config(line).policy.shared is True
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--no-policy.orthogonal", "--policy.no-orthogonal", "--policy.orthogonal false", "--policy.orthogonal=false"],
+)
+def test_switches_off(line: str) -> None:
+    assert config(line).policy.orthogonal is False
+
+
+def test_a_switch_does_not_swallow_the_word_behind_it() -> None:
+    assert parse_flags(["--policy.shared", "cartpole"])[1] == ["cartpole"]
+
+
+@pytest.mark.parametrize("line", ["--policy.hidden 32 16 --seed 1", "--policy.hidden=32,16", "--policy.hidden '32 16'"])
+def test_lists(line: str) -> None:
+    assert config(line).policy.hidden == (32, 16)
+
+
+def test_an_empty_list() -> None:
+    assert config("--run.loggers --seed 2").run.loggers == ()
+
+
+def test_negative_numbers_are_values() -> None:
+    assert config("--policy.log-std -1.5").policy.log_std == -1.5
+    assert config("--policy.log-std -.5").policy.log_std == -0.5
+    assert problem("--policy.hidden -3") == "policy.hidden is [-3]: it must name at least one width, each at least 1"
+
+
+def test_short_flags_stand_for_fields() -> None:
+    found = config("--plan coupled --env Reacher-v5 --seed 7 --name a --total-steps 1e5 --out /x")
+    assert (found.plan.kind, found.env.id, found.run.seed) == ("coupled", "Reacher-v5", 7)
+    assert (found.run.name, found.run.total_steps, found.run.folder) == ("a", 100_000, "/x")
+    assert {f"{section}.{field}" for section, field, _ in known_fields()} >= set(SHORT.values())
+
+
+def test_what_is_not_the_config_s_is_left_in_order() -> None:
+    tree, rest = parse_flags(["cartpole", "--ranks", "2", "--seed", "3", "--config=a.yaml", "-h", "--", "--seed"])
+    assert tree == {"run": {"seed": "3"}}
+    assert rest == ["cartpole", "--ranks", "2", "--config=a.yaml", "-h", "--seed"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--env.cuont 3", "--env.cuont: unknown flag; did you mean --env.count?"),
+        ("--env.clip 3", "--env.clip: unknown flag; did you mean --ppo.clip?"),
+        ("--sede 3", "--sede: unknown flag; did you mean --seed?"),
+        ("--rank 3", "--rank: unknown flag; did you mean --ranks?"),
+        ("--learning-rate 3", "--learning-rate: unknown flag; did you mean --ppo.learning-rate?"),
+        ("--xyzzy", "--xyzzy: unknown flag; --help lists all flags"),
+        ("-s 3", "-s: unknown flag; --help lists all flags"),
+        ("--seed 3 --run.seed 4", "--run.seed: run.seed is given twice"),
+        ("--policy.shared --no-policy.shared", "--no-policy.shared: policy.shared is given twice"),
+        ("--env.count", "--env.count needs a value"),
+        ("--env.count --seed 3", "--env.count needs a value"),
+        ("--no-env.count", "--no-env.count: only a switch can be negated; give --env.count a value"),
+        ("--no-policy.shared=true", "--no-policy.shared takes no value"),
+        ("--env.count abc", "env.count is 'abc': it must be a whole number"),
+        ("--seed=", "run.seed is '': it must be a whole number"),
+    ],
+)
+def test_bad_flags_get_one_line(line: str, expected: str) -> None:
+    assert problem(line) == expected
+
+
+words = st.text(max_size=8) | st.sampled_from(
+    ["--", "-", "--env.count", "--policy.shared", "--no-policy.shared", "--policy.hidden", "--seed", "3", "true", "-1"]
+)
+
+
+@given(st.lists(words | st.text(max_size=8).map(lambda text: f"--{text}"), max_size=5))
+def test_random_words_raise_nothing_but_one_line(argv: list[str]) -> None:
+    line = "no problem"
+    try:
+        tree, _ = parse_flags(argv)
+        load(None, None, tree)
+    except ValueError as error:
+        line = str(error)
+    assert len(line.splitlines()) == 1
+
+
+def test_help_shows_every_field_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_text("train", decode({"env": {"count": 77}}, Config()), "usage: lockstep train [PRESET]")
+    assert text.startswith("usage: lockstep train [PRESET]\n")
+    assert max(map(len, text.splitlines())) <= 80
+    for section, field, _ in known_fields():
+        assert f"--{section}.{field.replace('_', '-')}" in text
+    assert "(default: 77)" in text
+    for short in SHORT:
+        assert f"--{short.replace('_', '-')} = --" in text

@@ -1,0 +1,103 @@
+"""What all tests share: one thread, real processes, and reasons for what is skipped."""
+
+import ctypes
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+
+
+class Finished(NamedTuple):
+    """What a command left."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("extra"):
+        for module in mark.args:
+            if importlib.util.find_spec(module) is None:
+                pytest.skip(f"{module} is not installed: pip install 'lockstep-rl[all]'")
+    if item.get_closest_marker("render") and not _egl():
+        pytest.skip("EGL is missing: apt-get install libegl1 libgl1")
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+
+
+def _egl() -> bool:
+    try:
+        ctypes.CDLL("libEGL.so.1")
+        ctypes.CDLL("libGL.so.1")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Bits depend on the number of threads, and two test processes share two cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+@pytest.fixture
+def environ() -> dict[str, str]:
+    """Environment variables for a subprocess that runs this checkout's code and prints plain text, 120 columns wide."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    return inherited | {"PYTHONPATH": path, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path, environ: dict[str, str]) -> Callable[..., Finished]:
+    """`run_cli("train", "cartpole", …)` runs `python -m lockstep …` in `tmp_path` and gives (rc, stdout, stderr).
+
+    Keywords: `timeout` in seconds, after which the command and all that it started are killed and the test fails; `cwd`;
+    `env`, added to the environment; `prefix`, words before `lockstep` instead of `python -m`, say of torchrun.
+    """
+
+    def run(
+        *args: object,
+        timeout: float = 60,
+        cwd: Path = tmp_path,
+        env: dict[str, str] | None = None,
+        prefix: tuple[str, ...] = (sys.executable, "-m"),
+    ) -> Finished:
+        command = [*prefix, "lockstep", *map(str, args)]
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environ | (env or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            stdout, stderr = process.communicate()
+            if isinstance(error, subprocess.TimeoutExpired):
+                pytest.fail(f"{' '.join(command)} did not end within {timeout:g} s\n{stdout}\n{stderr}")
+            raise
+        return Finished(process.returncode, stdout, stderr)
+
+    return run

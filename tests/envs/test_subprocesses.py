@@ -1,0 +1,125 @@
+"""Workers that die, hang or fail, and ranks that are killed: nothing waits for ever and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lockstep.envs.catalog import make_engine
+from lockstep.envs.settings import EnvConfig
+from lockstep.envs.subprocesses import Subprocesses
+
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc"),
+]
+
+
+def started(timeout: float = 20.0) -> Subprocesses:
+    """Environments 3, 4 and 5."""
+    config = EnvConfig(id="CartPole-v1", engine="gymnasium-async", count=6, timeout=timeout)
+    engine = make_engine(config, seed=1, shard=1, shards=2)
+    assert isinstance(engine, Subprocesses)
+    engine.reset()
+    return engine
+
+
+def workers(engine: Subprocesses) -> list[int]:
+    assert engine._workers is not None
+    return [process.pid for process in engine._workers.processes]
+
+
+def alive(pid: int) -> bool:
+    """Neither gone nor a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def all_end(pids: list[int], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+ACTIONS = np.zeros(3, dtype=np.int64)
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_worker_is_named() -> None:
+    engine = started()
+    pids = workers(engine)
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(
+        RuntimeError, match=r"the process of environment 4 \(exit code -9\) of CartPole-v1 died during step"
+    ):
+        engine.step(ACTIONS)
+    assert all_end(pids)
+    engine.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_silent_worker_is_named() -> None:
+    engine = started(timeout=0.5)
+    pids = workers(engine)
+    os.kill(pids[2], signal.SIGSTOP)
+    with pytest.raises(
+        RuntimeError, match=r"environment 5 of CartPole-v1 gave no answer to step within env.timeout = 0.5 seconds"
+    ):
+        engine.step(ACTIONS)
+    assert all_end(pids)
+
+
+@pytest.mark.timeout(60)
+def test_a_failing_worker_is_named() -> None:
+    engine = started()
+    pids = workers(engine)
+    with pytest.raises(RuntimeError, match=r"environment 4 \(CartPole-v1\) failed: AssertionError"):
+        engine.step(np.array([0, 9, 0]))
+    assert all_end(pids)
+
+
+@pytest.mark.timeout(60)
+def test_workers_end_although_the_rank_handles_signals_and_one_is_stopped() -> None:
+    old = signal.signal(signal.SIGTERM, lambda *_: None)  # workers are forked from a rank that has such a handler
+    try:
+        engine = started()
+        pids = workers(engine)
+        os.kill(pids[0], signal.SIGSTOP)
+        engine.close()
+        assert all_end(pids)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_die_with_their_rank(how: signal.Signals, environ: dict[str, str]) -> None:
+    program = (
+        "from lockstep.envs.catalog import make_engine; from lockstep.envs.settings import EnvConfig; import time\n"
+        "engine = make_engine(EnvConfig(id='CartPole-v1', engine='gymnasium-async', count=3), 1, 0, 1); engine.reset()\n"
+        "print(*[process.pid for process in engine._workers.processes], flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environ) as rank:
+        assert rank.stdout is not None
+        pids = [int(word) for word in rank.stdout.readline().split()]
+        try:
+            assert len(pids) == 3
+            assert all(map(alive, pids))
+            rank.send_signal(how)
+            assert all_end(pids)
+        finally:
+            rank.kill()
+
+
+def test_closing_twice_and_before_the_first_reset() -> None:
+    engine = make_engine(EnvConfig(engine="gymnasium-async", count=2), 1, 0, 1)
+    engine.close()
+    engine.close()

@@ -1,0 +1,125 @@
+"""The policy and its flat buffer."""
+
+import math
+
+import pytest
+import torch
+
+from lockstep.models.flat import FlatParameters
+from lockstep.models.policy import Policy
+from lockstep.models.settings import PolicyConfig
+
+OBSERVATION, HEAD = 6, 3
+
+
+def policy_of(std: int = HEAD, seed: int = 1, **settings: object) -> Policy:
+    config = PolicyConfig(**{"hidden": (8, 5), **settings})  # type: ignore[arg-type]
+    return Policy(OBSERVATION, HEAD, std, config, torch.Generator().manual_seed(seed), torch.float64)
+
+
+def observations(count: int = 7) -> torch.Tensor:
+    return torch.rand(count, OBSERVATION, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("std", [0, HEAD])
+def test_parts_cover_every_parameter_once(shared: bool, std: int) -> None:
+    policy = policy_of(std, shared=shared)
+    listed = [parameter for part in policy.parts().values() for parameter in part]
+    assert len({id(parameter) for parameter in listed}) == len(listed)
+    assert {id(parameter) for parameter in listed} == {id(parameter) for parameter in policy.parameters()}
+    # separate: 2 × (2 layers) + 2 heads; shared: 2 layers + 2 heads; each a matrix and a vector
+    assert len(listed) == (8 if shared else 12) + (std > 0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_a_part_does(shared: bool) -> None:
+    """With separate trunks the value part moves only the values and the policy part only the policy."""
+    policy = policy_of(shared=shared)
+    flat = FlatParameters(policy.parts())
+    for name, moves_policy, moves_values in (("policy", True, shared), ("value", False, True)):
+        heads, values = policy(observations())
+        flat.buffer[flat.slices[name]] += 0.1
+        new_heads, new_values = policy(observations())
+        assert (not torch.equal(heads, new_heads)) is moves_policy
+        assert (not torch.equal(values, new_values)) is moves_values
+
+
+def test_the_buffer_is_the_module() -> None:
+    policy = policy_of()
+    before = policy(observations())[0].detach()
+    flat = FlatParameters(policy.parts())
+    assert torch.equal(policy(observations())[0], before)
+    assert len(flat.buffer) == sum(parameter.numel() for parameter in policy.parameters())
+    assert [*flat.slices] == ["policy", "value"]
+    assert flat.slices["policy"].stop == flat.slices["value"].start
+    assert flat.slices["value"].stop == len(flat.buffer)
+    flat.buffer.zero_()
+    heads, values = policy(observations())
+    assert not heads.any()
+    assert not values.any()
+    next(iter(policy.parameters())).data.fill_(1.0)
+    assert flat.buffer.sum() == HEAD  # log_std comes first
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_act_and_value_are_the_halves_of_forward(shared: bool) -> None:
+    policy = policy_of(shared=shared)
+    heads, values = policy(observations())
+    assert torch.equal(heads, policy.act(observations()))
+    assert torch.equal(values, policy.value(observations()))
+    assert heads.shape == (7, 2 * HEAD)
+    assert values.shape == (7,)
+
+
+def test_orthogonal_gains() -> None:
+    """Rows (or columns) are orthogonal and have the gain as length."""
+    policy = policy_of(log_std=-0.5)
+    gains = {
+        policy.trunk[0]: math.sqrt(2),
+        policy.trunk[2]: math.sqrt(2),
+        policy.policy_head: 0.01,
+        policy.value_head: 1.0,
+    }
+    for layer, gain in gains.items():
+        weight = layer.weight.detach()
+        rows = weight if weight.shape[0] <= weight.shape[1] else weight.T
+        expected = gain**2 * torch.eye(len(rows), dtype=torch.float64)
+        assert torch.allclose(rows @ rows.T, expected, rtol=0, atol=1e-12)
+        assert not layer.bias.any()
+    assert policy.log_std is not None
+    assert policy.log_std.tolist() == [-0.5] * HEAD
+
+
+def test_without_orthogonal_weights_are_uniform_in_pytorchs_bounds() -> None:
+    policy = policy_of(orthogonal=False, hidden=(200, 100))
+    weight, bound = policy.trunk[2].weight, 1 / math.sqrt(200)
+    assert weight.abs().max() <= bound
+    assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
+    assert policy.trunk[2].bias.any()
+
+
+def test_first_weights_are_a_function_of_the_seed() -> None:
+    one, same, other = (torch.cat([p.flatten() for p in policy_of(seed=seed).parameters()]) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_trunks_start_different() -> None:
+    policy = policy_of()
+    assert policy.critic_trunk is not None
+    assert not torch.equal(policy.trunk[0].weight, policy.critic_trunk[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"hidden": ()}, "policy.hidden is"),
+        ({"hidden": (4, 0)}, "policy.hidden is"),
+        ({"log_std": 9.0}, "policy.log_std is 9.0"),
+    ],
+)
+def test_bad_settings_give_one_line(settings: dict[str, object], line: str) -> None:
+    with pytest.raises(ValueError, match=line) as caught:
+        PolicyConfig(**settings)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)

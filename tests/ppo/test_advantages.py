@@ -1,0 +1,141 @@
+"""Generalized advantage estimation against numbers worked by hand and against its limits."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import Tensor
+
+from lockstep.ppo.advantages import advantages
+
+GAMMA, LAMBDA = 0.5, 0.5
+
+
+def flags(*rows: int) -> Tensor:
+    return torch.tensor(rows, dtype=torch.bool).unsqueeze(-1)
+
+
+def column(*rows: float) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64).unsqueeze(-1)
+
+
+NEVER = flags(0, 0, 0)
+ALL = flags(1, 1, 1)
+REWARDS = column(1, 2, 3)
+VALUES = column(4, 8, 16, 32)
+
+
+def gae(terminated: Tensor, truncated: Tensor, valid: Tensor = ALL, gae_lambda: float = LAMBDA) -> list[float]:
+    return advantages(REWARDS, VALUES, terminated, truncated, valid, GAMMA, gae_lambda).flatten().tolist()
+
+
+def test_an_episode_that_goes_on() -> None:
+    # δ2 = 3 + ½·32 - 16 =  3        A2 =  3
+    # δ1 = 2 + ½·16 -  8 =  2        A1 =  2 + ¼·3    = 2.75
+    # δ0 = 1 + ½· 8 -  4 =  1        A0 =  1 + ¼·2.75 = 1.6875
+    assert gae(NEVER, NEVER) == [1.6875, 2.75, 3]
+
+
+def test_termination_in_the_middle_cuts_bootstrap_and_sum() -> None:
+    # δ1 = 2 - 8 = -6                A1 = -6, nothing of A2
+    # δ0 = 1                         A0 = 1 + ¼·-6 = -0.5
+    assert gae(flags(0, 1, 0), NEVER) == [-0.5, -6, 3]
+
+
+def test_truncation_in_the_middle_cuts_only_the_sum() -> None:
+    # δ1 = 2 + ½·16 - 8 = 2          A1 = 2: 16 is the value of the last observation
+    # δ0 = 1                         A0 = 1 + ¼·2 = 1.5
+    assert gae(NEVER, flags(0, 1, 0)) == [1.5, 2, 3]
+
+
+def test_both_at_once_is_termination() -> None:
+    assert gae(flags(0, 1, 0), flags(0, 1, 0)) == gae(flags(0, 1, 0), NEVER)
+
+
+def test_termination_in_the_last_row() -> None:
+    # δ2 = 3 - 16 = -13              A2 = -13
+    #                                A1 = 2 + ¼·-13 = -1.25, A0 = 1 + ¼·-1.25 = 0.6875
+    assert gae(flags(0, 0, 1), NEVER) == [0.6875, -1.25, -13]
+
+
+def test_a_reset_row_is_zero_and_gives_nothing_to_the_row_before() -> None:
+    # row 0 ends by truncation: A0 = 1. Row 1 is the reset row. Row 2 begins the next episode: A2 = 3
+    assert gae(NEVER, flags(1, 0, 0), valid=flags(1, 0, 1)) == [1, 0, 3]
+    # row 0 is a reset row because the episode ended in the rollout before
+    assert gae(NEVER, NEVER, valid=flags(0, 1, 1)) == [0, 2.75, 3]
+
+
+def test_environments_do_not_mix() -> None:
+    pair = torch.cat([NEVER, flags(0, 1, 0)], 1)
+    both = [x.expand(-1, 2).contiguous() for x in (REWARDS, VALUES)]
+    found = advantages(*both, pair, torch.zeros_like(pair), torch.ones_like(pair), GAMMA, LAMBDA)
+    assert found.T.tolist() == [[1.6875, 2.75, 3], [-0.5, -6, 3]]
+
+
+def test_arguments_stay_as_they_are() -> None:
+    before = [x.clone() for x in (REWARDS, VALUES)]
+    gae(flags(0, 1, 0), NEVER)
+    assert torch.equal(REWARDS, before[0])
+    assert torch.equal(VALUES, before[1])
+
+
+STEPS, COUNT = 9, 2
+numbers = arrays(np.float64, (STEPS, COUNT), elements=st.floats(-100, 100))
+yes_or_no = arrays(np.bool_, (STEPS, COUNT))
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> dict[str, Tensor]:
+    terminated, truncated = draw(yes_or_no), draw(yes_or_no)
+    valid = np.ones((STEPS, COUNT), dtype=bool)
+    for t in range(1, STEPS):  # the row after an end is a reset row, which ends nothing
+        valid[t] = ~(terminated | truncated)[t - 1]
+        terminated[t] &= valid[t]
+        truncated[t] &= valid[t]
+    rewards = draw(numbers) * valid
+    values = np.concatenate([draw(numbers), draw(numbers)[:1]])
+    named = {"rewards": rewards, "values": values, "terminated": terminated, "truncated": truncated, "valid": valid}
+    return {name: torch.from_numpy(value) for name, value in named.items()}
+
+
+discounts = st.floats(0, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rollouts(), discounts)
+def test_lambda_0_is_the_one_step_td_error(rollout: dict[str, Tensor], gamma: float) -> None:
+    rewards, values = rollout["rewards"].tolist(), rollout["values"].tolist()
+    found = advantages(**rollout, gamma=gamma, gae_lambda=0.0).tolist()
+    for t in range(STEPS):
+        for b in range(COUNT):
+            following = 0.0 if rollout["terminated"][t, b] else values[t + 1][b]
+            expected = rewards[t][b] + gamma * following - values[t][b] if rollout["valid"][t, b] else 0.0
+            assert found[t][b] == pytest.approx(expected, abs=1e-10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rollouts(), discounts)
+def test_lambda_1_is_the_monte_carlo_return_less_the_value(rollout: dict[str, Tensor], gamma: float) -> None:
+    """Walks forward from every step to the end of its episode or of the rollout."""
+    rewards, values = rollout["rewards"].tolist(), rollout["values"].tolist()
+    found = advantages(**rollout, gamma=gamma, gae_lambda=1.0).tolist()
+    for b in range(COUNT):
+        for start in range(STEPS):
+            gain, weight = 0.0, 1.0
+            for t in range(start, STEPS):
+                gain += weight * rewards[t][b]
+                weight *= gamma
+                if rollout["terminated"][t, b]:
+                    weight = 0.0
+                if rollout["terminated"][t, b] or rollout["truncated"][t, b]:
+                    break
+            expected = gain + weight * values[t + 1][b] - values[start][b] if rollout["valid"][start, b] else 0.0
+            assert found[start][b] == pytest.approx(expected, abs=1e-9)
+
+
+def test_float32_stays_float32() -> None:
+    found = advantages(REWARDS.float(), VALUES.float(), NEVER, NEVER, ALL, GAMMA, LAMBDA)
+    assert found.dtype == torch.float32
+    assert found.flatten().tolist() == [1.6875, 2.75, 3]

@@ -1,0 +1,71 @@
+"""Distributions against torch.distributions and against what their draws look like."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.ppo.distributions import Categorical, Gaussian
+from lockstep.randomness import stream
+
+ROWS, SIZE = 40, 5
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.from_numpy(stream(seed, "test").standard_normal(shape))
+
+
+def test_categorical_equals_torch() -> None:
+    logits, actions = normal(1, ROWS, SIZE) * 3, torch.arange(ROWS) % SIZE
+    log_probs, entropies = Categorical(SIZE).log_prob_and_entropy(logits, actions)
+    expected = torch.distributions.Categorical(logits=logits)
+    assert torch.allclose(log_probs, expected.log_prob(actions), rtol=0, atol=1e-13)
+    assert torch.allclose(entropies, expected.entropy(), rtol=0, atol=1e-13)
+    assert torch.equal(Categorical(SIZE).log_prob(logits, actions), log_probs)
+    assert torch.equal(Categorical(SIZE).mode(logits), expected.probs.argmax(-1))
+
+
+def test_gaussian_equals_torch() -> None:
+    mean, log_std, actions = normal(2, ROWS, SIZE), normal(3, ROWS, SIZE), normal(4, ROWS, SIZE) * 2
+    parameters = torch.cat([mean, log_std], -1)
+    log_probs, entropies = Gaussian(SIZE).log_prob_and_entropy(parameters, actions)
+    expected = torch.distributions.Independent(torch.distributions.Normal(mean, log_std.exp()), 1)
+    assert torch.allclose(log_probs, expected.log_prob(actions), rtol=1e-13, atol=1e-12)
+    assert torch.allclose(entropies, expected.entropy(), rtol=0, atol=1e-13)
+    assert torch.equal(Gaussian(SIZE).log_prob(parameters, actions), log_probs)
+    assert torch.equal(Gaussian(SIZE).mode(parameters), mean)
+
+
+def test_the_largest_of_logit_and_gumbel_noise_is_a_draw() -> None:
+    draws = 40_000
+    probabilities = torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=torch.float64)
+    categorical = Categorical(4)
+    noise = torch.from_numpy(categorical.noise(stream(1, "test"), draws))
+    actions = categorical.sample(probabilities.log().expand(draws, -1), noise)
+    found = np.bincount(actions.numpy(), minlength=4) / draws
+    # four standard deviations of a proportion: 4 √(0.6 · 0.4 / 40,000) = 0.0098
+    assert np.abs(found - probabilities.numpy()).max() < 0.0098
+
+
+def test_gaussian_draws() -> None:
+    draws = 40_000
+    gaussian = Gaussian(2)
+    parameters = torch.tensor([1.0, -2.0, np.log(0.5), np.log(3.0)], dtype=torch.float64).expand(draws, -1)
+    actions = gaussian.sample(parameters, torch.from_numpy(gaussian.noise(stream(1, "test"), draws)))
+    # four standard errors of a mean, σ / √n, and of a deviation, σ / √(2 n)
+    assert actions.mean(0).tolist() == [pytest.approx(1.0, abs=0.01), pytest.approx(-2.0, abs=0.06)]
+    assert actions.std(0).tolist() == [pytest.approx(0.5, abs=0.0075), pytest.approx(3.0, abs=0.045)]
+
+
+@pytest.mark.parametrize("distribution", [Categorical(3), Gaussian(3)])
+def test_noise_is_a_function_of_the_stream(distribution: Categorical | Gaussian) -> None:
+    first, again, other = (distribution.noise(stream(1, "actions", key), 4, 2) for key in (0, 0, 1))
+    assert first.shape == (4, 2, 3)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_actions_have_the_documented_types() -> None:
+    logits, mean = torch.zeros(6, 3), torch.zeros(6, 8)
+    assert Categorical(3).sample(logits, torch.rand(6, 3, generator=torch.Generator())).dtype == torch.int64
+    assert Gaussian(4).sample(mean, torch.zeros(6, 4)).shape == (6, 4)

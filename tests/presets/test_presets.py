@@ -1,0 +1,26 @@
+import pytest
+
+from lockstep import presets
+from lockstep.config.compose import load
+
+
+def test_there_is_a_first_one() -> None:
+    assert "cartpole" in presets.names()
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_preset_is_a_config_with_a_summary(name: str) -> None:
+    config = load(presets.read(name), None, {})
+    assert 0 < len(presets.summary(name)) <= 100
+    assert config.env.count * config.rollout.steps % config.ppo.minibatches == 0
+
+
+def test_an_unknown_one_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"^cartpoel: unknown preset; did you mean cartpole\?$"):
+        presets.read("cartpoel")
+
+
+@pytest.mark.parametrize("name", ["", "..", "../settings", "cartpole.yaml", "CARTPOLE"])
+def test_only_names_are_taken(name: str) -> None:
+    with pytest.raises(ValueError, match="unknown preset"):
+        presets.text(name)

@@ -1,0 +1,107 @@
+"""lockstep on one shard in float64 gives the weights of the plain single-file PPO beside this file."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from lockstep.agent import Agent
+from lockstep.collect import collect
+from lockstep.config import Config
+from lockstep.envs.settings import EnvConfig, RolloutConfig
+from lockstep.experiment import build
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.plan import PlanConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.run.settings import RunConfig
+from lockstep.runtime.settings import RuntimeConfig
+
+NAMES = {"trunk": "actor_body", "critic_trunk": "critic_body", "policy_head": "actor_head", "value_head": "critic_head"}
+
+
+def load_reference() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference_ppo", Path(__file__).with_name("ppo.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+reference = load_reference()
+
+
+def config_of(settings: "reference.Settings") -> Config:
+    """The same experiment in lockstep's words."""
+    s = settings
+    options = {} if s.max_episode_steps is None else {"max_episode_steps": s.max_episode_steps}
+    return Config(
+        env=EnvConfig(id=s.env_id, engine="gymnasium", count=s.envs, options=options),
+        rollout=RolloutConfig(steps=s.steps),
+        policy=PolicyConfig(hidden=s.hidden, shared=s.shared, normalize_observations=s.normalize_observations),
+        ppo=PPOConfig(
+            learning_rate=f"linear({s.learning_rate}, 0)",
+            gamma=s.gamma,
+            gae_lambda=s.gae_lambda,
+            epochs=s.epochs,
+            minibatches=s.minibatches,
+            clip=s.clip,
+            value_clip=s.value_clip,
+            value_coefficient=s.value_coefficient,
+            entropy=s.entropy,
+            max_grad_norm=s.max_grad_norm,
+            normalize_rewards=s.normalize_rewards,
+        ),
+        plan=PlanConfig(shards=1),
+        runtime=RuntimeConfig(precision="fp64"),
+        run=RunConfig(seed=s.seed),
+    )
+
+
+def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
+    """A copy of the agent's weights under the reference's names."""
+    weights = {}
+    for name, parameter in agent.policy.named_parameters():
+        part, dot, rest = name.partition(".")
+        weights[NAMES.get(part, part) + dot + rest] = parameter.detach().clone()
+    if shared:  # the reference calls the one trunk by both names
+        weights |= {name.replace("actor_body", "critic_body"): weight for name, weight in weights.items()}
+    return weights
+
+
+def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
+    """Largest distance between the two results, and how far training moved the weights at all."""
+    shards, update = build(config_of(settings), Solo())
+    first = weights_of(update.agent, settings.shared)
+    for iteration in range(1, settings.iterations + 1):
+        rollouts = [collect(shard, update.agent, iteration) for shard in shards]
+        update(rollouts, iteration, (iteration - 1) / settings.iterations)
+    for shard in shards:
+        shard.engine.close()
+    found, expected = weights_of(update.agent, settings.shared), reference.train(settings, first).state_dict()
+    assert found.keys() == expected.keys()
+    distance = max((found[name] - expected[name]).abs().max().item() for name in found)
+    moved = max((found[name] - first[name]).abs().max().item() for name in found)
+    return distance, moved
+
+
+CARTPOLE = reference.Settings(
+    # episodes of at most 15 steps: many of them are terminated and many truncated
+    "CartPole-v1", seed=3, envs=4, steps=32, iterations=6, epochs=3, minibatches=4, learning_rate=3e-3, max_episode_steps=15
+)  # fmt: skip
+PENDULUM = reference.Settings(
+    "Pendulum-v1", seed=5, envs=3, steps=40, iterations=6, epochs=3, minibatches=4, learning_rate=1e-3, max_episode_steps=30,
+    shared=True, gamma=0.9, value_clip=0.1, entropy=0.01, normalize_observations=True, normalize_rewards=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [CARTPOLE, PENDULUM], ids=["cartpole", "pendulum"])
+def test_gives_the_weights_of_the_reference(settings: "reference.Settings") -> None:
+    distance, moved = largest_difference(settings)
+    assert moved > 0.01, "training did nothing, so agreement would say nothing"
+    assert distance < 1e-9

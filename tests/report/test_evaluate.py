@@ -1,0 +1,42 @@
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lockstep.report.evaluate import Evaluation, play_episodes
+
+
+def test_the_interval_by_hand() -> None:
+    # standard deviation of 1, 2, 3, 4 with n - 1: sqrt(5 / 3)
+    evaluation = Evaluation([1.0, 2.0, 3.0, 4.0], [5, 5, 5, 5])
+    assert evaluation.interval == pytest.approx(1.96 * math.sqrt(5 / 3) / 2)
+    assert "return  2.5 ± 1.27 (95% interval of the mean), 1 to 4" in evaluation.lines()
+
+
+def test_one_episode_has_no_interval() -> None:
+    evaluation = Evaluation([3.0], [7])
+    assert evaluation.interval is None
+    assert evaluation.lines() == "return  3, 3 to 3\nlength  7, 7 to 7 steps"
+
+
+def right(observations: NDArray[np.float32]) -> NDArray[np.int64]:
+    assert observations.shape == (1, 4)
+    return np.ones(1, dtype=np.int64)
+
+
+def test_episodes_are_whole_and_begin_with_their_seeds() -> None:
+    env = gym.make("CartPole-v1")
+    first, second, again = play_episodes(env, right, np.asarray, [1, 2, 1])
+    assert first == again
+    assert all(total == length and 5 < length < 20 for total, length in (first, second))
+    env.close()
+
+
+def test_truncation_ends_an_episode_too() -> None:
+    env = gym.make("Pendulum-v1")
+    episodes = list(play_episodes(env, lambda rows: np.zeros((len(rows), 1)), np.asarray, [1]))
+    assert [length for _, length in episodes] == [200]
+    assert episodes[0][0] < 0
+    env.close()

@@ -1,0 +1,157 @@
+"""Rules that hold for the whole repository."""
+
+import ast
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+import lockstep
+
+SOURCE = Path(lockstep.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+TESTS = sorted(Path(__file__).parent.rglob("*.py"))
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "data", "info", "tmp"}
+UNPICKLERS = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+EVALUATORS = {"eval", "exec", "compile", "__import__"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(SOURCE.parent))
+
+
+def nodes() -> Iterator[tuple[str, ast.AST]]:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield f"{name_of(path)}:{getattr(node, 'lineno', 1)}", node
+
+
+def dotted(node: ast.expr) -> str:
+    """`torch.load` for the expression `torch.load`; what is not a chain of names starts with a dot."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+
+
+def dangers(node: ast.AST) -> Iterator[str]:
+    """What in `node` could run code that comes from a file."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name.split(".")[0] in UNPICKLERS)
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        if module.split(".")[0] in UNPICKLERS:
+            yield module
+        yield from (f"{module}.{alias.name}" for alias in node.names if (module, alias.name) == ("torch", "load"))
+    elif isinstance(node, ast.Call):
+        called = dotted(node.func)
+        # a bare name: `module.eval()` of PyTorch, `re.compile()` and `torch.compile()` are other things
+        if called in EVALUATORS or called in {"torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}:
+            yield called
+        yield from (f"{called}(allow_pickle)" for keyword in node.keywords if keyword.arg == "allow_pickle")
+
+
+def test_files_are_short() -> None:
+    sizes = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in (*MODULES, *TESTS)}
+    assert {path: lines for path, lines in sizes.items() if lines > 400} == {}
+
+
+def test_functions_are_short() -> None:
+    sizes = {
+        f"{place} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for place, node in nodes()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {place: lines for place, lines in sizes.items() if lines > 60} == {}
+
+
+def test_the_loop_fits_on_a_page() -> None:
+    assert len((SOURCE / "loop.py").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_modules_have_telling_names() -> None:
+    assert [name_of(path) for path in MODULES if VAGUE & {path.stem, path.parent.name}] == []
+
+
+def test_nothing_unpickles_or_evaluates() -> None:
+    assert [f"{place} {danger}" for place, node in nodes() for danger in dangers(node)] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "import cloudpickle as c",
+        "from pickle import loads",
+        "torch.load(path)",
+        "from torch import load",
+        "eval(text)",
+        "exec(text)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text, Loader)",
+    ],
+)
+def test_dangers_are_seen(code: str) -> None:
+    assert [danger for node in ast.walk(ast.parse(code)) for danger in dangers(node)]
+
+
+@pytest.mark.parametrize("code", ["policy.eval()", "torch.compile(f)", "re.compile(p)", "json.load(f)", "self.load(f)"])
+def test_harmless_calls_are_not_dangers(code: str) -> None:
+    assert not [danger for node in ast.walk(ast.parse(code)) for danger in dangers(node)]
+
+
+def test_the_algorithm_is_documented() -> None:
+    missing = [
+        f"{name_of(path)} {node.name}"
+        for path in sorted((SOURCE / "ppo").glob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        if not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("module", ["lockstep", "lockstep.cli.main", "lockstep.config"])
+def test_importing_is_light(module: str, environ: dict[str, str]) -> None:
+    code = (
+        f"import sys, {module}; print(sorted({{'torch', 'gymnasium', 'matplotlib', 'tensorboard'}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_the_installed_version_is_the_one_in_the_code() -> None:
+    try:
+        installed = version("lockstep-rl")
+    except PackageNotFoundError:
+        pytest.skip("lockstep-rl is not installed here: pip install -e .")
+    assert installed == lockstep.__version__
+
+
+def test_constraints_are_exact_and_tied_to_no_place(root: Path) -> None:
+    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", pin)] == []
+    names = [pin.partition("==")[0].lower().replace("_", "-") for pin in pins]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.slow
+@pytest.mark.extra("hatchling", "build")
+def test_the_built_distribution_is_complete(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = set(archive.namelist())
+    expected = {f"lockstep/{path.relative_to(SOURCE)}" for path in SOURCE.rglob("*") if path.suffix in (".py", ".yaml")}
+    assert expected | {"lockstep/py.typed"} <= packed
+    assert not [name for name in packed if name.startswith("tests")]
+    with tarfile.open(source) as archive:
+        assert any(name.endswith("/constraints.txt") for name in archive.getnames())

@@ -1,11 +1,7 @@
 """An experiment put together: from a config to environments, agent, update and run."""
 
 import dataclasses
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +10,7 @@ from lockstep.config.decode import decode, encode
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.choice import choose_engine
 from lockstep.plan import Plan
+from lockstep.run.environment import describe_environment
 from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
     from lockstep.update import Update
 
 __all__ = ["create_run", "execute", "load_agent", "open_run", "resolve"]
-
-_REPORTED = ("lockstep-rl", "torch", "numpy", "gymnasium", "mujoco", "Box2D", "envpool", "safetensors")
 
 
 def resolve(config: Config, ranks: int) -> Config:
@@ -71,7 +66,7 @@ def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
     root = Path(config.run.folder)
     name = config.run.name or _free_name(root, f"{preset or config.env.id}-seed{config.run.seed}".lower())
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
-    return RunFolder.create(root / name, {"version": VERSION, **encode(config)}, _environment(ranks))
+    return RunFolder.create(root / name, {"version": VERSION, **encode(config)}, describe_environment(ranks))
 
 
 def _free_name(root: Path, name: str) -> str:
@@ -105,7 +100,7 @@ def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int)
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
     from lockstep.loop import train
-    from lockstep.run.checkpoint import Checkpoint
+    from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
     from lockstep.runtime.ranks import limit_threads
 
@@ -117,6 +112,7 @@ def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int)
             run.resume(Checkpoint(folder.checkpoint(resume_from)), shards, update)
         if group.rank == 0:
             folder.cut_metrics(resume_from)
+            forget_after(folder, resume_from)
         run.start()
         train(shards, update, run)
     finally:
@@ -175,40 +171,3 @@ def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
     if iteration is not None and iteration not in found:
         raise ValueError(f"--iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found))}")
     return found[-1] if iteration is None else iteration
-
-
-def _environment(ranks: int) -> dict[str, object]:
-    """What the run was made with, for a reader who wants to repeat it."""
-    return {
-        "command": sys.argv,
-        "ranks": ranks,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "host": platform.node(),
-        "processor": _processor(),
-        "packages": {name: found for name in _REPORTED if (found := _version(name))},
-        "git": _git_commit(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
-
-
-def _git_commit() -> str | None:
-    try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None

@@ -132,7 +132,7 @@ def test_bad_files_are_one_line(run_cli, tmp_path: Path) -> None:
 
 @pytest.mark.extra("Box2D")
 def test_an_unsupported_space_is_named(run_cli) -> None:
-    refused(run_cli("train", "--env", "CarRacing-v3"), "CarRacing-v3", "Box(0, 255, (96, 96, 3), uint8)")
+    refused(run_cli("train", "--env", "CarRacing-v3"), "CarRacing-v3", "images", "(96, 96, 3)")
 
 
 def test_a_broken_checkpoint_is_one_line(run_cli, tmp_path: Path) -> None:
@@ -180,6 +180,12 @@ def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
 def test_under_a_launcher_ranks_is_refused_and_errors_reach_every_rank(run_cli) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "1"}
     refused(run_cli("train", "cartpole", "--ranks", 2, env=env), "--ranks is 2", "launcher")
+
+
+def test_numbers_that_run_away_end_it_with_code_3(run_cli) -> None:
+    finished = run_cli("train", "cartpole", *SHORT, "--ranks", 2, "--ppo.learning-rate", 1e30, "--run.progress", "off")
+    assert finished.rc == 3
+    assert "the gradient's norm is nan" in finished.stderr
 
 
 def test_help_shows_every_field_within_80_columns(run_cli) -> None:

@@ -1,6 +1,7 @@
 """`lockstep resume`: a run that was interrupted, or that shall go on for longer."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
@@ -45,7 +46,8 @@ def _extend(folder: RunFolder, config: Config, total_steps: int) -> Config:
             f"--total-steps is {total_steps}: the run was made for {config.run.total_steps}, it can only grow"
         )
     config = dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
-    folder.rewrite({"version": VERSION, **encode(config)})
+    if os.environ.get("RANK", "0") == "0":  # under a launcher every rank comes here
+        folder.rewrite({"version": VERSION, **encode(config)})
     return config
 
 

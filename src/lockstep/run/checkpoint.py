@@ -20,7 +20,7 @@ from torch import Tensor
 from lockstep.group.group import Group
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Checkpoint", "prune", "write_checkpoint"]
+__all__ = ["Checkpoint", "forget_after", "prune", "write_checkpoint"]
 
 _VERSION = 1
 
@@ -53,6 +53,13 @@ def write_checkpoint(
         aside.rename(final)
         _sync(final.parent)
     group.barrier("checkpoint")
+
+
+def forget_after(folder: RunFolder, iteration: int) -> None:
+    """Removes the checkpoints of later iterations, which a run that goes back to `iteration` will make again."""
+    for later in folder.checkpoints():
+        if later > iteration:
+            shutil.rmtree(folder.checkpoint(later), ignore_errors=True)
 
 
 def prune(folder: RunFolder, keep: int) -> None:

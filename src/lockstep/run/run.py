@@ -74,7 +74,7 @@ class Run:
     @property
     def stopped(self) -> bool:
         """Whether the ranks agreed to stop before the last iteration."""
-        return self._stop != 0
+        return self._stop != 0 and self.done < self.last
 
     def start(self) -> None:
         """Opens loggers and display, and takes signals: the first asks for a clean stop, a second one kills."""

@@ -1,0 +1,48 @@
+"""What a run is made with: `environment.json`, for a reader who wants to repeat it."""
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+__all__ = ["describe_environment"]
+
+_REPORTED = ("lockstep-rl", "torch", "numpy", "gymnasium", "mujoco", "Box2D", "envpool", "safetensors")
+
+
+def describe_environment(ranks: int) -> dict[str, object]:
+    """Command, machine and versions."""
+    return {
+        "command": sys.argv,
+        "ranks": ranks,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "host": platform.node(),
+        "processor": _processor(),
+        "packages": {name: found for name in _REPORTED if (found := _version(name))},
+        "git": _git_commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )
+
+
+def _git_commit() -> str | None:
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

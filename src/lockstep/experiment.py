@@ -52,7 +52,7 @@ def resolve(config: Config, ranks: int) -> Config:
             "policy.shared is true: separate epochs or learning rates for policy and value need separate trunks"
         )
     if env.engine == "auto":
-        env = dataclasses.replace(env, engine=choose_engine(env.id, count))
+        env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
     spaces = describe_env(env)
     if config.policy.squash and spaces.discrete_actions is not None:
         raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")

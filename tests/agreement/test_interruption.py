@@ -21,7 +21,18 @@ CASES = {
 
 
 def words(case: str, run: Path, ranks: int) -> list[object]:
-    shape = ["--rollout.steps", 128, "--plan.shards", 4, "--ppo.epochs", 4, "--ppo.minibatches", 8, "--run.checkpoint-every", 5]
+    shape = [
+        "--rollout.steps",
+        128,
+        "--plan.shards",
+        4,
+        "--ppo.epochs",
+        4,
+        "--ppo.minibatches",
+        8,
+        "--run.checkpoint-every",
+        5,
+    ]
     where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS]
     return ["train", *CASES[case], *shape, *where, "--ranks", ranks]
 

@@ -7,7 +7,18 @@ import pytest
 pytestmark = pytest.mark.serial
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
-SHORT = ("--rollout.steps", 64, "--ppo.minibatches", 2, "--ppo.epochs", 3, "--run.checkpoint-every", 3, "--run.progress", "off")
+SHORT = (
+    "--rollout.steps",
+    64,
+    "--ppo.minibatches",
+    2,
+    "--ppo.epochs",
+    3,
+    "--run.checkpoint-every",
+    3,
+    "--run.progress",
+    "off",
+)
 BOTH_MOMENTS = ("--policy.normalize-observations", "--ppo.normalize-rewards")
 CASES = {
     "cartpole": ("--env", "CartPole-v1"),

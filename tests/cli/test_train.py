@@ -18,7 +18,7 @@ def refused(finished, *parts: str) -> None:
         assert part in finished.stderr
 
 
-def test_a_run_leaves_its_folder(run_cli, tmp_path: Path) -> None:
+def test_a_run_leaves_its_folder(run_cli, root: Path, tmp_path: Path) -> None:
     rc, out, err = run_cli("train", "cartpole", *SHORT, "--name", "first", "--out", "here", "--run.solved-return", 5)
     assert (rc, err) == (0, "")
     lines = out.splitlines()
@@ -52,6 +52,8 @@ def test_a_run_leaves_its_folder(run_cli, tmp_path: Path) -> None:
     }
     assert wanted < rows[-1].keys()
     assert 900 < rows[-1]["env_steps"] < 1024, "reset rows are no steps"
+    documented = (root / "docs" / "metrics.md").read_text()
+    assert not [name for name in rows[-1] if f"`{name}`" not in documented]
     config = json.loads((run / "config.json").read_text())
     assert (config["version"], config["env"]["engine"], config["plan"]["shards"]) == (1, "gymnasium-vector", 1)
     environment = json.loads((run / "environment.json").read_text())
@@ -71,9 +73,8 @@ def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
     events = EventAccumulator(str(tmp_path / "runs" / "first" / "tb")).Reload()
     rows = [json.loads(line) for line in (tmp_path / "runs" / "first" / "metrics.jsonl").read_text().splitlines()]
-    scalars = {tag for tag in (events.Tags()["tensors"] or events.Tags()["scalars"])}
-    assert {"train/approx_kl", "rollout/return_mean", "time/fps"} <= scalars
-    points = events.Tensors("train/approx_kl") if events.Tags()["tensors"] else events.Scalars("train/approx_kl")
+    assert {"train/approx_kl", "rollout/return_mean", "time/fps"} <= set(events.Tags()["tensors"])
+    points = events.Tensors("train/approx_kl")
     assert [point.step for point in points] == [row["env_steps"] for row in rows]
 
 

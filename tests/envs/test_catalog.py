@@ -182,18 +182,6 @@ def test_auto_depends_on_the_number_the_options_and_what_is_installed(environ: d
     assert in_process_without("envpool", "choose_engine('Reacher-v5', 64)", environ) == "gymnasium"
 
 
-def test_a_single_environment_looks_like_one_of_an_engine() -> None:
-    env = make_one(EnvConfig(id="FrozenLake-v1"))
-    observation, _ = env.reset(seed=1)
-    assert observation.tolist() == [1.0] + [0.0] * 15
-    observation, *_ = env.step(np.int64(1))
-    assert observation.shape == (16,)
-    env = make_one(EnvConfig(id="Pendulum-v1"))
-    env.reset(seed=1)
-    observation, *_ = env.step(np.zeros(1, dtype=np.float64))
-    assert observation.shape == (3,)
-
-
 def test_one_environment_draws_only_on_demand() -> None:
     assert make_one(EnvConfig(id="CartPole-v1")).render_mode is None
     pytest.importorskip("pygame")

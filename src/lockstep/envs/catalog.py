@@ -9,7 +9,7 @@ from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.families import FAMILIES, SHIPPED, family_of, version
 from lockstep.envs.settings import EnvConfig
-from lockstep.envs.single import Flat, Recipe
+from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 
 __all__ = ["Known", "describe_env", "known_ids", "make_engine", "make_one"]
@@ -69,12 +69,12 @@ def describe_env(config: EnvConfig) -> Spaces:
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """A single environment of Gymnasium as an agent sees it, for `play`, `eval` and videos. It does not reset itself.
+    """A single environment of Gymnasium, for `play`, `eval` and videos. It does not reset itself.
 
-    Observations are rows `[O]`; an action is an int from 0 or a row `[A]`. `config.engine` does not matter: what only envpool
-    has can't be looked at. Raises ValueError as `describe_env` does.
+    Its spaces are its own: `spaces.flattener` and `spaces.action_converter` lead from and to those of an agent. `config.engine`
+    does not matter: what only envpool has can't be looked at. Raises ValueError as `describe_env` does.
     """
-    return Flat(Recipe(config.id, config.options)(render_mode))
+    return Recipe(config.id, config.options)(render_mode)
 
 
 @dataclass(frozen=True)

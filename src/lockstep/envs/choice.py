@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from lockstep.envs.settings import EngineName
+
 __all__ = ["FASTER", "choose_engine"]
 
-FASTER: dict[str, tuple[int, str]] = {
+FASTER: dict[str, tuple[int, EngineName]] = {
     "Acrobot-v1": (2, "envpool"),
     "CartPole-v1": (8, "gymnasium-vector"),
     "MountainCar-v0": (8, "envpool"),
@@ -38,12 +40,13 @@ InvertedDoublePendulum some numbers are always 0 in one of the two and not in th
 """
 
 
-def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None = None) -> str:
+def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None = None) -> EngineName:
     """The fastest engine that was measured for `per_shard` environments; `gymnasium` for environments that were not.
 
     With options it is `gymnasium` as well: they are its environments' arguments, which other engines may not know.
     """
-    least, engine = FASTER.get(env_id, (0, "gymnasium"))
+    default: tuple[int, EngineName] = (0, "gymnasium")
+    least, engine = FASTER.get(env_id, default)
     if per_shard < least or options or (engine == "envpool" and find_spec("envpool") is None):
         return "gymnasium"
     return engine

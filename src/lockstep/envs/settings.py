@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["EnvConfig", "RolloutConfig"]
+__all__ = ["EngineName", "EnvConfig", "RolloutConfig"]
+
+
+EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"]
 
 
 @dataclass(frozen=True)
@@ -12,7 +15,7 @@ class EnvConfig:
 
     id: str = "CartPole-v1"
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
-    engine: Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"] = "auto"
+    engine: EngineName = "auto"
     """What steps them. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`: Gymnasium's own batched
     version, where it has one; `gymnasium-async`: one process each; `envpool`: C++. `auto`: the fastest one measured for this
     environment and number per shard."""

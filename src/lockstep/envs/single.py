@@ -12,14 +12,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from gymnasium.spaces import Box
-from gymnasium.spaces.utils import flatdim
+from gymnasium.wrappers import HumanRendering
 
 from lockstep.envs.families import SHIPPED, check_id, family_of
-from lockstep.envs.spaces import action_converter, flat_dtype, flattener
 
-__all__ = ["Flat", "Recipe"]
+__all__ = ["Recipe"]
 
 _RESERVED = ("id", "render_mode", "disable_env_checker", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
 _CARRY_OVER = ("gymnasium.envs.box2d.bipedal_walker:", "gymnasium.envs.box2d.car_racing:")
@@ -61,6 +58,8 @@ class Recipe:
         self._check_options()
         shipped = SHIPPED.get(self.env_id)
         try:
+            if shipped is not None and render_mode == "human":
+                return HumanRendering(shipped(render_mode="rgb_array", **self.options))
             if shipped is not None:
                 return shipped(render_mode=render_mode, **self.options)
             spec = copy.copy(gym.spec(self.env_id))
@@ -127,24 +126,3 @@ class Recipe:
         if self.options:
             return ValueError(f"env.options is {dict(self.options)}: {self.env_id} can't be made with it: {reason}")
         return ValueError(f"env.id is {self.env_id!r}: it can't be made: {reason}")
-
-
-class Flat(gym.Wrapper[Any, Any, Any, Any]):
-    """A single environment as an agent sees it: observations are rows `[O]`, actions an int from 0 or a row `[A]`."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        self.observation_space = Box(
-            -np.inf, np.inf, (flatdim(env.observation_space),), flat_dtype(env.observation_space).type
-        )
-        self._flatten = flattener(env.observation_space) or (lambda observation: observation)
-        self._convert = action_converter(env.action_space)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, more = self.env.reset(seed=seed, options=options)
-        return self._flatten(observation), more
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        converted = self._convert(np.asarray(action)[None])[0]
-        observation, reward, terminated, truncated, more = self.env.step(converted)
-        return self._flatten(observation), reward, terminated, truncated, more

@@ -58,7 +58,8 @@ class Gaussian:
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         """`[N, A]` actions."""
         mean, log_std = parameters.split(self.size, -1)
-        return mean + log_std.exp() * noise
+        drawn: Tensor = mean + log_std.exp() * noise
+        return drawn
 
     def mode(self, parameters: Tensor) -> Tensor:
         """`[N, A]` most probable actions."""

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 __all__ = ["Schedule"]
 
@@ -46,7 +47,7 @@ class Schedule:
         cls, points: tuple[tuple[float, float], ...], blend: Callable[[float], float], problem: ValueError
     ) -> "Schedule":
         times = [time for time, _ in points]
-        ascending = all(earlier < later for earlier, later in zip(times, times[1:], strict=False))
+        ascending = all(earlier < later for earlier, later in pairwise(times))
         finite = all(math.isfinite(value) and value >= 0 for _, value in points)
         if not (ascending and finite and times[0] >= 0 and times[-1] <= 1):  # this way round, NaN is none of it
             raise problem
@@ -56,7 +57,7 @@ class Schedule:
         """The value at `progress`."""
         if progress <= self.points[0][0]:
             return self.points[0][1]
-        for (left, start), (right, end) in zip(self.points, self.points[1:], strict=False):
+        for (left, start), (right, end) in pairwise(self.points):
             if progress < right:
                 return start + (end - start) * self.blend((progress - left) / (right - left))
         return self.points[-1][1]

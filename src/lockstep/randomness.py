@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-__all__ = ["seed_of", "stream"]
+__all__ = ["EnvironmentSeeds", "seed_of", "stream"]
 
 
 def _sequence(seed: int, name: str, keys: tuple[int, ...]) -> np.random.SeedSequence:
@@ -25,8 +25,24 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
 
 
 def seed_of(seed: int, name: str, *keys: int) -> int:
-    """A seed in [0, 2**31) for libraries that take a number, e.g. `seed_of(seed, "episode", environment, episode)`.
-
-    31 bits, because envpool takes a signed 32-bit seed. Two of n seeds collide with probability about n² / 2³².
+    """A seed in [0, 2**31) for libraries that take a number, e.g. `seed_of(seed, "weights")`. Two of n may be equal by chance,
+    with a probability of about n² / 2³².
     """
     return int(_sequence(seed, name, keys).generate_state(1, np.uint32)[0] >> 1)
+
+
+class EnvironmentSeeds:
+    """Seeds in [0, 2**31) for the episodes of `environments` environments, of which no two are equal.
+
+    They can't be, because `n -> (factor · n + offset) mod 2³¹` with an odd factor is a bijection; factor and offset are keyed by
+    the experiment's seed and `name`. (31 bits, because envpool takes a signed 32-bit seed.) After 2³¹ episodes they come again.
+    """
+
+    def __init__(self, seed: int, name: str, environments: int) -> None:
+        factor, self._offset = (int(word) for word in _sequence(seed, name, ()).generate_state(2, np.uint32))
+        self._factor = factor | 1
+        self._environments = environments
+
+    def __call__(self, environment: int, episode: int) -> int:
+        """The seed of `episode` (from 0) of `environment` (from 0 to environments - 1)."""
+        return (self._factor * (episode * self._environments + environment) + self._offset) % 2**31

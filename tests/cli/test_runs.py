@@ -15,7 +15,7 @@ from lockstep.cli.locate import locate
 from lockstep.cli.main import main
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
-from lockstep.randomness import seed_of
+from lockstep.randomness import EnvironmentSeeds
 
 SOURCE = Path(lockstep.__file__).parents[1]
 
@@ -221,7 +221,8 @@ def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest
 
 def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:
     performer = Performer("first", None, False, None)
-    training = {seed_of(1, "episode", env, episode) for env in range(8) for episode in range(200)}
+    episodes = EnvironmentSeeds(1, "episode", 8)
+    training = {episodes(env, episode) for env in range(8) for episode in range(200)}
     seeds = performer.seeds(200)
     assert len(set(seeds)) == 200
     assert not training & set(seeds)

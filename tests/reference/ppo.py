@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical, Distribution, Independent, Normal
 
-from lockstep.randomness import seed_of, stream
+from lockstep.randomness import EnvironmentSeeds, stream
 
 
 @dataclass
@@ -101,13 +101,13 @@ class Environments:
     def __init__(self, settings: Settings) -> None:
         limit = {} if settings.max_episode_steps is None else {"max_episode_steps": settings.max_episode_steps}
         self.copies = [gym.make(settings.env_id, **limit) for _ in range(settings.envs)]
-        self.seed = settings.seed
+        self.seeds = EnvironmentSeeds(settings.seed, "episode", settings.envs)
         self.episode = [0] * settings.envs
         self.ended = [False] * settings.envs
         self.observations = np.stack([self.reset(i) for i in range(settings.envs)])
 
     def reset(self, i: int) -> np.ndarray:
-        observation, _ = self.copies[i].reset(seed=seed_of(self.seed, "episode", i, self.episode[i]))
+        observation, _ = self.copies[i].reset(seed=self.seeds(i, self.episode[i]))
         self.episode[i] += 1
         return np.asarray(observation, dtype=np.float64)
 

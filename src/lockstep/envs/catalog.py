@@ -11,6 +11,7 @@ from lockstep.envs.families import FAMILIES, SHIPPED, family_of, version
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
+from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Known", "describe_env", "known_ids", "make_engine", "make_one"]
 
@@ -24,11 +25,12 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine
     count = config.count // shards
     first = shard * count
     recipe = Recipe(config.id, config.options)
+    seeds = EnvironmentSeeds(seed, "envpool" if config.engine == "envpool" else "episode", config.count)
     match config.engine:
         case "gymnasium":
             from lockstep.envs.in_process import InProcess
 
-            return InProcess(recipe, seed, first, count)
+            return InProcess(recipe, seeds, first, count)
         case "gymnasium-vector":
             from lockstep.envs.vector import Vector
 
@@ -36,11 +38,11 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine
         case "gymnasium-async":
             from lockstep.envs.subprocesses import Subprocesses
 
-            return Subprocesses(recipe, seed, first, count, config.timeout)
+            return Subprocesses(recipe, seeds, first, count, config.timeout)
         case "envpool":
             from lockstep.envs.pool import Pool
 
-            return Pool(recipe, seed, first, count)
+            return Pool(recipe, seeds, first, count)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import flat_dtype, flattener
-from lockstep.randomness import seed_of
+from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["KeyedEpisodes", "Past", "each_action"]
 
@@ -27,12 +27,12 @@ class Past:
 class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Flattens observations, resets itself on the step after an episode's end, and can begin in the middle of an episode.
 
-    Episode e of environment i begins with `reset(seed=seed_of(seed, "episode", i, e))`. So the past of an environment is
+    Episode e of environment i begins with `reset(seed=seeds(i, e))`. So the past of an environment is
     its episode's number and the actions since its start: that is how engines restore environments that can't be saved.
     The `info` of the environment is dropped: nobody reads it, and between processes it costs more than the observation.
     """
 
-    def __init__(self, recipe: Recipe, seed: int, index: int, past: Past | None = None) -> None:
+    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, index: int, past: Past | None = None) -> None:
         """`index` is the environment's number over all shards."""
         env = recipe()
         super().__init__(env)
@@ -42,7 +42,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         )
         self.episode = -1
         self.waiting = False
-        self._seed = seed
+        self._seeds = seeds
         self._index = index
         self._past = past
         self._flatten = flattener(env.observation_space)
@@ -74,7 +74,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             self._step = self.env.step
         self.episode = episode
         self.waiting = False
-        observation, _ = self.env.reset(seed=seed_of(self._seed, "episode", self._index, episode))
+        observation, _ = self.env.reset(seed=self._seeds(self._index, episode))
         return observation if self._flatten is None else self._flatten(observation)
 
 

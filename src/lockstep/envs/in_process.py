@@ -12,6 +12,7 @@ from lockstep.envs.episodes import KeyedEpisodes, Past, each_action
 from lockstep.envs.history import History, check_replay, check_state, pasts
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, action_converter, describe
+from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["InProcess"]
 
@@ -21,10 +22,10 @@ class InProcess:
 
     renews = False
 
-    def __init__(self, recipe: Recipe, seed: int, first: int, count: int) -> None:
+    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Environments `first` to `first + count - 1` of the experiment."""
         self._recipe = recipe
-        self._seed = seed
+        self._seeds = seeds
         self._first = first
         self._envs = self._make([None] * count)
         space: gym.Space[Any] = self._envs[0].env.observation_space
@@ -39,7 +40,7 @@ class InProcess:
         self._history = History(count)
 
     def _make(self, past: Sequence[Past | None]) -> list[KeyedEpisodes]:
-        return [KeyedEpisodes(self._recipe, self._seed, self._first + index, at) for index, at in enumerate(past)]
+        return [KeyedEpisodes(self._recipe, self._seeds, self._first + index, at) for index, at in enumerate(past)]
 
     def reset(self) -> NDArray[Any]:
         self._history = History(len(self._envs))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from lockstep.envs.engine import State, Step
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, action_converter, batch_flattener, describe
-from lockstep.randomness import seed_of
+from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Pool"]
 
@@ -17,10 +17,10 @@ class Pool:
 
     renews = True
 
-    def __init__(self, recipe: Recipe, seed: int, first: int, count: int) -> None:
+    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Environments `first` to `first + count - 1` of the experiment."""
         self._recipe = recipe
-        self._seed = seed
+        self._seeds = seeds
         self._indices = range(first, first + count)
         self._pool = self._make(0)
         observation_space, action_space = (
@@ -32,7 +32,7 @@ class Pool:
         self._convert = action_converter(action_space)
 
     def _make(self, iteration: int) -> Any:
-        return self._recipe.pool([seed_of(self._seed, "envpool", index, iteration) for index in self._indices])
+        return self._recipe.pool([self._seeds(index, iteration) for index in self._indices])
 
     def reset(self) -> NDArray[Any]:
         observations, _ = self._pool.reset()

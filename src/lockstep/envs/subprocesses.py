@@ -25,6 +25,7 @@ from lockstep.envs.episodes import KeyedEpisodes, Past
 from lockstep.envs.history import History, check_replay, check_state, pasts
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, action_converter, describe
+from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Subprocesses"]
 
@@ -37,7 +38,7 @@ class _Factory:
     """Makes one environment, in its worker. Gymnasium also calls it once in the parent, to look at the spaces."""
 
     recipe: Recipe
-    seed: int
+    seeds: EnvironmentSeeds
     index: int
     past: Past | None
     parent: int
@@ -45,7 +46,7 @@ class _Factory:
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() != self.parent:
             _become_worker(self.parent)
-        return KeyedEpisodes(self.recipe, self.seed, self.index, self.past)
+        return KeyedEpisodes(self.recipe, self.seeds, self.index, self.past)
 
 
 def _become_worker(parent: int) -> None:
@@ -90,10 +91,10 @@ class Subprocesses:
 
     renews = False
 
-    def __init__(self, recipe: Recipe, seed: int, first: int, count: int, timeout: float) -> None:
+    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, timeout: float) -> None:
         """Environments `first` to `first + count - 1` of the experiment; a step or reset may take `timeout` seconds."""
         self._recipe = recipe
-        self._seed = seed
+        self._seeds = seeds
         self._first = first
         self._count = count
         self._timeout = timeout
@@ -108,7 +109,7 @@ class Subprocesses:
     def _start(self, past: Sequence[Past | None]) -> NDArray[Any]:
         self.close()
         factories = [
-            _Factory(self._recipe, self._seed, self._first + index, at, os.getpid()) for index, at in enumerate(past)
+            _Factory(self._recipe, self._seeds, self._first + index, at, os.getpid()) for index, at in enumerate(past)
         ]
         # fork: a worker must be the rank's own child to die with it, and needs nothing that the rank has not imported
         workers = self._workers = _Workers(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)

@@ -1,0 +1,167 @@
+"""Checkpoints: whole or not at all, and one line for every way in which one can be broken."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.group.solo import Solo
+from lockstep.run.checkpoint import Checkpoint, forget_after, prune, write_checkpoint
+from lockstep.run.folder import RunFolder
+
+SHARDS = {
+    0: {"ended": torch.tensor([True, False]), "running": torch.tensor([[1.5, torch.nan]], dtype=torch.float64)},
+    1: {
+        "ended": torch.tensor([False, False]),
+        "engine.actions": torch.zeros(0, 2),
+        "engine.lengths": torch.tensor([3]),
+    },
+}
+BUFFER = torch.arange(6.0)
+REST = {"agent": {"policy.a": BUFFER[:2], "policy.b": BUFFER[2:].view(2, 2)}, "optimizer": {"steps": torch.tensor([7])}}
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", {}, {})
+
+
+def write(folder: RunFolder, iteration: int) -> Path:
+    write_checkpoint(folder, iteration, Solo(), SHARDS, REST, {"env_steps": 4096, "solved_at": None, "returns": [0.1]})
+    return folder.checkpoint(iteration)
+
+
+def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(
+        found[name].dtype == tensor.dtype
+        and found[name].shape == tensor.shape
+        and found[name].numpy().tobytes() == tensor.numpy().tobytes()
+        for name, tensor in expected.items()
+    )
+
+
+def test_everything_comes_back(folder: RunFolder) -> None:
+    checkpoint = Checkpoint(write(folder, 50))
+    assert folder.checkpoints() == [50]
+    assert all(equal(checkpoint.shard(index), state) for index, state in SHARDS.items())
+    assert all(equal(checkpoint.tensors(name), state) for name, state in REST.items())
+    assert checkpoint.state["iteration"] == 50
+    assert [checkpoint.state[name] for name in ("env_steps", "solved_at", "returns")] == [4096, None, [0.1]]
+
+
+def test_it_holds_safetensors_and_json_and_nothing_else(folder: RunFolder) -> None:
+    names = {path.name for path in write(folder, 50).iterdir()}
+    shards = {"shard-0000.safetensors", "shard-0001.safetensors"}
+    assert names == {"agent.safetensors", "optimizer.safetensors", "state.json"} | shards
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", ["agent", "optimizer", "shard-0001"])
+@pytest.mark.parametrize("damage", [flip, truncate, empty, Path.unlink])
+def test_a_damaged_file_is_named_in_one_line(folder: RunFolder, name: str, damage: Callable[[Path], None]) -> None:
+    path = write(folder, 50)
+    damage(path / f"{name}.safetensors")
+    with pytest.raises(
+        ValueError, match=rf"{name}\.safetensors is missing, truncated or changed; .*--iteration"
+    ) as caught:
+        Checkpoint(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, "", "{", "[]", "7", '"files"', "{}", '{"version": 1}', '{"version": "x", "files": {}}', "\x00" * 100],
+)
+def test_a_damaged_state_is_named_in_one_line(folder: RunFolder, content: str | None) -> None:
+    path = write(folder, 50)
+    state = path / "state.json"
+    state.unlink() if content is None else state.write_text(content)
+    with pytest.raises(ValueError, match=r"state\.json is missing or broken; .*--iteration") as caught:
+        Checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_that_is_not_there_gives_that_line_too(folder: RunFolder) -> None:
+    with pytest.raises(ValueError, match=r"state\.json is missing or broken"):
+        Checkpoint(folder.checkpoint(3))
+
+
+def test_a_newer_version_says_so(folder: RunFolder) -> None:
+    path = write(folder, 50)
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps(state | {"version": 2}))
+    with pytest.raises(
+        ValueError, match=r"has version 2, newer than this lockstep reads \(1\): upgrade lockstep"
+    ) as caught:
+        Checkpoint(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_it_does_not_have_gives_one_line(folder: RunFolder) -> None:
+    with pytest.raises(ValueError, match=r"shard-0007\.safetensors can't be read") as caught:
+        Checkpoint(write(folder, 50)).shard(7)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interrupted_one_does_not_count_and_is_cleared_away(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 10)
+    calls = []
+
+    def fail_at_the_third(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail_at_the_third)
+        with pytest.raises(OSError, match="No space left"):
+            write(folder, 20)
+    assert folder.checkpoints() == [10]
+    Checkpoint(folder.checkpoint(10))
+    assert len(list((folder.path / "checkpoints").iterdir())) == 2
+    prune(folder, keep=3)
+    assert [path.name for path in (folder.path / "checkpoints").iterdir()] == ["00000010"]
+    write(folder, 20)
+    assert folder.checkpoints() == [10, 20]
+
+
+def test_it_may_be_written_again(folder: RunFolder) -> None:
+    damaged = write(folder, 50) / "agent.safetensors"
+    damaged.unlink()
+    Checkpoint(write(folder, 50))
+
+
+def test_prune_keeps_the_newest(folder: RunFolder) -> None:
+    for iteration in (5, 100, 20, 3):
+        write(folder, iteration)
+    prune(folder, keep=2)
+    assert folder.checkpoints() == [20, 100]
+    prune(folder, keep=9)
+    assert folder.checkpoints() == [20, 100]
+
+
+def test_forget_after(folder: RunFolder) -> None:
+    for iteration in (1, 2, 3):
+        write(folder, iteration)
+    forget_after(folder, 2)
+    assert folder.checkpoints() == [1, 2]

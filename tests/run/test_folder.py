@@ -1,0 +1,118 @@
+"""The run folder."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from lockstep.run.folder import RunFolder, write_aside
+from lockstep.run.loggers import JsonLines
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "runs" / "one", {"version": 1, "env": {"count": 8}}, {"python": "3"})
+
+
+def test_what_was_created_can_be_opened(folder: RunFolder) -> None:
+    assert RunFolder.open(folder.path).tree() == {"version": 1, "env": {"count": 8}}
+    assert {path.name for path in folder.path.iterdir()} == {"config.json", "environment.json"}
+    assert folder.metrics() == []
+    assert folder.checkpoints() == []
+    folder.rewrite({"version": 1})
+    assert folder.tree() == {"version": 1}
+
+
+def test_it_is_not_created_twice(folder: RunFolder) -> None:
+    with pytest.raises(
+        ValueError, match=r"one exists; choose another --name, or go on with `lockstep resume "
+    ) as caught:
+        RunFolder.create(folder.path, {}, {})
+    assert "\n" not in str(caught.value)
+    assert folder.tree() == {"version": 1, "env": {"count": 8}}
+
+
+def test_a_place_that_cannot_be_written_gives_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"^run\.folder: .* can't be made \(Not a directory\); choose another --out$"):
+        RunFolder.create(tmp_path / "file" / "run", {}, {})
+
+
+def test_what_is_no_run_says_so(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ValueError, match=r"is not a run: it holds no config\.json$"):
+            RunFolder.open(path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "7"])
+def test_a_broken_config_gives_one_line(folder: RunFolder, content: str) -> None:
+    (folder.path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json (can't be read|holds no object)") as caught:
+        folder.tree()
+    assert "\n" not in str(caught.value)
+
+
+def test_write_aside_leaves_the_old_file_when_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config.json"
+    write_aside(path, b"old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write_aside(path, b"new")
+    assert path.read_bytes() == b"old"
+    write_aside(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert [left.name for left in tmp_path.iterdir()] == ["config.json"]
+
+
+def lines(folder: RunFolder, last: int) -> None:
+    logger = JsonLines(folder.path / "metrics.jsonl")
+    for iteration in range(1, last + 1):
+        logger.write({"iteration": iteration, "loss": 0.1 * iteration})
+    logger.close()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 35])
+def test_a_last_line_that_was_cut_off_is_left_out(folder: RunFolder, cut: int) -> None:
+    lines(folder, 3)
+    path = folder.path / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + whole.splitlines()[0][:cut])
+    expected = [1, 2, 3, 1] if cut >= len(whole.splitlines()[0]) else [1, 2, 3]  # without its newline it is whole too
+    assert [row["iteration"] for row in folder.metrics()] == expected
+
+
+def test_cut_metrics_forgets_what_will_be_done_again(folder: RunFolder) -> None:
+    lines(folder, 5)
+    path = folder.path / "metrics.jsonl"
+    first = path.read_text().splitlines()[:3]
+    path.write_text(path.read_text() + '{"iteration": 6, "lo')
+    folder.cut_metrics(3)
+    assert path.read_text().splitlines() == first  # and leaves what stays as it was, to the last digit
+    logger = JsonLines(path)
+    logger.write({"iteration": 4})
+    logger.close()
+    assert [row["iteration"] for row in folder.metrics()] == [1, 2, 3, 4]
+    folder.cut_metrics(0)
+    assert folder.metrics() == []
+
+
+def test_a_line_is_on_disk_as_soon_as_it_is_written(folder: RunFolder) -> None:
+    logger = JsonLines(folder.path / "metrics.jsonl")
+    logger.write({"iteration": 1, "digest": "ab"})
+    assert json.loads((folder.path / "metrics.jsonl").read_text()) == {"iteration": 1, "digest": "ab"}
+    logger.close()
+
+
+def test_checkpoints_are_numbered_folders(folder: RunFolder) -> None:
+    for name in ("00000100", "00000020", ".00000030.partial", "notes"):
+        (folder.path / "checkpoints" / name).mkdir(parents=True)
+    assert folder.checkpoints() == [20, 100]
+    assert folder.checkpoint(20).name == "00000020"

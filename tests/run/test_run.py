@@ -1,0 +1,156 @@
+"""A run as the loop sees it, with a real environment."""
+
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from lockstep.collect import Shard
+from lockstep.config import Config
+from lockstep.envs.settings import EnvConfig, RolloutConfig
+from lockstep.experiment import build
+from lockstep.group.group import Group
+from lockstep.group.solo import Solo
+from lockstep.loop import train
+from lockstep.models.settings import PolicyConfig
+from lockstep.plan import PlanConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.run.checkpoint import Checkpoint
+from lockstep.run.folder import RunFolder
+from lockstep.run.run import ReplicasDiffer, Run
+from lockstep.run.settings import RunConfig
+from lockstep.update import Update
+
+CONFIG = Config(
+    env=EnvConfig(id="CartPole-v1", engine="gymnasium", count=4),
+    rollout=RolloutConfig(steps=16),
+    policy=PolicyConfig(hidden=(8,)),
+    ppo=PPOConfig(minibatches=2, epochs=2),
+    plan=PlanConfig(shards=2),
+    run=RunConfig(checkpoint_every=2, loggers=(), progress="off"),
+)
+
+
+@pytest.fixture(autouse=True)
+def fixture_signals() -> Iterator[None]:
+    """A run takes signals; the tests after this one want them back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+def prepared(
+    path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5
+) -> tuple[Sequence[Shard], Update, Run]:
+    group = group or Solo()
+    folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
+    shards, update = build(config, group)
+    return shards, update, Run(folder, config.run, group, last)
+
+
+def trained(path: Path, **settings: object) -> Run:
+    shards, update, run = prepared(path, **settings)  # type: ignore[arg-type]
+    run.start()
+    train(shards, update, run)
+    run.close()
+    return run
+
+
+def test_what_a_run_leaves(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run")
+    rows = run.folder.metrics()
+    assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5]
+    assert run.folder.checkpoints() == [2, 4, 5]  # every second, and the last
+    assert len({row["digest"] for row in rows}) == 5
+    expected = "iteration env_steps fps seconds t_iter t_rollout t_learn t_sync t_wait return_mean return_mean_20 length_mean episodes"
+    expected += (
+        " loss policy_loss value_loss entropy approx_kl clip_frac explained_variance grad_norm learning_rate digest"
+    )
+    assert set(expected.split()) <= rows[0].keys()
+    # reset rows are no steps: one for every episode that ended, unless it ended in the very last row
+    ended = sum(int(str(row["episodes"])) for row in rows)
+    assert 5 * 64 - ended <= run.env_steps == rows[-1]["env_steps"] <= 5 * 64 - ended + 4
+
+
+def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole")
+    trained(tmp_path / "part", last=2)
+    shards, update, run = prepared(tmp_path / "part")
+    run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
+    run.start()
+    train(shards, update, run)
+    run.close()
+    for name in ("digest", "env_steps", "episodes", "return_mean", "return_mean_20", "length_mean"):
+        assert [row[name] for row in run.folder.metrics()] == [row[name] for row in whole.folder.metrics()]
+    assert run.seconds > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
+    shards, update, run = prepared(tmp_path / "run")
+    run.start()
+    os.kill(os.getpid(), number)
+    train(shards, update, run)
+    run.close()
+    assert run.stopped
+    assert run.done == 1
+    assert run.folder.checkpoints() == [1]
+    assert signal.getsignal(number) is signal.SIG_DFL  # a second one kills
+
+
+class Torn(Solo):
+    """The second half of the rows comes from a rank whose weights are not the same."""
+
+    def gather(self, parts: Tensor, phase: str) -> Tensor:
+        rows = super().gather(parts, phase).clone()
+        if phase == "record":
+            rows[len(rows) // 2 :, 0] += 1
+        return rows
+
+
+def test_ranks_that_hold_different_weights_stop(tmp_path: Path) -> None:
+    shards, update, run = prepared(tmp_path / "run", group=Torn())
+    run.start()
+    with pytest.raises(ReplicasDiffer, match="after iteration 1"):
+        train(shards, update, run)
+    run.close()
+    assert run.folder.metrics() == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"hidden": (9,)}, {"hidden": (8, 8)}, {"normalize_observations": True}, {"shared": True}]
+)
+def test_a_checkpoint_of_another_shape_gives_one_line(tmp_path: Path, change: dict[str, object]) -> None:
+    trained(tmp_path / "run", last=2)
+    policy = dataclasses.replace(CONFIG.policy, **change)  # type: ignore[arg-type]
+    shards, update, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, policy=policy))
+    with pytest.raises(ValueError, match=r"^checkpoint .*00000002 does not fit this run: ") as caught:
+        run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"count": 6}, {"id": "Acrobot-v1"}])
+def test_a_checkpoint_of_other_environments_gives_one_line(tmp_path: Path, change: dict[str, object]) -> None:
+    trained(tmp_path / "run", last=2)
+    env = dataclasses.replace(CONFIG.env, **change)  # type: ignore[arg-type]
+    shards, update, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, env=env))
+    with pytest.raises(ValueError, match=r"^checkpoint .*00000002 does not fit this run: ") as caught:
+        run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
+    assert "\n" not in str(caught.value)
+
+
+def test_when_the_goal_was_reached_is_kept(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, run=dataclasses.replace(CONFIG.run, solved_return=1.0))
+    run = trained(tmp_path / "run", config=config, last=12)
+    first = next(row for row in run.folder.metrics() if row["return_mean_20"] is not None)
+    assert run.solved_at == first["env_steps"]
+    shards, update, again = prepared(tmp_path / "run", config)
+    again.resume(Checkpoint(run.folder.checkpoint(12)), shards, update)
+    assert again.solved_at == run.solved_at
+    assert again.return_mean == run.return_mean

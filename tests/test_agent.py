@@ -23,7 +23,7 @@ CONTINUOUS = Spaces(SIZE, None, 2, bounds(-1, 0), bounds(1, 10))
 def agent_of(
     spaces: Spaces = CONTINUOUS, seed: int = 1, dtype: torch.dtype = torch.float64, **settings: object
 ) -> Agent:
-    config = PolicyConfig(hidden=(8,), **settings)  # type: ignore[arg-type]
+    config = PolicyConfig(hidden=(8,), **settings)
     return Agent(spaces, config, normalize_rewards=True, seed=seed, dtype=dtype)
 
 

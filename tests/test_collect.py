@@ -252,7 +252,7 @@ def test_renew_leaves_alone_what_can_be_restored(rollouts: list[Rollout]) -> Non
 
 def test_no_global_generator_is_used() -> None:
     def states() -> list[bytes]:
-        numpy_state = np.random.get_state()[1].tobytes()  # type: ignore[union-attr,index]
+        numpy_state = np.random.get_state()[1].tobytes()
         return [torch.get_rng_state().numpy().tobytes(), numpy_state, repr(random.getstate()).encode()]
 
     before = states()

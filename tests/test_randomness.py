@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from lockstep.randomness import seed_of, stream
+from lockstep.randomness import EnvironmentSeeds, seed_of, stream
 
 GOLDEN_ACTIONS = [1946492145, 1070465045, 2388881957, 1427566346]
 GOLDEN_PERMUTATION = [1, 3, 4, 0, 6, 5, 7, 2]
 GOLDEN_SEEDS = [181438768, 148400394, 1530373087]
+GOLDEN_EPISODES = [623720374, 72284055, 1320127714, 1905990220]
 GOLDEN_NORMAL = [-0.5782091208064848, -1.4796609491855583]
 GOLDEN_GUMBEL = [2.531236399280182, 1.2985749675333473]
 
 
 def draw(*of: object) -> list[float]:
-    return stream(*of).random(8).tolist()  # type: ignore[arg-type]
+    return stream(*of).random(8).tolist()
 
 
 def test_a_stream_is_a_function_of_its_arguments() -> None:
@@ -41,18 +42,25 @@ def test_streams_differ_by_seed_name_and_every_key() -> None:
     assert len({seed_of(*of) for of in streams}) == len(streams)
 
 
-def test_seeds_of_neighbours_do_not_meet() -> None:
-    # 1,024 environments × 20 episodes × 2 seeds: about 0.4 meetings are expected among 31-bit numbers, so look at few
-    seeds = [
-        seed_of(seed, "episode", environment, episode)
-        for seed in (1, 2)
-        for environment in range(64)
-        for episode in range(20)
-    ]
-    assert len(set(seeds)) == len(seeds)
-    assert min(seeds) >= 0
-    assert max(seeds) < 2**31
-    assert max(seeds) > 2**30  # the whole range is used
+@pytest.mark.parametrize("seed", [0, 1, 2**62])
+def test_no_two_episodes_share_a_seed(seed: int) -> None:
+    seeds = EnvironmentSeeds(seed, "episode", 300)
+    found = [seeds(environment, episode) for environment in range(300) for episode in range(1000)]
+    assert len(set(found)) == len(found)  # among 300,000 numbers of 31 bits drawn at random, 21 would meet
+    assert min(found) >= 0
+    assert 2**30 < max(found) < 2**31  # the whole range is used
+
+
+def test_seeds_of_episodes_differ_by_seed_and_name() -> None:
+    first = [EnvironmentSeeds(seed, name, 4)(0, 0) for seed, name in ((1, "episode"), (2, "episode"), (1, "pool"))]
+    assert len(set(first)) == 3
+
+
+def test_seed_of_is_in_range() -> None:
+    found = [seed_of(seed, "weights") for seed in range(500)]
+    assert len(set(found)) == 500
+    assert min(found) >= 0
+    assert 2**30 < max(found) < 2**31
 
 
 def test_neighbouring_streams_are_not_correlated() -> None:
@@ -66,6 +74,8 @@ def test_golden_values() -> None:
     assert stream(1, "actions", 0, 1).integers(0, 2**32, 4).tolist() == GOLDEN_ACTIONS
     assert stream(7, "minibatches", 2, 5).permutation(8).tolist() == GOLDEN_PERMUTATION
     assert [seed_of(1, "episode", 0, 0), seed_of(1, "weights"), seed_of(2**62, "episode", 5, 9)] == GOLDEN_SEEDS
+    seeds = EnvironmentSeeds(1, "episode", 4)
+    assert [seeds(0, 0), seeds(3, 0), seeds(0, 1), seeds(2, 10**9)] == GOLDEN_EPISODES
     assert stream(0, "actions", 1, 1).standard_normal(2).tolist() == pytest.approx(GOLDEN_NORMAL, abs=1e-15)
     assert stream(0, "actions", 1, 1).gumbel(size=2).tolist() == pytest.approx(GOLDEN_GUMBEL, abs=1e-15)
 

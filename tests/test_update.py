@@ -48,7 +48,7 @@ class Watch:
         self.rates: list[Mapping[str, float]] = []
         self.weights: list[Tensor] = []
         self._step = self.update.adam.step
-        self.update.adam.step = self._note  # type: ignore[method-assign]
+        self.update.adam.step = self._note
 
     def _note(self, gradient: Tensor, rates: Mapping[str, float]) -> None:
         self.gradients.append(gradient.clone())
@@ -56,21 +56,26 @@ class Watch:
         self._step(gradient, rates)
         self.weights.append(self.agent.flat.buffer.clone())
 
-    def __call__(self, rollouts: list[Rollout], iteration: int = ITERATION, progress: float = 0.0) -> dict[str, float]:
-        return self.update(rollouts, iteration, progress)
+    def __call__(
+        self, rollouts: list[Rollout] | None = None, iteration: int = ITERATION, progress: float = 0.0
+    ) -> dict[str, float]:
+        """Trains on `rollouts`; None: on what the agent would collect now."""
+        return self.update(rollouts_of(self.agent) if rollouts is None else rollouts, iteration, progress)
 
     def divergences(self) -> list[float]:
         """KL of every minibatch, from the totals that travelled: weights, then policy_loss, value_loss, entropy, KL, …."""
-        counts = self.update._config.minibatches
         (table,) = [total[4:].view(-1, 3) for phase, total in self.group.totals if phase == "advantages"]
         found = [total for phase, total in self.group.totals if phase == "gradients"]
-        assert len(table) % counts == 0
         return [(total[-2] / count).item() for total, (count, _, _) in zip(found, table, strict=False)]
 
 
 def agent_of(spaces: Spaces = DISCRETE, shared: bool = False, normalize: bool = False, seed: int = 1) -> Agent:
     config = PolicyConfig(hidden=(8,), shared=shared, normalize_observations=normalize)
     return Agent(spaces, config, normalize, seed, torch.float64)
+
+
+def watch_of(**settings: object) -> Watch:
+    return Watch(agent_of(), PPOConfig(**settings))
 
 
 def drawn(name: str, *shape: int) -> Tensor:
@@ -94,11 +99,10 @@ def rollouts_of(agent: Agent) -> list[Rollout]:
         rollout.valid[0, shard] = False  # its episode ended in the rollout before
         rollout.rewards[~rollout.valid] = 0
         noise = agent.distribution.noise(stream(SEED, "noise", shard), STEPS, COUNT)
-        rollout.actions.copy_(
-            agent.act(rollout.observations[:-1].flatten(0, 1), torch.from_numpy(noise).flatten(0, 1)).view_as(
-                rollout.actions
-            )
-        )
+        for action, observations, now in zip(
+            rollout.actions, rollout.observations, torch.from_numpy(noise), strict=False
+        ):
+            action.copy_(agent.act(observations, now))
         values, log_probs = agent.judge(rollout.observations, rollout.actions)
         rollout.values.copy_(values)
         rollout.log_probs.copy_(log_probs)
@@ -116,15 +120,8 @@ def move(agent: Agent, distance: float = 0.1) -> None:
 
 
 def rows_of(rollout: Rollout, config: PPOConfig) -> dict[str, Tensor]:
-    advantage = advantages(
-        rollout.rewards,
-        rollout.values,
-        rollout.terminated,
-        rollout.truncated,
-        rollout.valid,
-        config.gamma,
-        config.gae_lambda,
-    ).flatten()
+    flags = (rollout.terminated, rollout.truncated, rollout.valid)
+    advantage = advantages(rollout.rewards, rollout.values, *flags, config.gamma, config.gae_lambda).flatten()
     return {
         "observations": rollout.observations[:-1].flatten(0, 1),
         "actions": rollout.actions.flatten(0, 1),
@@ -134,6 +131,12 @@ def rows_of(rollout: Rollout, config: PPOConfig) -> dict[str, Tensor]:
         "advantages": advantage,
         "targets": advantage + rollout.values[:-1].flatten(),
     }
+
+
+def batch_of(rollouts: list[Rollout], config: PPOConfig) -> dict[str, Tensor]:
+    """The rows of all shards together."""
+    rows = [rows_of(rollout, config) for rollout in rollouts]
+    return {name: torch.cat([own[name] for own in rows]) for name in rows[0]}
 
 
 def expected_gradient(agent: Agent, batch: dict[str, Tensor], config: PPOConfig) -> Tensor:
@@ -155,36 +158,25 @@ def expected_gradient(agent: Agent, batch: dict[str, Tensor], config: PPOConfig)
     if config.value_clip is not None:
         near = rows["values"] + (values - rows["values"]).clamp(-config.value_clip, config.value_clip)
         value_loss = torch.max(value_loss, 0.5 * (near - rows["targets"]).square())
-    loss = (
-        policy_loss
-        + config.value_coefficient * value_loss.mean()
-        - float(config.entropy) * distribution.entropy().mean()
-    )
-    parts = agent.policy.parts()
-    return torch.cat(
-        [gradient.flatten() for gradient in torch.autograd.grad(loss, [*parts["policy"], *parts["value"]])]
-    )
+    bonus = float(config.entropy) * distribution.entropy().mean()
+    loss = policy_loss + config.value_coefficient * value_loss.mean() - bonus
+    weights = [weight for part in agent.policy.parts().values() for weight in part]
+    return torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, weights)])
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("shared", [False, True], ids=["separate", "shared"])
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"normalize_advantages": False},
-        {"value_clip": 0.05, "entropy": 0.02, "value_coefficient": 0.7, "clip": 0.05},
-    ],
+    [{}, {"normalize_advantages": False}, {"value_clip": 0.05, "entropy": 0.02, "value_coefficient": 2, "clip": 0.05}],
     ids=["plain", "raw", "everything"],
 )
 def test_the_gradient_is_that_of_the_whole_batch(spaces: Spaces, shared: bool, settings: dict[str, float]) -> None:
-    config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, **settings)  # type: ignore[arg-type]
+    config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, **settings)
     agent = agent_of(spaces, shared)
     rollouts = rollouts_of(agent)
     move(agent)
-    batches = [rows_of(rollout, config) for rollout in rollouts]
-    batch = {name: torch.cat([rows[name] for rows in batches]) for name in batches[0]}
-    expected = expected_gradient(agent, batch, config)
+    expected = expected_gradient(agent, batch_of(rollouts, config), config)
     watch = Watch(agent, config)
     watch(rollouts)
     assert expected.abs().max() > 0.01
@@ -204,10 +196,8 @@ def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
     for epoch in range(2):
         orders = [torch.from_numpy(permutation.permutation(ROWS)).chunk(3) for permutation in permutations]
         for m in range(3):
-            union = {
-                name: torch.cat([rows[name][order[m]] for rows, order in zip(batches, orders, strict=True)])
-                for name in batches[0]
-            }
+            shares = [(rows, order[m]) for rows, order in zip(batches, orders, strict=True)]
+            union = {name: torch.cat([rows[name][share] for rows, share in shares]) for name in batches[0]}
             step = epoch * 3 + m
             assert torch.allclose(watch.gradients[step], expected_gradient(mirror, union, config), rtol=0, atol=1e-12)
             mirror.flat.buffer.copy_(watch.weights[step])
@@ -215,7 +205,7 @@ def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
 
 def test_one_step_is_one_reduction() -> None:
     watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3))
-    watch(rollouts_of(watch.agent))
+    watch()
     assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", *["gradients"] * 6]
 
 
@@ -237,10 +227,8 @@ def test_reset_rows_count_nowhere() -> None:
 
 
 def test_the_gradient_is_clipped_to_its_norm() -> None:
-    free, clipped = (
-        Watch(agent_of(), PPOConfig(epochs=1, minibatches=1, max_grad_norm=limit)) for limit in (None, 0.01)
-    )
-    metrics = [watch(rollouts_of(watch.agent)) for watch in (free, clipped)]
+    free, clipped = (watch_of(epochs=1, minibatches=1, max_grad_norm=limit) for limit in (None, 0.01))
+    metrics = [watch() for watch in (free, clipped)]
     assert metrics[0]["grad_norm"] == metrics[1]["grad_norm"] > 0.01  # what is reported is the norm before
     assert torch.linalg.vector_norm(clipped.gradients[0]).item() == pytest.approx(0.01, rel=1e-3)
     direction = [watch.gradients[0] / torch.linalg.vector_norm(watch.gradients[0]) for watch in (free, clipped)]
@@ -252,25 +240,24 @@ FAST = {"learning_rate": 0.02, "epochs": 4, "minibatches": 3}
 
 @pytest.mark.parametrize("stop_after", [1, 5, 8])
 def test_the_kl_stop_stops_at_the_step_whose_kl_is_too_large(stop_after: int) -> None:
-    free = Watch(agent_of(), PPOConfig(**FAST))  # type: ignore[arg-type]
-    assert free(rollouts_of(free.agent))["kl_stopped"] == 0
+    free = watch_of(**FAST)
+    assert free()["kl_stopped"] == 0
     seen = free.divergences()
     limit = (max(seen[:stop_after]) + seen[stop_after]) / 2
     assert max(seen[:stop_after]) < limit < seen[stop_after], "these numbers do not test a stop here"
-    stopped = Watch(agent_of(), PPOConfig(kl_stop=limit, **FAST))  # type: ignore[arg-type]
-    metrics = stopped(rollouts_of(stopped.agent))
+    stopped = watch_of(kl_stop=limit, **FAST)
+    metrics = stopped()
     assert metrics["kl_stopped"] == 1
     assert len(stopped.weights) == stop_after
     assert torch.equal(stopped.agent.flat.buffer, free.weights[stop_after - 1])
 
 
 def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
-    config = PPOConfig(learning_rate=0.02, policy_epochs=3, value_epochs=4, minibatches=2, kl_stop=1e-9)
-    watch = Watch(agent_of(), config)
-    watch(rollouts_of(watch.agent))
+    watch = watch_of(learning_rate=0.02, policy_epochs=3, value_epochs=4, minibatches=2, kl_stop=1e-9)
+    watch()
     policy, value = (watch.agent.flat.slices[name] for name in ("policy", "value"))
     assert len(watch.group.totals) == 1 + 4 * 2  # every step is still one reduction
-    assert watch.update.adam.steps["policy"] == 1
+    assert watch.update.adam.steps == {"policy": 1, "value": 4 * 2}
     assert all(torch.equal(weights[policy], watch.weights[0][policy]) for weights in watch.weights)
     assert not torch.equal(watch.weights[-1][value], watch.weights[0][value])
 
@@ -278,39 +265,27 @@ def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
 @pytest.mark.parametrize(("policy_epochs", "value_epochs"), [(1, 3), (3, 1)])
 def test_a_finished_part_is_left_alone(policy_epochs: int, value_epochs: int) -> None:
     minibatches = 2
-    watch = Watch(
-        agent_of(), PPOConfig(policy_epochs=policy_epochs, value_epochs=value_epochs, minibatches=minibatches)
-    )
-    watch(rollouts_of(watch.agent))
+    watch = watch_of(policy_epochs=policy_epochs, value_epochs=value_epochs, minibatches=minibatches)
+    watch()
     assert len(watch.weights) == 3 * minibatches
     assert watch.update.adam.steps == {"policy": policy_epochs * minibatches, "value": value_epochs * minibatches}
-    for name, epochs in (("policy", policy_epochs), ("value", value_epochs)):
-        part = watch.agent.flat.slices[name]
+    for (_, part), epochs in zip(watch.agent.flat.slices.items(), (policy_epochs, value_epochs), strict=True):
         for step in range(1, 3 * minibatches):
             same = torch.equal(watch.weights[step][part], watch.weights[step - 1][part])
             assert same is (step >= epochs * minibatches)
             assert (not watch.gradients[step][part].any()) is (step >= epochs * minibatches)
 
 
-def test_the_critic_has_its_own_learning_rate() -> None:
-    watch = Watch(agent_of(), PPOConfig(learning_rate="linear(1e-3, 0)", value_learning_rate=5e-3))
-    watch(rollouts_of(watch.agent), progress=0.75)
-    assert watch.rates[0] == pytest.approx({"policy": 2.5e-4, "value": 5e-3})
-
-
-def test_a_value_learning_rate_of_0_keeps_the_critic() -> None:
-    watch = Watch(agent_of(), PPOConfig(value_learning_rate=0.0))
-    part = watch.agent.flat.slices["value"]
-    before = watch.agent.flat.buffer[part].clone()
-    watch(rollouts_of(watch.agent))
-    assert torch.equal(watch.agent.flat.buffer[part], before)
+@pytest.mark.parametrize("rate", [5e-3, 0.0])
+def test_the_critic_has_its_own_learning_rate(rate: float) -> None:
+    watch = watch_of(learning_rate="linear(1e-3, 0)", value_learning_rate=rate)
+    watch(progress=0.75)
+    assert watch.rates[0] == pytest.approx({"policy": 2.5e-4, "value": rate})
 
 
 def test_schedules_follow_progress() -> None:
-    watch = Watch(
-        agent_of(), PPOConfig(learning_rate="linear(1e-3, 0)", clip="linear(0.2, 0.1)", entropy="linear(0.01, 0)")
-    )
-    found = [watch(rollouts_of(watch.agent), progress=progress) for progress in (0.0, 0.5)]
+    watch = watch_of(learning_rate="linear(1e-3, 0)", clip="linear(0.2, 0.1)", entropy="linear(0.01, 0)")
+    found = [watch(progress=progress) for progress in (0.0, 0.5)]
     for metrics, expected in zip(found, ((1e-3, 0.2, 0.01), (5e-4, 0.15, 0.005)), strict=True):
         assert [metrics[name] for name in ("learning_rate", "clip", "entropy_coefficient")] == pytest.approx(expected)
     assert watch.rates[-1] == {"all": pytest.approx(5e-4)}
@@ -319,27 +294,21 @@ def test_schedules_follow_progress() -> None:
 @pytest.mark.parametrize(("target", "factor"), [(1e-6, 2.0), (1e3, 0.5), (None, 1.0)])
 def test_the_penalty_adapts(target: float | None, factor: float) -> None:
     settings = {"surrogate": "kl", "kl_coefficient": 3.0, **FAST}
-    if target is None:  # just what this update's KL is, so between the two limits
-        probe = Watch(agent_of(), PPOConfig(**settings))  # type: ignore[arg-type]
-        target = probe(rollouts_of(probe.agent))["approx_kl"]
-    watch = Watch(agent_of(), PPOConfig(kl_target=target, **settings))  # type: ignore[arg-type]
-    watch(rollouts_of(watch.agent))
+    # None: just what this update's KL is, so between the two limits
+    watch = watch_of(kl_target=target or watch_of(**settings)()["approx_kl"], **settings)
+    watch()
     assert watch.update.kl_coefficient == 3.0 * factor
 
 
 def test_the_penalty_holds_the_policy_back() -> None:
-    weak, strong = (Watch(agent_of(), PPOConfig(surrogate="kl", kl_coefficient=beta, **FAST)) for beta in (1e-6, 100.0))  # type: ignore[arg-type]
-    assert strong(rollouts_of(strong.agent))["approx_kl"] < 0.5 * weak(rollouts_of(weak.agent))["approx_kl"]
+    weak, strong = (watch_of(surrogate="kl", kl_coefficient=beta, **FAST) for beta in (1e-6, 100.0))
+    assert strong()["approx_kl"] < 0.5 * weak()["approx_kl"]
 
 
 @pytest.mark.parametrize(("target", "factor"), [(1e-6, 1 / 1.5), (1e3, 1.5), (None, 1.0)])
 def test_the_learning_rate_adapts(target: float | None, factor: float) -> None:
-    if target is None:
-        probe = Watch(agent_of(), PPOConfig(**FAST))  # type: ignore[arg-type]
-        target = probe(rollouts_of(probe.agent))["approx_kl"]
-    watch = Watch(agent_of(), PPOConfig(learning_rate_kl=target, **FAST))  # type: ignore[arg-type]
-    first = watch(rollouts_of(watch.agent))
-    second = watch(rollouts_of(watch.agent))
+    watch = watch_of(learning_rate_kl=target or watch_of(**FAST)()["approx_kl"], **FAST)
+    first, second = watch(), watch()
     assert first["learning_rate"] == FAST["learning_rate"]
     assert second["learning_rate"] == pytest.approx(FAST["learning_rate"] * factor)
     assert watch.rates[-1] == {"all": second["learning_rate"]}
@@ -347,7 +316,7 @@ def test_the_learning_rate_adapts(target: float | None, factor: float) -> None:
 
 def test_the_adaptive_factor_has_bounds() -> None:
     for target, bound in ((1e-12, 1e-3), (1e12, 1e2)):
-        update = Watch(agent_of(), PPOConfig(learning_rate_kl=target)).update
+        update = watch_of(learning_rate_kl=target).update
         for _ in range(60):
             update._adapt(1.0)
         assert update.rate_factor == bound
@@ -359,12 +328,8 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_of_the_last_good_step(what
     agent = agent_of()
     rollouts = rollouts_of(agent)
     last = STEPS - 1  # the last row of an environment that goes on
-    {"rewards": rollouts[1].rewards, "values": rollouts[1].values, "log_probs": rollouts[1].log_probs}[what][
-        last, 0
-    ] = value
-    if what == "log_probs" and value == math.inf:
-        value = math.nan  # a ratio of 0 is finite
-        rollouts[1].log_probs[last, 0] = -math.inf
+    # a log-probability of +inf would only give a ratio of 0, which is finite
+    rollouts[1].tensors()[what][last, 0] = -value if what == "log_probs" else value
     watch = Watch(agent, PPOConfig(epochs=1, minibatches=4, normalize_advantages=False))
     before = agent.flat.buffer.clone()
     with pytest.raises(NonFinite) as caught:
@@ -388,12 +353,9 @@ def test_return_moments_scale_this_iteration_and_observation_moments_the_next() 
     assert torch.allclose(agent.observation_moments.mean, valid.mean(0), rtol=0, atol=1e-14)
     # the gradient is that of rewards divided by the deviation, on observations as they were (no moments yet)
     mirror = agent_of(normalize=True)
-    batches = []
     for rollout in rollouts:
-        scaled = Rollout(**{**rollout.tensors(), "rewards": rollout.rewards / agent.return_moments.std})
-        batches.append(rows_of(scaled, PPOConfig()))
-    batch = {name: torch.cat([rows[name] for rows in batches]) for name in batches[0]}
-    expected = expected_gradient(mirror, batch, PPOConfig())
+        rollout.rewards /= agent.return_moments.std
+    expected = expected_gradient(mirror, batch_of(rollouts, PPOConfig()), PPOConfig())
     expected *= min(1, 0.5 / torch.linalg.vector_norm(expected).item())
     assert torch.allclose(watch.gradients[0], expected, rtol=0, atol=1e-6)
     observations = torch.ones(1, SIZE, dtype=torch.float64)
@@ -405,8 +367,8 @@ def test_metrics_of_a_single_step() -> None:
     agent = agent_of()
     rollouts = rollouts_of(agent)
     move(agent)
-    batches = [rows_of(rollout, config) for rollout in rollouts]
-    rows = {name: torch.cat([batch[name][batch["valid"]] for batch in batches]) for name in batches[0]}
+    batch = batch_of(rollouts, config)
+    rows = {name: tensor[batch["valid"]] for name, tensor in batch.items()}
     parameters, values = agent.policy(rows["observations"])
     distribution = torch.distributions.Categorical(logits=parameters)
     log_ratio = distribution.log_prob(rows["actions"]) - rows["log_probs"]
@@ -424,13 +386,13 @@ def test_metrics_of_a_single_step() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"policy_epochs": 2, "value_epochs": 3}], ids=["together", "apart"])
 def test_state_goes_on_exactly(settings: dict[str, int]) -> None:
-    config = PPOConfig(learning_rate=0.01, learning_rate_kl=1e-6, **settings)  # type: ignore[arg-type]
+    config = PPOConfig(learning_rate=0.01, learning_rate_kl=1e-6, **settings)
     through = Watch(agent_of(), config)
-    through(rollouts_of(through.agent))
+    through()
     resumed = Watch(agent_of(seed=2), config)
     resumed.agent.load({name: tensor.clone() for name, tensor in through.agent.state().items()})
     resumed.update.load({name: tensor.clone() for name, tensor in through.update.state().items()})
     for watch in (through, resumed):
-        watch(rollouts_of(watch.agent), ITERATION + 1)
+        watch(iteration=ITERATION + 1)
     assert through.agent.digest() == resumed.agent.digest()
     assert resumed.update.rate_factor == through.update.rate_factor < 1

@@ -168,21 +168,18 @@ class Update:
                 raise NonFinite(
                     f"the gradient's norm is {norm} in epoch {epoch + 1}: lower ppo.learning_rate or look at the rewards"
                 )
-            steps, policy_steps, value_steps, norms = (
-                steps + 1,
-                policy_steps + policy,
-                value_steps + value,
-                norms + norm,
-            )
-            sums = [total + now for total, now in zip(sums, found, strict=True)]
+            steps, norms = steps + 1, norms + norm
+            policy_steps, value_steps = policy_steps + policy, value_steps + value
+            sums = [before + now for before, now in zip(sums, found, strict=True)]
             if policy and config.kl_stop is not None and found[3] > config.kl_stop:
-                stopped = True
-                continue
+                stopped, policy = True, False
+                if not (value and config.separate):
+                    break
             if config.max_grad_norm is not None:
                 gradient.mul_(min(1.0, config.max_grad_norm / (norm + 1e-6)))
             self.adam.step(gradient, self._active(rates, policy, value))
         counts = (policy_steps, value_steps, policy_steps, policy_steps, policy_steps)
-        means = [total / max(count, 1) for total, count in zip(sums, counts, strict=True)]
+        means = [summed / max(count, 1) for summed, count in zip(sums, counts, strict=True)]
         metrics = dict(zip(_STATISTICS, means, strict=True))
         metrics["loss"] = means[0] + config.value_coefficient * means[1] - rates.entropy * means[2]
         return metrics | {

@@ -13,7 +13,7 @@ OBSERVATION, HEAD = 6, 3
 
 
 def policy_of(std: int = HEAD, seed: int = 1, **settings: object) -> Policy:
-    config = PolicyConfig(**{"hidden": (8, 5), **settings})  # type: ignore[arg-type]
+    config = PolicyConfig(**{"hidden": (8, 5), **settings})
     return Policy(OBSERVATION, HEAD, std, config, torch.Generator().manual_seed(seed), torch.float64)
 
 
@@ -121,5 +121,5 @@ def test_trunks_start_different() -> None:
 )
 def test_bad_settings_give_one_line(settings: dict[str, object], line: str) -> None:
     with pytest.raises(ValueError, match=line) as caught:
-        PolicyConfig(**settings)  # type: ignore[arg-type]
+        PolicyConfig(**settings)
     assert "\n" not in str(caught.value)

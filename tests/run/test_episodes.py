@@ -41,7 +41,7 @@ def test_the_window_does_not_depend_on_the_shards(share: float) -> None:
         for shards, window in windows.items():
             assert list(window.returns)[-len(in_order) :] == in_order[-WINDOW:] or not in_order
             assert list(window.returns) == list(windows[1].returns)
-            for name in ("episodes", "length_mean", "return_mean_20"):
+            for name in ("episodes", "length_mean", "return_mean", "return_min", "return_max", "return_mean_20"):
                 assert found[shards][name] == found[1][name]
 
 
@@ -49,7 +49,7 @@ def test_metrics_by_hand() -> None:
     episodes = torch.full((STEPS, ENVIRONMENTS, 2), torch.nan, dtype=torch.float64)
     episodes[4, 3], episodes[4, 0], episodes[2, 1] = torch.tensor([[10.0, 5.0], [20.0, 6.0], [60.0, 1.0]]).double()
     rows = rows_of(episodes, 2)
-    assert rows.shape == (2, 3 + 4 * WINDOW)
+    assert rows.shape == (2, 6 + 4 * WINDOW)
     assert rows[:, 0].tolist() == [(STEPS - 1) * 2] * 2  # reset rows are no steps
     window = EpisodeWindow([1.0] * 16)
     assert window.add(rows) == {

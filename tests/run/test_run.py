@@ -55,7 +55,7 @@ def prepared(
 
 
 def trained(path: Path, **settings: object) -> Run:
-    shards, update, run = prepared(path, **settings)  # type: ignore[arg-type]
+    shards, update, run = prepared(path, **settings)
     run.start()
     train(shards, update, run)
     run.close()
@@ -128,7 +128,7 @@ def test_ranks_that_hold_different_weights_stop(tmp_path: Path) -> None:
 )
 def test_a_checkpoint_of_another_shape_gives_one_line(tmp_path: Path, change: dict[str, object]) -> None:
     trained(tmp_path / "run", last=2)
-    policy = dataclasses.replace(CONFIG.policy, **change)  # type: ignore[arg-type]
+    policy = dataclasses.replace(CONFIG.policy, **change)
     shards, update, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, policy=policy))
     with pytest.raises(ValueError, match=r"^checkpoint .*00000002 does not fit this run: ") as caught:
         run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
@@ -138,7 +138,7 @@ def test_a_checkpoint_of_another_shape_gives_one_line(tmp_path: Path, change: di
 @pytest.mark.parametrize("change", [{"count": 6}, {"id": "Acrobot-v1"}])
 def test_a_checkpoint_of_other_environments_gives_one_line(tmp_path: Path, change: dict[str, object]) -> None:
     trained(tmp_path / "run", last=2)
-    env = dataclasses.replace(CONFIG.env, **change)  # type: ignore[arg-type]
+    env = dataclasses.replace(CONFIG.env, **change)
     shards, update, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, env=env))
     with pytest.raises(ValueError, match=r"^checkpoint .*00000002 does not fit this run: ") as caught:
         run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)

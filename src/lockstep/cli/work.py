@@ -99,11 +99,10 @@ def _closing(run: Run) -> str:
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}; go on with: lockstep resume {run.folder.path}")
     else:
-        returns = (
-            "" if run.return_mean is None else f", return {run.return_mean:.4g} over the last {run.window} episodes"
-        )
-        lines.append(f"done: {run.done} iterations, {run.env_steps:,} steps in {run.seconds:.1f} s{returns}")
+        lines.append(f"done: {run.done} iterations, {run.env_steps:,} steps in {run.seconds:.1f} s")
+    if run.return_mean is not None:
+        lines.append(f"return: {run.return_mean:.4g}, mean of the last {run.window} episodes")
     if run.solved_at is not None:
-        lines.append(f"solved: the mean return reached {run.goal:g} after {run.solved_at:,} steps")
+        lines.append(f"solved: it reached {run.goal:g} after {run.solved_at:,} steps")
     lines.append(f"run: {run.folder.path}")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ class Moments:
 
     They are frozen while a rollout is collected. Afterwards every shard contributes `sums` about the frozen mean, the shards'
     sums are added in order, and `merge` takes the total in: the result does not depend on who collected what. Sums about the
-    mean, not about zero, keep the variance accurate however large the mean is (Chan, Golub & LeVeque 1979).
+    mean, not about zero, keep the variance accurate when the mean is large (Chan, Golub & LeVeque 1979).
     """
 
     def __init__(self, size: int) -> None:

@@ -13,22 +13,26 @@ __all__ = ["WINDOW", "EpisodeWindow", "episode_row"]
 WINDOW = 20
 """Episodes that `return_mean_20` averages over."""
 _COLUMNS = 4
-_SUMS = 3
+_TOTALS = 6
 
 
 def episode_row(rollout: Rollout, first_environment: int) -> Tensor:
-    """`[3 + 4 × 20]` float64: valid steps; number, summed length of ended episodes; then the last 20 as (time, environment,
-    return, length), NaN where there were fewer. A fixed shape, so that it can travel.
+    """`[6 + 4 × 20]` float64, a fixed shape, so that it can travel.
+
+    First valid steps, and of the episodes that ended their number, summed length, summed, least and largest return. Then the
+    last 20 of them as (time, environment, return, length), NaN where there were fewer.
     """
     ended = ~rollout.episodes[..., 0].isnan()
     times, environments = ended.nonzero(as_tuple=True)
     episodes = rollout.episodes[times, environments]
-    listed = torch.cat([torch.stack([times, environments + first_environment], -1).to(torch.float64), episodes], -1)[
-        -WINDOW:
-    ]
-    row = torch.full((_SUMS + WINDOW * _COLUMNS,), torch.nan, dtype=torch.float64)
-    row[0], row[1], row[2] = rollout.valid.sum(), len(episodes), episodes[:, 1].sum()
-    row[_SUMS : _SUMS + listed.numel()] = listed.flatten()
+    places = torch.stack([times, environments + first_environment], -1).to(torch.float64)
+    listed = torch.cat([places, episodes], -1)[-WINDOW:]
+    returns, lengths = episodes.unbind(-1)
+    row = torch.full((_TOTALS + WINDOW * _COLUMNS,), torch.nan, dtype=torch.float64)
+    row[:4] = torch.stack([rollout.valid.sum(), ended.sum(), lengths.sum(), returns.sum()])
+    if len(episodes):
+        row[4:_TOTALS] = torch.stack([returns.min(), returns.max()])
+    row[_TOTALS : _TOTALS + listed.numel()] = listed.flatten()
     return row
 
 
@@ -39,21 +43,16 @@ class EpisodeWindow:
         self.returns: deque[float] = deque(returns, maxlen=WINDOW)
 
     def add(self, rows: Tensor) -> dict[str, float | int | None]:
-        """`[S, 83]`, one `episode_row` per shard -> metrics of this iteration. Means are None where no episode ended."""
-        count, length = int(rows[:, 1].sum()), float(rows[:, 2].sum())
-        listed = rows[:, _SUMS:].reshape(-1, _COLUMNS)
-        newest = sorted(tuple(episode) for episode in listed[~listed[:, 0].isnan()].tolist())
-        returns = [episode[2] for episode in newest]
-        self.returns.extend(returns)
+        """`[S, 86]`, one `episode_row` per shard -> metrics of this iteration, None where no episode ended."""
+        _, count, length, total = rows[:, :4].sum(0).tolist()
+        listed = rows[:, _TOTALS:].reshape(-1, _COLUMNS)
+        self.returns.extend(episode[2] for episode in sorted(listed[~listed[:, 0].isnan()].tolist()))
+        extremes = rows[~rows[:, 4].isnan(), 4:_TOTALS]
         return {
-            "episodes": count,
-            "return_mean": _mean(returns),
-            "return_min": min(returns, default=None),
-            "return_max": max(returns, default=None),
-            "return_mean_20": _mean(self.returns) if len(self.returns) == WINDOW else None,
+            "episodes": int(count),
+            "return_mean": total / count if count else None,
+            "return_min": extremes[:, 0].min().item() if count else None,
+            "return_max": extremes[:, 1].max().item() if count else None,
+            "return_mean_20": sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None,
             "length_mean": length / count if count else None,
         }
-
-
-def _mean(values: Sequence[float] | deque[float]) -> float | None:
-    return sum(values) / len(values) if values else None

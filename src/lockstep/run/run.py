@@ -189,16 +189,16 @@ class Run:
 
     def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update) -> None:
         """Goes back to a checkpoint. Raises ValueError if it does not fit the experiment."""
-        state = checkpoint.state
-        self.done, self.env_steps = int(state["iteration"]), int(state["env_steps"])
-        self.seconds, self.solved_at = float(state["seconds"]), state["solved_at"]
-        self._episodes = EpisodeWindow(state["last_returns"])
         try:
+            state = checkpoint.state
+            self.done, self.env_steps = int(state["iteration"]), int(state["env_steps"])
+            self.seconds, self.solved_at = float(state["seconds"]), state["solved_at"]
+            self._episodes = EpisodeWindow(state["last_returns"])
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
             for shard in shards:
                 shard.restore(checkpoint.shard(shard.index), self.done)
-        except (ValueError, KeyError, RuntimeError) as error:
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
             raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 
     def close(self) -> None:

@@ -1,0 +1,29 @@
+"""Presets reach what they promise. (All of them on three seeds: benchmarks/presets.py. Here those that take seconds.)"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def reached_at(run_cli, tmp_path: Path, preset: str, seed: int) -> int:
+    """Environment steps after which the last 20 episodes had the preset's return."""
+    finished = run_cli("train", preset, "--seed", seed, "--name", "run", "--run.progress", "off", timeout=115)
+    assert finished.rc == 0, finished
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
+    goal = json.loads((tmp_path / "runs" / "run" / "config.json").read_text())["run"]["solved_return"]
+    solved = [row["env_steps"] for row in rows if row["return_mean_20"] is not None and row["return_mean_20"] >= goal]
+    assert solved, f"best: {max(row['return_mean_20'] or -1e9 for row in rows)}"
+    assert f"after {solved[0]:,} steps" in finished.stdout
+    return solved[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_cartpole_is_solved_within_100000_steps(run_cli, tmp_path: Path, seed: int) -> None:
+    assert reached_at(run_cli, tmp_path, "cartpole", seed) <= 100_000
+
+
+def test_a_continuous_task_is_learned(run_cli, tmp_path: Path) -> None:
+    assert reached_at(run_cli, tmp_path, "pendulum-dense", 1) <= 150_000

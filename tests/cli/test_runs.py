@@ -180,6 +180,7 @@ def test_the_digest_is_that_of_the_weights(run: Path, capsys: pytest.CaptureFixt
     assert output(capsys, "digest", "first") == (0, f"{agent.digest()}\n", "")
 
 
+@pytest.mark.slow
 def test_the_same_experiment_twice_is_identical(run: Path) -> None:
     done = command(run.parent.parent, "train", "--env", "CartPole-v1", "--total-steps", "3000", "--name", "second")
     assert done.returncode == 0, done.stderr
@@ -249,6 +250,7 @@ def test_play_without_a_display_suggests_a_video(run: Path) -> None:
 
 
 @pytest.mark.extra("imageio_ffmpeg", "pygame")
+@pytest.mark.slow
 def test_play_writes_a_video(run: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     pytest.importorskip("pygame")

@@ -67,6 +67,7 @@ def test_a_run_leaves_its_folder(run_cli, root: Path, tmp_path: Path) -> None:
     assert list((run / "tb").glob("events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -78,6 +79,7 @@ def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
     assert [point.step for point in points] == [row["env_steps"] for row in rows]
 
 
+@pytest.mark.slow
 def test_names_are_numbered_unless_given(run_cli, tmp_path: Path) -> None:
     for expected in ("runs/cartpole-seed1", "runs/cartpole-seed1-2"):
         finished = run_cli("train", "cartpole", *SHORT)
@@ -85,6 +87,7 @@ def test_names_are_numbered_unless_given(run_cli, tmp_path: Path) -> None:
     refused(run_cli("train", "cartpole", "--name", "cartpole-seed1"), "runs/cartpole-seed1 exists", "--name")
 
 
+@pytest.mark.slow
 def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
     words = ("train", "--env.per-rank", 4, *SHORT, "--ranks", 2, "--name", "weak", "--run.progress", "off")
     finished = run_cli(*words)
@@ -136,6 +139,7 @@ def test_an_unsupported_space_is_named(run_cli) -> None:
     refused(run_cli("train", "--env", "CarRacing-v3"), "CarRacing-v3", "images", "(96, 96, 3)")
 
 
+@pytest.mark.slow
 def test_a_broken_checkpoint_is_one_line(run_cli, tmp_path: Path) -> None:
     words = ("train", "cartpole", *SHORT, "--name", "first", "--run.checkpoint-every", 2, "--run.progress", "off")
     assert run_cli(*words).rc == 0
@@ -151,6 +155,7 @@ def test_a_broken_checkpoint_is_one_line(run_cli, tmp_path: Path) -> None:
         assert finished.stdout.splitlines()[-1] == f"run: runs/{name}"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_shape_is_one_line(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first", "--run.progress", "off").rc == 0
     config = tmp_path / "runs" / "first" / "config.json"
@@ -169,6 +174,7 @@ def test_resume_refuses_what_is_no_run(run_cli, tmp_path: Path) -> None:
     refused(run_cli("resume", "folder"), "folder is not a run")
 
 
+@pytest.mark.slow
 def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
     assert "is complete" in run_cli("resume", "first").stdout
@@ -183,6 +189,7 @@ def test_under_a_launcher_ranks_is_refused_and_errors_reach_every_rank(run_cli) 
     refused(run_cli("train", "cartpole", "--ranks", 2, env=env), "--ranks is 2", "launcher")
 
 
+@pytest.mark.slow
 def test_numbers_that_run_away_end_it_with_code_3(run_cli) -> None:
     finished = run_cli("train", "cartpole", *SHORT, "--ranks", 2, "--ppo.learning-rate", 1e30, "--run.progress", "off")
     assert finished.rc == 3

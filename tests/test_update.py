@@ -295,7 +295,7 @@ def test_schedules_follow_progress() -> None:
 def test_the_penalty_adapts(target: float | None, factor: float) -> None:
     settings = {"surrogate": "kl", "kl_coefficient": 3.0, **FAST}
     # None: just what this update's KL is, so between the two limits
-    watch = watch_of(kl_target=target or watch_of(**settings)()["approx_kl"], **settings)
+    watch = watch_of(kl_target=target or watch_of(**settings)()["last_kl"], **settings)
     watch()
     assert watch.update.kl_coefficient == 3.0 * factor
 

@@ -1,4 +1,4 @@
-"""`python -m lockstep` is the command `lockstep`, also for torchrun, mpirun and srun."""
+"""`python -m lockstep` is the command `lockstep`, also for torchrun."""
 
 import sys
 

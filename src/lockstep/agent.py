@@ -14,6 +14,7 @@ from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.distributions import Categorical, Gaussian
 from lockstep.randomness import seed_of
+from lockstep.state import check_state
 
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
@@ -70,8 +71,8 @@ class Agent:
         """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
         if self.spaces.discrete_actions is not None:
             return actions.numpy()
-        if self.squash:
-            return (self._low + (actions.tanh() + 1) * (0.5 * (self._high - self._low))).numpy()
+        if self.squash:  # clamped all the same: rounding may carry it past the bound
+            actions = self._low + (actions.tanh() + 1) * (0.5 * (self._high - self._low))
         return torch.clamp(actions, self._low, self._high).numpy()
 
     @torch.inference_mode()
@@ -108,14 +109,7 @@ class Agent:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes back `state()`. Raises ValueError, naming the tensor, if one is missing, left over or of another shape."""
-        own = self.state()
-        for name in own.keys() ^ state.keys():
-            raise ValueError(f"tensor {name!r} is {'missing' if name in own else 'not of this agent'}")
-        for name, tensor in own.items():
-            if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
-                raise ValueError(
-                    f"tensor {name!r} is {list(state[name].shape)} {state[name].dtype}, this agent's is {list(tensor.shape)} {tensor.dtype}"
-                )
+        check_state(self.state(), state)
         for name, parameter in self.policy.named_parameters():
             parameter.data.copy_(state[f"policy.{name}"])
         for name, moments in self._moments():

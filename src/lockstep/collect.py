@@ -11,6 +11,7 @@ from lockstep.agent import Agent
 from lockstep.models.moments import Moments
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
+from lockstep.state import check_state
 
 if TYPE_CHECKING:
     from lockstep.envs.engine import Engine
@@ -57,6 +58,8 @@ class Shard:
         if self.engine.renews:
             self.renew(iteration)
             return
+        own = {"ended": self.ended, "running": self.running}
+        check_state(own, {name: value for name, value in state.items() if name in own})
         self.ended.copy_(state["ended"])
         self.running.copy_(state["running"])
         engine = {

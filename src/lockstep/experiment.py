@@ -1,7 +1,9 @@
 """An experiment put together: from a config to environments, agent, update and run."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,23 @@ if TYPE_CHECKING:
     from lockstep.run.run import Run
     from lockstep.update import Update
 
-__all__ = ["create_run", "execute", "load_agent", "open_run", "resolve"]
+__all__ = [
+    "build",
+    "check_checkpoint",
+    "create_run",
+    "execute",
+    "iterations",
+    "load_agent",
+    "make_agent",
+    "open_run",
+    "pick_checkpoint",
+    "resolve",
+    "save_config",
+]
+
+
+_MOST_STEPS = 100_000_000
+"""Of one iteration: rollouts are kept in memory."""
 
 
 def resolve(config: Config, ranks: int) -> Config:
@@ -47,6 +65,15 @@ def resolve(config: Config, ranks: int) -> Config:
         raise ValueError(
             f"run.total_steps is {config.run.total_steps}: one iteration alone takes {batch} (env.count x rollout.steps)"
         )
+    if batch > _MOST_STEPS:
+        raise ValueError(
+            f"rollout.steps is {config.rollout.steps}: with env.count {env.count} one iteration is {batch:,} steps; {_MOST_STEPS:,} are the most"
+        )
+    steers = config.ppo.learning_rate_kl is not None or config.ppo.surrogate == "kl"
+    if steers and config.ppo.epochs_of_policy * config.ppo.minibatches == 1:
+        raise ValueError(
+            "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
+        )
     if config.ppo.separate and config.policy.shared:
         raise ValueError(
             "policy.shared is true: separate epochs or learning rates for policy and value need separate trunks"
@@ -62,19 +89,26 @@ def resolve(config: Config, ranks: int) -> Config:
 
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
-    """The folder of a new run, holding the resolved config. Raises ValueError if it exists."""
-    root = Path(config.run.folder)
-    name = config.run.name or _free_name(root, f"{preset or config.env.id}-seed{config.run.seed}".lower())
-    config = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
-    return RunFolder.create(root / name, {"version": VERSION, **encode(config)}, describe_environment(ranks))
+    """The folder of a new run, holding the resolved config. Raises ValueError if it exists and its name was chosen."""
+    root, described = Path(config.run.folder), describe_environment(ranks)
+    chosen = config.run.name
+    for name in [chosen] if chosen else _names(f"{preset or config.env.id}-seed{config.run.seed}"):
+        named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
+        try:
+            return RunFolder.create(root / name, {"version": VERSION, **encode(named)}, described)
+        except FileExistsError:
+            if chosen:
+                break
+    raise ValueError(
+        f"run.name: {root / str(chosen)} exists; choose another --name, or go on with `lockstep resume {root / str(chosen)}`"
+    )
 
 
-def _free_name(root: Path, name: str) -> str:
-    number, free = 1, name
-    while (root / free).exists():
-        number += 1
-        free = f"{name}-{number}"
-    return free
+def _names(stem: str) -> Iterator[str]:
+    plain = re.sub(r"[^a-z0-9._-]", "-", stem.lower())[:80]
+    yield plain
+    for number in itertools.count(2):
+        yield f"{plain}-{number}"
 
 
 def open_run(path: Path) -> tuple[RunFolder, Config]:
@@ -82,7 +116,9 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
     folder = RunFolder.open(path)
     tree = folder.tree()
     found = tree.pop("version", None)
-    if not isinstance(found, int) or found > VERSION:
+    if not isinstance(found, int):
+        raise ValueError(f"{path}/config.json has no version: it was not written by lockstep")
+    if found > VERSION:
         raise ValueError(
             f"{path}/config.json has version {found}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
         )
@@ -99,7 +135,6 @@ def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int)
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
-    from lockstep.loop import train
     from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
     from lockstep.runtime.ranks import limit_threads
@@ -110,16 +145,26 @@ def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int)
     try:
         if resume_from:
             run.resume(Checkpoint(folder.checkpoint(resume_from)), shards, update)
+        group.barrier("resume")  # nothing is forgotten before every rank has what it needs
         if group.rank == 0:
-            folder.cut_metrics(resume_from)
             forget_after(folder, resume_from)
+            folder.cut_metrics(resume_from)
         run.start()
-        train(shards, update, run)
+        _train(shards, update, run)
     finally:
         run.close()
         for shard in shards:
             shard.engine.close()
     return run
+
+
+def _train(shards: "Sequence[Shard]", update: "Update", run: "Run") -> None:
+    from lockstep.loop import train
+
+    try:
+        train(shards, update, run)
+    except ValueError as error:  # ValueErrors are for users before the start; here one is a fault, to be shown in full
+        raise RuntimeError(f"training failed: {error}") from error
 
 
 def build(config: Config, group: "Group") -> "tuple[Sequence[Shard], Update]":
@@ -129,14 +174,14 @@ def build(config: Config, group: "Group") -> "tuple[Sequence[Shard], Update]":
 
     env, seed = config.env, config.run.seed
     shards = config.plan.shards or group.size
-    carried = Plan.coupled(shards, group.size).played_by(group.rank)
+    plan = Plan.coupled(shards, group.size)
     agent = make_agent(config)
     steps, count = config.rollout.steps, env.count // shards
     played = [
         Shard(index, make_engine(env, seed, index, shards), steps, count, agent, seed, config.ppo.gamma)
-        for index in carried
+        for index in plan.played_by(group.rank)
     ]
-    return played, Update(agent, config.ppo, group, carried, seed)
+    return played, Update(agent, config.ppo, group, plan.trained_by(group.rank), seed)
 
 
 def make_agent(config: Config) -> "Agent":
@@ -161,6 +206,29 @@ def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config
     except ValueError as error:
         raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
     return config, agent
+
+
+def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
+    """Loads what every rank will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
+    from lockstep.group.solo import Solo
+    from lockstep.run.checkpoint import Checkpoint
+    from lockstep.update import Update
+
+    checkpoint = Checkpoint(folder.checkpoint(iteration))
+    shards = range(config.plan.shards or 1)
+    update = Update(make_agent(config), config.ppo, Solo(), shards, config.run.seed)
+    try:
+        update.agent.load(checkpoint.tensors("agent"))
+        update.load(checkpoint.tensors("optimizer"))
+        for shard in shards:
+            checkpoint.shard(shard)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
+
+
+def save_config(folder: RunFolder, config: Config) -> None:
+    """Replaces a run's config, when it is to go on for longer."""
+    folder.rewrite({"version": VERSION, **encode(config)})
 
 
 def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:

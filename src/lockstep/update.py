@@ -20,6 +20,7 @@ from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
+from lockstep.state import check_state
 
 __all__ = ["NonFinite", "Update"]
 
@@ -92,7 +93,7 @@ class Update:
             # only now: within an iteration, collecting and training see observations through the same moments
             self.agent.observation_moments.merge(observed)
             self.agent.refresh()
-        self._adapt(metrics["approx_kl"])
+        self._adapt(metrics["last_kl"])
         return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
 
     def _merge_moments(self, rollouts: Sequence[Rollout]) -> Tensor | None:
@@ -100,6 +101,8 @@ class Update:
         if not rollouts[0].moments.numel():
             return None
         total = self._group.reduce(torch.stack([rollout.moments for rollout in rollouts]), "moments")
+        if not bool(total.isfinite().all()):
+            raise NonFinite("an observation or a reward is not finite; the environment gave NaN or infinity")
         if self.agent.return_moments is not None:
             self.agent.return_moments.merge(total[-3:])
             return total[:-3] if self.agent.observation_moments is not None else None
@@ -144,9 +147,10 @@ class Update:
         order = torch.stack([torch.from_numpy(permutations.permutation(len(old))) for _ in range(self._epochs)])
         weighted = torch.stack([weight, advantage, advantage.square()], -1).to(torch.float64)  # 0 on reset rows already
         minibatches = weighted[order].view(self._epochs, config.minibatches, -1, 3).sum(2)
-        targets, left = weighted[:, 1] + old.to(torch.float64) * weight, weighted[:, 1]
+        targets, left = weighted[:, 1] + torch.where(weight, old, 0).to(torch.float64), weighted[:, 1]
         fit = torch.stack([targets.sum(), targets.square().sum(), left.sum(), left.square().sum()])
         rows = torch.cat([column.to(agent.dtype) for column in columns], -1)
+        rows = torch.where(weight.unsqueeze(-1), rows, 0)  # weight 0 alone would not keep a NaN of a reset row out
         return Samples(rows, order), torch.cat([fit, minibatches.flatten()])
 
     def _train(self, samples: Sequence[Samples], table: Tensor, rates: Rates) -> dict[str, float]:
@@ -154,6 +158,7 @@ class Update:
         size = len(self.agent.flat.buffer)
         sums, norms, steps, stopped = [0.0] * len(_STATISTICS), 0.0, 0, False
         policy_steps = value_steps = 0
+        kls: list[float] = []
         for epoch, statistics, minibatches in self._minibatches(samples, table):
             policy, value = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
             if not (policy or (value and (config.separate or not stopped))):
@@ -171,6 +176,8 @@ class Update:
             steps, norms = steps + 1, norms + norm
             policy_steps, value_steps = policy_steps + policy, value_steps + value
             sums = [before + now for before, now in zip(sums, found, strict=True)]
+            if policy:
+                kls = [*(kls if len(kls) < config.minibatches else []), found[3]]
             if policy and config.kl_stop is not None and found[3] > config.kl_stop:
                 stopped, policy = True, False
                 if not (value and config.separate):
@@ -181,6 +188,7 @@ class Update:
         counts = (policy_steps, value_steps, policy_steps, policy_steps, policy_steps)
         means = [summed / max(count, 1) for summed, count in zip(sums, counts, strict=True)]
         metrics = dict(zip(_STATISTICS, means, strict=True))
+        metrics["last_kl"] = sum(kls) / len(kls)
         metrics["loss"] = means[0] + config.value_coefficient * means[1] - rates.entropy * means[2]
         return metrics | {
             "grad_norm": norms / max(steps, 1),
@@ -264,7 +272,7 @@ class Update:
         }
 
     def _adapt(self, kl: float) -> None:
-        """Steers by the update's mean KL: the learning rate (Schulman's adaptive rule) and the penalty (paper, section 4)."""
+        """Steers by the KL of the last epoch: the learning rate (as rl_games and rsl_rl do) and the penalty (paper, section 4)."""
         config = self._config
         if config.learning_rate_kl is not None:
             if kl > 2 * config.learning_rate_kl:
@@ -273,9 +281,9 @@ class Update:
                 self.rate_factor = min(self.rate_factor * 1.5, 1e2)
         if config.surrogate == "kl":
             if kl > 1.5 * config.kl_target:
-                self.kl_coefficient *= 2
+                self.kl_coefficient = min(self.kl_coefficient * 2, 1e4)
             elif kl < config.kl_target / 1.5:
-                self.kl_coefficient /= 2
+                self.kl_coefficient = max(self.kl_coefficient / 2, 1e-4)
 
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint needs besides the agent, by name."""
@@ -283,7 +291,8 @@ class Update:
         return {**self.adam.state(), "factors": factors}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes back `state()`."""
+        """Takes back `state()`. Raises ValueError, naming the tensor, if one does not fit."""
+        check_state(self.state(), state)
         self.adam.load(state)
         self.rate_factor, self.kl_coefficient = state["factors"].tolist()
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -101,12 +102,50 @@ def test_a_signal_stops_it_cleanly_with_code_75(run_cli, begin, same, tmp_path: 
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, out + err
-    assert "go on with: lockstep resume" in out
+    assert "with: lockstep resume" in out
     assert not ranks_of(run)
     if number == signal.SIGTERM:
         whole(run_cli, "gymnasium", tmp_path / "whole")
         assert run_cli("resume", run, "--ranks", 2, timeout=100).rc == 0
         same(tmp_path / "whole", run, ITERATIONS)
+
+
+def test_a_scheduler_that_signals_every_process_asks_once(begin, tmp_path: Path) -> None:
+    run = tmp_path / "stopped"
+    process = begin(*words("gymnasium", run, 2))
+    wait_for(reached(run, 3), "3 iterations")
+    ranks = ranks_of(run)
+    for target in (*ranks, process.pid):
+        os.kill(target, signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 75, out + err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_second_signal_kills(begin, tmp_path: Path, ranks: int) -> None:
+    run = tmp_path / "stopped"
+    # iterations of minutes, so that the first signal has no effect yet
+    process = begin(*words("gymnasium", run, ranks), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048)
+    wait_for(lambda: (run / "metrics.jsonl").exists(), "the run has begun")
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode not in (0, 75)
+    wait_for(lambda: not ranks_of(run), "no orphan", 5)
+
+
+def test_a_signal_in_the_first_seconds_counts(begin, tmp_path: Path) -> None:
+    run = tmp_path / "stopped"
+    process = begin(*words("gymnasium", run, 2))
+    wait_for(lambda: len(ranks_of(run)) == 2, "ranks")
+    time.sleep(0.5)  # they import PyTorch now
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 75, out + err
+    assert "stopped after iteration 1 of" in out
 
 
 def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same, tmp_path: Path) -> None:

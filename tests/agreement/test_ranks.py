@@ -24,6 +24,7 @@ CASES = {
     "cartpole": ("--env", "CartPole-v1"),
     "cartpole-gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
     "cartpole-envpool": ("--env", "CartPole-v1", "--env.engine", "envpool", "--env.count", 16),
+    "cartpole-async": ("--env", "CartPole-v1", "--env.engine", "gymnasium-async"),
     "reacher": ("--env", "Reacher-v5", *BOTH_MOMENTS, "--ppo.kl-stop", 0.002),
     "lunarlander": ("--env", "LunarLander-v3", "--policy.shared", "--ppo.surrogate", "kl", "--policy.hidden", 32),
     "pendulum-squashed": ("--env", "Pendulum-v1", "--policy.squash", *BOTH_MOMENTS, "--ppo.policy-epochs", 1),
@@ -74,7 +75,7 @@ def test_the_network_gives_the_same_bits_as_shared_memory(run_cli, same) -> None
 
 def test_subprocess_environments_give_the_same_bits(run_cli, same) -> None:
     train(run_cli, "cartpole-gymnasium", "inside")
-    train(run_cli, "cartpole-gymnasium", "processes", "--ranks", 2, "--env.engine", "gymnasium-async")
+    train(run_cli, "cartpole-async", "processes", "--ranks", 2)
     rc, out, _ = run_cli("diff", "inside", "processes")
     assert rc == 0
     assert out.startswith(f"identical for {ITERATIONS} iterations")

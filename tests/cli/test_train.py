@@ -118,6 +118,15 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
         (["--env.engine", "envpoool"], ["env.engine", "envpool"]),
         (["--out", "/proc/nothing"], ["/proc/nothing"]),
         (["extra", "words"], []),
+        (["--out", "x" * 300], ["run.folder", "can't be made"]),
+        (["--policy.hidden", "100000"], ["policy.hidden", "16,384"]),
+        (["--runtime.timeout", "1e300"], ["runtime.timeout"]),
+        (
+            ["--env.count", "100000", "--rollout.steps", "100000", "--total-steps", "20_000_000_000"],
+            ["rollout.steps is 100000", "10,000,000,000 steps"],
+        ),
+        (["--ppo.learning-rate-kl", "0.01", "--ppo.epochs", "1"], ["learning_rate_kl", "at least 2"]),
+        (["--env.options", "{num_threads: 3}", "--env.engine", "envpool"], ["env.options", "num_threads"]),
     ],
 )
 def test_bad_input_is_one_line(run_cli, tmp_path: Path, words: list[str], parts: list[str]) -> None:
@@ -179,6 +188,11 @@ def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
     assert "is complete" in run_cli("resume", "first").stdout
     refused(run_cli("resume", "first", "--total-steps", 512), "--total-steps is 512", "1024")
+    config = tmp_path / "runs" / "first" / "config.json"
+    before = config.read_text()
+    refused(run_cli("resume", "first", "--total-steps", 2048, "--iteration", 3), "--iteration is 3", "4")
+    refused(run_cli("resume", "first", "--total-steps", 2048, "--ranks", 2), "plan.shards is 1", "2 ranks")
+    assert config.read_text() == before, "a refused command changes nothing"
     finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)
     assert finished.rc == 0, finished
     assert finished.stdout.splitlines()[0].startswith("iteration 5/8")

@@ -65,7 +65,9 @@ def test_an_empty_list() -> None:
 def test_negative_numbers_are_values() -> None:
     assert config("--policy.log-std -1.5").policy.log_std == -1.5
     assert config("--policy.log-std -.5").policy.log_std == -0.5
-    assert problem("--policy.hidden -3") == "policy.hidden is [-3]: it must name at least one width, each at least 1"
+    assert (
+        problem("--policy.hidden -3") == "policy.hidden is [-3]: it must name at least one width, each from 1 to 16,384"
+    )
 
 
 def test_short_flags_stand_for_fields() -> None:

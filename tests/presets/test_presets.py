@@ -9,9 +9,9 @@ def test_there_is_a_first_one() -> None:
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_is_a_config_with_a_summary(name: str) -> None:
+def test_every_preset_is_a_config_and_says_what_it_is(name: str) -> None:
     config = load(presets.read(name), None, {})
-    assert 0 < len(presets.summary(name)) <= 120
+    assert 0 < len(presets.text(name).partition("\n")[0]) <= 120
     assert config.env.count * config.rollout.steps % config.ppo.minibatches == 0
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,8 @@ def test_what_was_created_can_be_opened(folder: RunFolder) -> None:
 
 
 def test_it_is_not_created_twice(folder: RunFolder) -> None:
-    with pytest.raises(
-        ValueError, match=r"one exists; choose another --name, or go on with `lockstep resume "
-    ) as caught:
+    with pytest.raises(FileExistsError):
         RunFolder.create(folder.path, {}, {})
-    assert "\n" not in str(caught.value)
     assert folder.tree() == {"version": 1, "env": {"count": 8}}
 
 
@@ -116,3 +115,12 @@ def test_checkpoints_are_numbered_folders(folder: RunFolder) -> None:
         (folder.path / "checkpoints" / name).mkdir(parents=True)
     assert folder.checkpoints() == [20, 100]
     assert folder.checkpoint(20).name == "00000020"
+
+
+def test_two_processes_do_not_train_one_run(folder: RunFolder) -> None:
+    script = "import sys; from pathlib import Path; from lockstep.run.folder import RunFolder; RunFolder(Path(sys.argv[1])).lock()"
+    command = [sys.executable, "-c", script, str(folder.path)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0  # gone with its process
+    folder.lock()
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "is in use: another process is training it" in second.stderr

@@ -26,20 +26,20 @@ def main(argv: Sequence[str]) -> int:
     own = parser.read(argv)
     folders = RunFolder.open(locate(own.a)), RunFolder.open(locate(own.b))
     ours, theirs = (digests(folder) for folder in folders)
-    common = sorted(ours.keys() & theirs.keys())
-    if not common:
+    both = sorted(ours.keys() & theirs.keys())
+    if not both:
         raise ValueError(f"{folders[0].path} and {folders[1].path} have no iteration in common yet")
-    part = next((iteration for iteration in common if ours[iteration] != theirs[iteration]), None)
+    part = next((iteration for iteration in both if ours[iteration] != theirs[iteration]), None)
     if part is None:
-        print(_identical(common, max(ours), max(theirs)))
+        print(_identical(both, max(ours), max(theirs)))
         return 0
-    print(f"part at iteration {part}" + (", identical before" if part > common[0] else ""))
+    print(f"part at iteration {part}" + (", identical before" if part > both[0] else ""))
     print("\n".join([*_config_lines(*folders), *_tensor_lines(*folders, part)]))
     return 1
 
 
-def _identical(common: list[int], last_a: int, last_b: int) -> str:
-    line = f"identical for {len(common)} iterations"
+def _identical(both: list[int], last_a: int, last_b: int) -> str:
+    line = f"identical for {len(both)} iterations"
     if last_a == last_b:
         return line
     return f"{line}; {'A' if last_a > last_b else 'B'} goes on to {max(last_a, last_b)}"

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
+from lockstep.group.memory import usable_cores
 
 __all__ = ["main"]
 
@@ -73,7 +74,7 @@ def _version(package: str) -> str:
 
 
 def _machine() -> None:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    usable = usable_cores()
     _line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
     _line("memory files", "yes" if _memory_files() else "no", "tensors between ranks of this host; else through gloo")
     _line("/dev/shm", _shared_memory(), "tensors between the processes of `gymnasium-async`")

@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.runtime.parent import die_with_parent
+from lockstep.parent import die_with_parent
+from lockstep.run.stop import listen
 
 __all__ = ["main"]
 
@@ -13,7 +14,10 @@ def main(argv: Sequence[str]) -> int:
     """Carries a part of the run; the rank's place is in the environment."""
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
-    from lockstep.cli.work import train_at  # takes seconds to import, in which the parent may be killed
+    listen()
+    from lockstep.cli.work import (
+        train_at,
+    )  # takes seconds to import, in which the parent may be killed or a signal come
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.ranks import Place
 

@@ -9,6 +9,7 @@ from lockstep.cli.start import start, under_launcher
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.config.help import help_text
+from lockstep.run.stop import listen
 
 __all__ = ["main"]
 
@@ -28,6 +29,7 @@ def main(argv: Sequence[str]) -> int:
             raise ValueError(
                 f"--ranks is {own.ranks}: the launcher that started this process has set the number of ranks"
             )
+        listen()
         from lockstep.cli.work import train_under_launcher
 
         return train_under_launcher(config, own.preset)
@@ -46,6 +48,6 @@ def _parser() -> Arguments:
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes on this host (default 1); the result does not depend on it",
+        help="processes on this host (default 1). They only carry shards: with plan.shards given, the result does not depend on them",
     )
     return parser

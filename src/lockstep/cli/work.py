@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from lockstep.config import Config
-from lockstep.experiment import create_run, execute, iterations, open_run, resolve
+from lockstep.experiment import check_checkpoint, create_run, execute, iterations, open_run, resolve, save_config
 from lockstep.group.group import Group, RankLost
 from lockstep.group.solo import Solo
 from lockstep.run.folder import RunFolder
@@ -42,7 +42,13 @@ def train_under_launcher(config: Config, preset: str | None) -> int:
     def work() -> int:
         resolved = resolve(config, place.size)
         group = join(place, config.runtime)
-        folder = _agree(group, lambda: create_run(resolved, preset, place.size))
+
+        def prepare() -> RunFolder:
+            folder = create_run(resolved, preset, place.size)
+            folder.lock()
+            return folder
+
+        folder = _agree(group, prepare)
         return _finish(group, folder, open_run(folder.path)[1], 0)
 
     return _guarded(work)
@@ -55,11 +61,27 @@ def resume_under_launcher(folder: RunFolder, config: Config, resume_from: int) -
     resolve(config, place.size)
     if resume_from >= iterations(config):
         return 0
-    return _guarded(lambda: _finish(join(place, config.runtime), folder, config, resume_from))
+
+    def work() -> int:
+        group = join(place, config.runtime)
+
+        def prepare() -> RunFolder:
+            folder.lock()
+            if resume_from:
+                check_checkpoint(folder, config, resume_from)
+            save_config(folder, config)
+            return folder
+
+        _agree(group, prepare)
+        # rank 0's word: on a shared file system the others may see another newest checkpoint
+        agreed = int(group.gather(torch.tensor([[resume_from]]), "start")[0].item())
+        return _finish(group, folder, config, agreed)
+
+    return _guarded(work)
 
 
 def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
-    """Makes the folder on rank 0 alone; where that fails every rank ends with exit code 2, and rank 0 says why."""
+    """Prepares the folder on rank 0 alone; where that fails every rank ends with exit code 2, and rank 0 says why."""
     path, problem = b"", None
     if group.rank == 0:
         try:
@@ -97,7 +119,8 @@ def _closing(run: Run) -> str:
     """What a run says last."""
     lines = []
     if run.stopped:
-        lines.append(f"stopped after iteration {run.done} of {run.last}; go on with: lockstep resume {run.folder.path}")
+        lines.append(f"stopped after iteration {run.done} of {run.last}")
+        lines.append(f"go on from iteration {run.saved} with: lockstep resume {run.folder.path}")
     else:
         lines.append(f"done: {run.done} iterations, {run.env_steps:,} steps in {run.seconds:.1f} s")
     if run.return_mean is not None:

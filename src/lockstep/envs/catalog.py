@@ -25,7 +25,9 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine
     count = config.count // shards
     first = shard * count
     recipe = Recipe(config.id, config.options)
-    seeds = EnvironmentSeeds(seed, "envpool" if config.engine == "envpool" else "episode", config.count)
+    # one name for both engines of single environments, so that their trajectories are the same
+    named = {"gymnasium-vector": "vector", "envpool": "envpool"}.get(config.engine, "episode")
+    seeds = EnvironmentSeeds(seed, named, config.count)
     match config.engine:
         case "gymnasium":
             from lockstep.envs.in_process import InProcess
@@ -34,7 +36,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine
         case "gymnasium-vector":
             from lockstep.envs.vector import Vector
 
-            return Vector(recipe, seed, shard, count)
+            return Vector(recipe, seeds, shard, count)
         case "gymnasium-async":
             from lockstep.envs.subprocesses import Subprocesses
 

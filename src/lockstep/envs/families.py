@@ -52,12 +52,17 @@ def family_of(env_id: str) -> Family:
     return next((family for family in FAMILIES if isinstance(entry, str) and entry.startswith(family.entry)), _OTHER)
 
 
+_FOREIGN = ("GymV21Environment", "GymV26Environment")
+
+
 def check_id(env_id: str) -> None:
     """Raises ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
     if ":" in env_id:
         raise ValueError(
             f"env.id is {env_id!r}: an id with ':' would import a module and is not accepted; give the id alone"
         )
+    if env_id.startswith(_FOREIGN):
+        raise ValueError(f"env.id is {env_id!r}: it makes whatever environment its options name and is not accepted")
     if env_id not in SHIPPED and env_id not in gym.registry:
         known = nearest(env_id)
         hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists those that there are"

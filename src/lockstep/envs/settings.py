@@ -29,12 +29,12 @@ class EnvConfig:
     """Seconds that one step or reset may take in `gymnasium-async` before the run stops."""
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"env.count is {self.count}: it must be at least 1")
+        if not 1 <= self.count <= 1_000_000:
+            raise ValueError(f"env.count is {self.count}: it must be between 1 and 1,000,000")
         if self.per_rank is not None and self.per_rank < 1:
             raise ValueError(f"env.per_rank is {self.per_rank}: it must be at least 1")
-        if not self.timeout > 0:
-            raise ValueError(f"env.timeout is {self.timeout}: it must be above 0 seconds")
+        if not 0 < self.timeout <= 1e6:
+            raise ValueError(f"env.timeout is {self.timeout}: it must be above 0 and at most 1e6 seconds")
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,5 @@ class RolloutConfig:
     """Steps that every environment takes in one iteration. Usually 16 to 2048."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"rollout.steps is {self.steps}: it must be at least 1")
+        if not 1 <= self.steps <= 1_000_000:
+            raise ValueError(f"rollout.steps is {self.steps}: it must be between 1 and 1,000,000")

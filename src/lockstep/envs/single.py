@@ -19,6 +19,7 @@ from lockstep.envs.families import SHIPPED, check_id, family_of
 __all__ = ["Recipe"]
 
 _RESERVED = ("id", "render_mode", "disable_env_checker", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
+_RESERVED_BY_POOL = ("seed", "env_seed", "num_threads", "batch_size", "env_type", "thread_affinity_offset")
 _CARRY_OVER = ("gymnasium.envs.box2d.bipedal_walker:", "gymnasium.envs.box2d.car_racing:")
 
 
@@ -112,7 +113,7 @@ class Recipe:
             raise self._problem(error) from error
 
     def _check_options(self) -> None:
-        for name in _RESERVED:
+        for name in (*_RESERVED, *_RESERVED_BY_POOL):
             if name in self.options:
                 raise ValueError(f"env.options has {name!r}, which lockstep sets itself; leave it out")
 

@@ -4,10 +4,8 @@ What is added is that nothing hangs and nothing is left behind. Every wait is bo
 workers die with the rank, however it dies.
 """
 
-import ctypes
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import TimeoutError as Late
@@ -25,12 +23,10 @@ from lockstep.envs.episodes import KeyedEpisodes, Past
 from lockstep.envs.history import History, check_replay, check_state, pasts
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, action_converter, describe
+from lockstep.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Subprocesses"]
-
-_PR_SET_PDEATHSIG = 1
-"""From Linux's sys/prctl.h."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +49,7 @@ def _become_worker(parent: int) -> None:
     # forked from a rank, which has handlers of its own: with them a worker would survive its termination
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the rank ends its workers
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before prctl could know
-            os._exit(1)
+    die_with_parent(parent)
 
 
 class _Failed(Exception):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lockstep.envs.engine import State, Step
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, action_converter, batch_flattener, describe
-from lockstep.randomness import seed_of
+from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Vector"]
 
@@ -21,9 +21,9 @@ _WORD = 2**64
 class Vector:
     """Gymnasium's `vector_entry_point`. CartPole's state can be saved and restored; others are renewed."""
 
-    def __init__(self, recipe: Recipe, seed: int, shard: int, count: int) -> None:
+    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
         self._recipe = recipe
-        self._seed = seed
+        self._seeds = seeds
         self._shard = shard
         self._count = count
         self._env = self._make()
@@ -43,7 +43,7 @@ class Vector:
         return self._recipe.vector(self._count)
 
     def _begin(self, iteration: int) -> NDArray[Any]:
-        observations, _ = self._env.reset(seed=seed_of(self._seed, "vector", self._shard, iteration))
+        observations, _ = self._env.reset(seed=self._seeds(self._shard, iteration))
         rows: NDArray[Any] = self._flatten(observations)
         return rows
 

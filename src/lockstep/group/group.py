@@ -4,21 +4,19 @@ Every verb works on *parts*: the rows that this rank's shards contribute, ascend
 shards, in order, so the rows of rank 0, rank 1, … stacked are the rows of shard 0, shard 1, …
 """
 
-import os
-import socket
 from abc import ABC, abstractmethod
 from time import perf_counter
 
 from torch import Tensor
 
-__all__ = ["Group", "RankLost", "ordered_sum", "usable_cores"]
+__all__ = ["Group", "RankLost", "ordered_sum"]
 
 
 class RankLost(RuntimeError):
     """A rank died or did not arrive in time. The message names the rank, the host and the phase."""
 
     def __init__(self, who: str, phase: str, why: str) -> None:
-        super().__init__(f"{who} on host {socket.gethostname()} is lost in phase '{phase}': {why}")
+        super().__init__(f"{who} is lost in phase '{phase}': {why}")
 
 
 def ordered_sum(parts: Tensor) -> Tensor:
@@ -67,8 +65,3 @@ class Group(ABC):
         elapsed = (self.waited, self.moved)
         self.waited = self.moved = 0.0
         return elapsed
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,8 @@
-"""Memory that ranks of one host share. Importing this does not import PyTorch, so the launcher stays light."""
+"""Memory that ranks of one host share, and its cores. Importing this does not import PyTorch, so the launcher stays light."""
 
 import os
 
-__all__ = ["ARENA", "LINE", "create_memory"]
+__all__ = ["ARENA", "LINE", "create_memory", "usable_cores"]
 
 LINE = 64
 """Bytes of a processor's cache line."""
@@ -19,3 +19,8 @@ def create_memory(size: int) -> int:
     memory = os.memfd_create("lockstep")
     os.ftruncate(memory, size * LINE + 2 * ARENA)
     return memory
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -32,7 +32,7 @@ class NetworkGroup(Group):
             dist.init_process_group(backend, init_method, timedelta(seconds=timeout), size, rank)
             self.barrier("start")
         except (RuntimeError, ValueError) as error:
-            raise RankLost("a rank", "start", _first_line(error)) from error
+            raise RankLost(self._peer(), "start", _first_line(error)) from error
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
@@ -41,7 +41,7 @@ class NetworkGroup(Group):
         try:
             dist.all_gather_single(everybody, parts.contiguous())
         except RuntimeError as error:
-            raise RankLost("a rank", phase, _first_line(error)) from error
+            raise RankLost(self._peer(), phase, _first_line(error)) from error
         self.moved += perf_counter() - begun
         return everybody
 
@@ -51,8 +51,12 @@ class NetworkGroup(Group):
         try:
             dist.barrier()
         except RuntimeError as error:
-            raise RankLost("a rank", phase, _first_line(error)) from error
+            raise RankLost(self._peer(), phase, _first_line(error)) from error
         self.waited += perf_counter() - begun
+
+    def _peer(self) -> str:
+        # gloo does not say which: all that is known is who noticed
+        return f"a peer of rank {self.rank} (on host {socket.gethostname()})"
 
     def close(self) -> None:
         """See `Group.close`."""
@@ -65,22 +69,35 @@ def share_host(group: NetworkGroup, timeout: float) -> Group:
     host = group.gather(torch.tensor([[_host()]]), "start")
     if bool((host != host[0]).any()):
         return group
-    memory = -1
-    if group.rank == 0:
-        try:
-            memory = create_memory(group.size)
-        except OSError:
-            memory = -1
-    process, owned = group.gather(torch.tensor([[os.getpid(), memory]]), "start")[0].tolist()
-    if group.rank:
-        try:
-            memory = os.open(f"/proc/{process}/fd/{owned}", os.O_RDWR) if owned >= 0 else -1
-        except OSError:
-            memory = -1
-    opened = group.gather(torch.tensor([[memory]]), "start")
-    if bool((opened < 0).any()):
+    owned = _create(group)
+    process, number = group.gather(torch.tensor([[os.getpid(), owned]]), "start")[0].tolist()
+    memory = owned if group.rank == 0 else _open(f"/proc/{process}/fd/{number}")
+    # the file itself, not only its name: in another container the same process id may be somebody else
+    opened = group.gather(torch.tensor([_identity(memory)]), "start")
+    if bool((opened < 0).any() or (opened != opened[0]).any()):
         return group
     return SharedMemoryGroup(memory, group.rank, group.size, timeout)
+
+
+def _create(group: NetworkGroup) -> int:
+    try:
+        return create_memory(group.size) if group.rank == 0 else -1
+    except OSError:
+        return -1
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR)
+    except OSError:
+        return -1
+
+
+def _identity(memory: int) -> list[int]:
+    if memory < 0:
+        return [-1, -1]
+    found = os.fstat(memory)
+    return [found.st_dev, found.st_ino]
 
 
 def _host() -> int:

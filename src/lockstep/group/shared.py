@@ -12,6 +12,7 @@ an arena again only two exchanges later, and then everybody has entered the exch
 
 import mmap
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,8 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from lockstep.group.group import Group, RankLost, ordered_sum, usable_cores
-from lockstep.group.memory import ARENA, LINE
+from lockstep.group.group import Group, RankLost, ordered_sum
+from lockstep.group.memory import ARENA, LINE, usable_cores
 
 __all__ = ["SharedMemoryGroup"]
 
@@ -44,7 +45,7 @@ class SharedMemoryGroup(Group):
         self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self._counters = memoryview(self._map)[: size * LINE].cast("q")
         self._entered = 0
-        self._fence = Lock()
+        self._lock = Lock()
         # Spinning keeps an exchange at some microseconds, but steals the core from a peer that has none of its own.
         self._spins = _SPINS if size <= usable_cores() else 0
         self._counters[rank * 8 + 1] = os.getpid()
@@ -91,14 +92,22 @@ class SharedMemoryGroup(Group):
     def _enter(self, phase: str) -> None:
         """Raises this rank's counter and waits until nobody's is lower."""
         self._entered += 1
-        with self._fence:  # a full memory barrier: processors other than x86 may let the counter overtake the rows
-            pass
+        self._fence()
         self._counters[self.rank * 8] = self._entered
         for peer in range(self.size):
             if self._counters[peer * 8] < self._entered:
                 self._await(peer, phase)
-        with self._fence:
-            pass
+        self._fence()
+
+    def _fence(self) -> None:
+        """Keeps the counter from overtaking the rows, on processors that may do so (x86 does not).
+
+        Two round trips of a lock are a full memory barrier: nothing passes the first release downwards, nor the second
+        acquisition upwards, nor these each other.
+        """
+        for _ in range(2):
+            with self._lock:
+                pass
 
     def _await(self, peer: int, phase: str) -> None:
         counters, place, target = self._counters, peer * 8, self._entered
@@ -117,9 +126,17 @@ class SharedMemoryGroup(Group):
                 checked = now
                 process = counters[place + 1]
                 if process and not _alive(process):
-                    raise RankLost(f"rank {peer} (process {process})", phase, "its process has ended")
+                    raise RankLost(
+                        f"rank {peer} (process {process} on host {socket.gethostname()})",
+                        phase,
+                        "its process has ended",
+                    )
                 if now - begun > self._timeout:
-                    raise RankLost(f"rank {peer}", phase, f"it did not arrive within {self._timeout:g} s")
+                    raise RankLost(
+                        f"rank {peer} on host {socket.gethostname()}",
+                        phase,
+                        f"it did not arrive within {self._timeout:g} s",
+                    )
 
     def close(self) -> None:
         """See `Group.close`."""

@@ -31,9 +31,8 @@ class Moments:
             rows: `[N, size]`.
             valid: `[N]` bool: which rows count.
         """
-        weight = valid.to(torch.float64)
-        deviations = (rows.to(torch.float64) - self.mean) * weight.unsqueeze(-1)
-        return torch.cat([weight.sum().view(1), deviations.sum(0), deviations.square().sum(0)])
+        deviations = torch.where(valid.unsqueeze(-1), rows.to(torch.float64) - self.mean, 0)
+        return torch.cat([valid.sum().view(1).to(torch.float64), deviations.sum(0), deviations.square().sum(0)])
 
     def merge(self, sums: Tensor) -> None:
         """Takes in the total of all shards' `sums`, which were made with the present mean."""

@@ -26,7 +26,9 @@ class PolicyConfig:
     """Shift and scale observations by their running mean and standard deviation, over all shards; clipped to ±10."""
 
     def __post_init__(self) -> None:
-        if not self.hidden or any(width < 1 for width in self.hidden):
-            raise ValueError(f"policy.hidden is {list(self.hidden)}: it must name at least one width, each at least 1")
+        if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):
+            raise ValueError(
+                f"policy.hidden is {list(self.hidden)}: it must name at least one width, each from 1 to 16,384"
+            )
         if not -10 <= self.log_std <= 5:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")

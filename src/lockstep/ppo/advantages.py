@@ -37,7 +37,7 @@ def advantages(
         `[T, B]`, 0 on reset rows.
     """
     alive = ~terminated
-    delta = rewards + gamma * values[1:] * alive - values[:-1]
+    delta = rewards + gamma * torch.where(alive, values[1:], 0) - values[:-1]
     decay = (gamma * gae_lambda) * (alive & ~truncated).to(delta.dtype)
     # NumPy in place: a loop of small tensor operations costs 20 times as much in PyTorch
     rows, weights = list(delta.numpy()), list(decay.numpy())

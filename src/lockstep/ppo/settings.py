@@ -19,8 +19,8 @@ class PPOConfig:
     value_learning_rate: float | str | None = None
     """Adam's step size for the critic: a schedule. None: that of the policy. Needs separate trunks."""
     learning_rate_kl: float | None = None
-    """KL-adaptive learning rate: the rate is divided by 1.5 when an update's KL is above twice this, and multiplied by 1.5
-    below half of it (the schedule is multiplied by the factor found so far). None: off. Usually 0.008 to 0.02."""
+    """KL-adaptive learning rate: the rate is divided by 1.5 when the KL of an update's last epoch is above twice this, and
+    multiplied by 1.5 below half of it (the schedule is multiplied by the factor found so far). None: off. Usually 0.008 to 0.02."""
     gamma: float = 0.99
     """Discount per step. Usually 0.9 to 0.999."""
     gae_lambda: float = 0.95
@@ -42,7 +42,8 @@ class PPOConfig:
     kl_coefficient: float = 1.0
     """Surrogate `kl`: the penalty's first weight β. It adapts quickly."""
     kl_stop: float | None = None
-    """The update stops training the policy as soon as a minibatch's KL exceeds this. None: never. Usually 0.01 to 0.05."""
+    """As soon as a minibatch's KL exceeds this, the update ends; a critic with epochs or a rate of its own goes on alone.
+    None: never. Usually 0.01 to 0.05."""
     value_clip: float | None = None
     """The critic's estimate may move by this much per update at no extra loss (as in OpenAI Baselines). None: off."""
     value_coefficient: float = 0.5

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import yaml
 
-__all__ = ["names", "read", "summary", "text"]
+__all__ = ["names", "read", "text"]
 
 
 def names() -> list[str]:
@@ -29,8 +29,3 @@ def read(name: str) -> dict[str, object]:
     tree = yaml.safe_load(text(name))
     assert isinstance(tree, dict)
     return tree
-
-
-def summary(name: str) -> str:
-    """What preset `name` is, in one line: the first comment of its file. Raises ValueError as `text` does."""
-    return text(name).partition("\n")[0].removeprefix("#").strip()

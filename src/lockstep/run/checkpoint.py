@@ -49,6 +49,7 @@ def write_checkpoint(
         files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
         summary = {"version": _VERSION, "iteration": iteration, **counters, "files": files}
         _write(aside / "state.json", f"{json.dumps(summary, indent=2)}\n".encode())
+        _sync(aside)
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
         _sync(final.parent)
@@ -57,17 +58,24 @@ def write_checkpoint(
 
 def forget_after(folder: RunFolder, iteration: int) -> None:
     """Removes the checkpoints of later iterations, which a run that goes back to `iteration` will make again."""
-    for later in folder.checkpoints():
+    for later in reversed(folder.checkpoints()):
         if later > iteration:
-            shutil.rmtree(folder.checkpoint(later), ignore_errors=True)
+            _remove(folder.checkpoint(later))
 
 
 def prune(folder: RunFolder, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints, and what a kill left half-written."""
     for iteration in folder.checkpoints()[:-keep]:
-        shutil.rmtree(folder.checkpoint(iteration), ignore_errors=True)
+        _remove(folder.checkpoint(iteration))
     for aside in (folder.path / "checkpoints").glob(".*.partial"):
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(checkpoint: Path) -> None:
+    aside = checkpoint.with_name(f".{checkpoint.name}.partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    checkpoint.rename(aside)  # so that a kill leaves no half of it under its name
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 class Checkpoint:

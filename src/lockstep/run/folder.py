@@ -1,5 +1,6 @@
 """The folder of one run: what is in it and how it is read and written."""
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -26,13 +27,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
-        """A new folder. Raises ValueError if there is something at `path`, also if two processes try at once."""
+        """A new folder. Raises FileExistsError if there is something at `path`, also if two processes try at once."""
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            raise ValueError(
-                f"run.name: {path} exists; choose another --name, or go on with `lockstep resume {path}`"
-            ) from None
+            raise
         except OSError as error:
             raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
         folder = cls(path)
@@ -70,6 +69,20 @@ class RunFolder:
         """Forgets what came after `iteration`, which will be done again."""
         kept = [row for row in self.metrics() if int(str(row["iteration"])) <= iteration]
         write_aside(self.path / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in kept).encode())
+
+    def lock(self) -> None:
+        """Keeps other processes from writing to this run until this one ends, however it ends.
+
+        Raises ValueError if one is doing so now.
+        """
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ValueError(f"{self.path} is in use: another process is training it") from None
+        except OSError:  # a file system that knows no locks
+            os.close(descriptor)
 
     def checkpoint(self, iteration: int) -> Path:
         """Where the checkpoint of `iteration` is or would be."""

@@ -36,7 +36,7 @@ class JsonLines:
 class TensorBoard:
     """Scalars over environment steps, grouped as rollout/, train/ and time/."""
 
-    def __init__(self, folder: Path, purge_step: int | None) -> None:
+    def __init__(self, folder: Path, purge_step: int) -> None:
         """`purge_step` hides what a killed process wrote at or after that step."""
         from torch.utils.tensorboard import SummaryWriter
 

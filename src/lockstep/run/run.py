@@ -1,10 +1,8 @@
 """A run as the loop sees it: which iteration comes next, what is recorded, when it is saved and when it stops."""
 
-import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from types import FrameType
 
 import torch
 
@@ -18,6 +16,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.loggers import JsonLines, Logger, TensorBoard
 from lockstep.run.progress import Display, Nothing, display
 from lockstep.run.settings import RunConfig
+from lockstep.run.stop import asked_to_stop, listen
 from lockstep.update import Update
 
 __all__ = ["ReplicasDiffer", "Run"]
@@ -48,7 +47,7 @@ class Run:
         self._loggers: list[Logger] = []
         self._display: Display = Nothing()
         self._stop = 0
-        self._asked_to_stop = 0
+        self.saved = 0
 
     @property
     def progress(self) -> float:
@@ -77,19 +76,14 @@ class Run:
         return self._stop != 0 and self.done < self.last
 
     def start(self) -> None:
-        """Opens loggers and display, and takes signals: the first asks for a clean stop, a second one kills."""
+        """Opens loggers and display, and listens to signals."""
         if self._group.rank == 0:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
             if "tensorboard" in self._config.loggers:
-                self._loggers.append(TensorBoard(self.folder.path / "tb", self.env_steps + 1 if self.done else None))
+                self._loggers.append(TensorBoard(self.folder.path / "tb", self.env_steps + 1))
             self._display = display(self._config.progress, self.done, self.last)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, self._ask_to_stop)
+        listen()
         self._mark = perf_counter()
-
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        self._asked_to_stop = number
-        signal.signal(number, signal.SIG_DFL)
 
     def iterations(self) -> Iterator[int]:
         """The iterations that are still to do, until the last one or until the ranks agree to stop."""
@@ -119,7 +113,7 @@ class Run:
     ) -> None:
         """Brings the ranks' episodes together, checks that the ranks agree, and writes the iteration's metrics."""
         digest = agent.digest()
-        own = [int(digest[: _DIGEST_BITS // 4], 16), self._asked_to_stop]
+        own = [int(digest[: _DIGEST_BITS // 4], 16), asked_to_stop()]
         rows = [
             torch.cat(
                 [torch.tensor(own, dtype=torch.float64), episode_row(rollout, shard.index * rollout.rewards.shape[1])]
@@ -184,6 +178,7 @@ class Run:
         states = {shard.index: shard.state() for shard in shards}
         rest = {"agent": update.agent.state(), "optimizer": update.state()}
         write_checkpoint(self.folder, self.done, self._group, states, rest, counters)
+        self.saved = self.done
         if self._group.rank == 0:
             prune(self.folder, self._config.keep)
 
@@ -191,14 +186,15 @@ class Run:
         """Goes back to a checkpoint. Raises ValueError if it does not fit the experiment."""
         try:
             state = checkpoint.state
-            self.done, self.env_steps = int(state["iteration"]), int(state["env_steps"])
+            self.done = self.saved = int(state["iteration"])
+            self.env_steps = int(state["env_steps"])
             self.seconds, self.solved_at = float(state["seconds"]), state["solved_at"]
             self._episodes = EpisodeWindow(state["last_returns"])
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
             for shard in shards:
                 shard.restore(checkpoint.shard(shard.index), self.done)
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 
     def close(self) -> None:

@@ -19,6 +19,9 @@ __all__ = ["launch"]
 
 _GRACE = 5.0
 """Seconds that the other ranks have to end by themselves after one has failed."""
+_PATIENCE = 60.0
+"""The same, after one has ended well."""
+_STALLED = 4
 
 
 def launch(command: Sequence[str], ranks: int, backend: str) -> int:
@@ -33,7 +36,7 @@ def launch(command: Sequence[str], ranks: int, backend: str) -> int:
         places = [{"LOCKSTEP_RANK": str(rank), "LOCKSTEP_SIZE": str(ranks), **meeting} for rank in range(ranks)]
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "lockstep", *command],
+                [sys.executable, *_path_options(), "-m", "lockstep", *command],
                 env={**os.environ, **place, "LOCKSTEP_PARENT": str(os.getpid())},
                 pass_fds=() if memory is None else (memory,),
                 start_new_session=True,  # a terminal's Ctrl-C reaches only us, and we pass it on once
@@ -43,6 +46,13 @@ def launch(command: Sequence[str], ranks: int, backend: str) -> int:
         if memory is not None:
             os.close(memory)
         return _supervise(processes)
+
+
+def _path_options() -> list[str]:
+    """`-m` puts the working folder before all packages. Ranks look there only if this process does."""
+    here = os.path.realpath(os.getcwd())  # noqa: PTH109
+    looks = any(not path or os.path.realpath(path) == here for path in sys.path)
+    return [] if looks else ["-P"]
 
 
 def _memory(ranks: int, backend: str) -> int | None:
@@ -85,17 +95,21 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    failed, since = 0, 0.0
+    """Waits for all. Once one has ended, the others have some seconds to follow: what keeps them longer is a fault."""
+    code, deadline = 0, float("inf")
     while True:
         codes = [process.poll() for process in processes]
-        if not failed and any(codes):
-            rank, failed = next((rank, code) for rank, code in enumerate(codes) if code)
-            since = time.monotonic()
-            if failed < 0:
-                print(
-                    f"lockstep: rank {rank} was killed by {signal.Signals(-failed).name}", file=sys.stderr, flush=True
-                )
-                failed = 1
-        if None not in codes or (failed and time.monotonic() - since > _GRACE):
-            return failed
+        ended = [found for found in codes if found is not None]
+        if not code and any(ended):
+            rank, code = next((rank, found) for rank, found in enumerate(codes) if found)
+            deadline = time.monotonic() + _GRACE
+            if code < 0:
+                print(f"lockstep: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
+                code = 1
+        elif ended and deadline == float("inf"):
+            deadline = time.monotonic() + _PATIENCE
+        if len(ended) == len(codes):
+            return code
+        if time.monotonic() > deadline:
+            return code or _STALLED
         time.sleep(0.02)

@@ -23,5 +23,5 @@ class RuntimeConfig:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise ValueError(f"runtime.threads is {self.threads}: it must be at least 1")
-        if not self.timeout > 0:
-            raise ValueError(f"runtime.timeout is {self.timeout}: it must be above 0 seconds")
+        if not 0 < self.timeout <= 1e6:
+            raise ValueError(f"runtime.timeout is {self.timeout}: it must be above 0 and at most 1e6 seconds")

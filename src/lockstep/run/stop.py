@@ -1,0 +1,41 @@
+"""Being asked to stop, by Ctrl-C, a scheduler's SIGTERM or SIGUSR1.
+
+Signals belong to the process, so this is the process's one piece of state. It imports nothing heavy: a process listens before
+it imports PyTorch, so that a signal in its first seconds counts too.
+"""
+
+import os
+import signal
+import time
+from types import FrameType
+
+__all__ = ["asked_to_stop", "listen"]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_ECHO = 1.0
+"""Seconds in which a signal that comes again is the same request: schedulers signal every process of a job, and a launcher
+passes its own on as well."""
+
+_asked = 0
+_asked_at = 0.0
+
+
+def listen() -> None:
+    """From now on the first signal asks for a clean stop, and one that comes a second later kills."""
+    for number in SIGNALS:
+        signal.signal(number, _hear)
+
+
+def asked_to_stop() -> int:
+    """The number of the signal that asked, 0 if none did."""
+    return _asked
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    global _asked, _asked_at
+    now = time.monotonic()
+    if not _asked:
+        _asked, _asked_at = number, now
+    elif now - _asked_at > _ECHO:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,3 +101,21 @@ def run_cli(tmp_path: Path, environ: dict[str, str]) -> Callable[..., Finished]:
         return Finished(process.returncode, stdout, stderr)
 
     return run
+
+
+@pytest.fixture
+def begin(tmp_path: Path, environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`begin(*args)` starts `lockstep …` without waiting for it; all that is left of it is killed after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*args: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "lockstep", *map(str, args)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, cwd=tmp_path, env=environ, start_new_session=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

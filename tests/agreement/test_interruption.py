@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agreement.conftest import digests, ranks_of, wait_for
+from tests.processes import digests, ranks_of, wait_for
 
 pytestmark = pytest.mark.serial
 

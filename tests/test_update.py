@@ -262,6 +262,12 @@ def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
     assert not torch.equal(watch.weights[-1][value], watch.weights[0][value])
 
 
+def test_after_a_kl_stop_nothing_is_left_to_do_once_the_critic_is_done() -> None:
+    watch = watch_of(learning_rate=0.02, policy_epochs=4, value_epochs=2, minibatches=2, kl_stop=1e-9)
+    assert watch()["update_steps"] == 2 * 2
+    assert watch.update.adam.steps == {"policy": 1, "value": 2 * 2}
+
+
 @pytest.mark.parametrize(("policy_epochs", "value_epochs"), [(1, 3), (3, 1)])
 def test_a_finished_part_is_left_alone(policy_epochs: int, value_epochs: int) -> None:
     minibatches = 2

@@ -18,6 +18,7 @@ from lockstep.ppo.advantages import advantages
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
+from lockstep.ppo.statistics import KL, STATISTICS, Tally
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 from lockstep.state import check_state
@@ -25,7 +26,6 @@ from lockstep.state import check_state
 __all__ = ["NonFinite", "Update"]
 
 _REWARD_LIMIT = 10.0
-_STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
 
 
 class NonFinite(ArithmeticError):
@@ -77,7 +77,7 @@ class Update:
         self._clip = Schedule.parse(config.clip)
         self._entropy = Schedule.parse(config.entropy)
         size = len(agent.flat.buffer)
-        self._parts = torch.zeros(len(shards), size + len(_STATISTICS), dtype=agent.dtype)
+        self._parts = torch.zeros(len(shards), size + len(STATISTICS), dtype=agent.dtype)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
         """All epochs over one iteration's rollouts, those of this rank's shards, ascending.
@@ -154,47 +154,32 @@ class Update:
         return Samples(rows, order), torch.cat([fit, minibatches.flatten()])
 
     def _train(self, samples: Sequence[Samples], table: Tensor, rates: Rates) -> dict[str, float]:
-        config, group = self._config, self._group
-        size = len(self.agent.flat.buffer)
-        sums, norms, steps, stopped = [0.0] * len(_STATISTICS), 0.0, 0, False
-        policy_steps = value_steps = 0
-        kls: list[float] = []
-        for epoch, statistics, minibatches in self._minibatches(samples, table):
+        config, size = self._config, len(self.agent.flat.buffer)
+        tally, stopped = Tally(config.minibatches), False
+        for epoch, (count, mean, deviation), minibatches in self._minibatches(samples, table):
             policy, value = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
-            if not (policy or (value and (config.separate or not stopped))):
+            if not (policy or value):
                 break
-            count, mean, deviation = statistics
             for part, minibatch in zip(self._parts, minibatches, strict=True):
                 self._gradient(part, minibatch, mean, deviation, rates, policy, value)
-            total = group.reduce(self._parts, "gradients").div_(count)
+            total = self._group.reduce(self._parts, "gradients").div_(count)
             gradient, found = total[:size], total[size:].tolist()
             norm = torch.linalg.vector_norm(gradient).item()
             if not math.isfinite(norm) or not all(map(math.isfinite, found)):
                 raise NonFinite(
                     f"the gradient's norm is {norm} in epoch {epoch + 1}: lower ppo.learning_rate or look at the rewards"
                 )
-            steps, norms = steps + 1, norms + norm
-            policy_steps, value_steps = policy_steps + policy, value_steps + value
-            sums = [before + now for before, now in zip(sums, found, strict=True)]
-            if policy:
-                kls = [*(kls if len(kls) < config.minibatches else []), found[3]]
-            if policy and config.kl_stop is not None and found[3] > config.kl_stop:
+            tally.add(found, norm, policy, value)
+            if policy and config.kl_stop is not None and found[KL] > config.kl_stop:
                 stopped, policy = True, False
-                if not (value and config.separate):
-                    break
+            if stopped and not (value and config.separate):
+                break
             if config.max_grad_norm is not None:
                 gradient.mul_(min(1.0, config.max_grad_norm / (norm + 1e-6)))
             self.adam.step(gradient, self._active(rates, policy, value))
-        counts = (policy_steps, value_steps, policy_steps, policy_steps, policy_steps)
-        means = [summed / max(count, 1) for summed, count in zip(sums, counts, strict=True)]
-        metrics = dict(zip(_STATISTICS, means, strict=True))
-        metrics["last_kl"] = sum(kls) / len(kls)
-        metrics["loss"] = means[0] + config.value_coefficient * means[1] - rates.entropy * means[2]
-        return metrics | {
-            "grad_norm": norms / max(steps, 1),
-            "update_steps": float(steps),
-            "kl_stopped": float(stopped),
-        }
+        metrics = tally.metrics()
+        loss = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"]
+        return metrics | {"loss": loss - rates.entropy * metrics["entropy"], "kl_stopped": float(stopped)}
 
     def _minibatches(
         self, samples: Sequence[Samples], table: Tensor
@@ -219,7 +204,7 @@ class Update:
         if agent.spaces.discrete_actions is not None:
             actions = actions.squeeze(-1).to(torch.int64)
         zero = rows.new_zeros(())
-        loss, found = zero, [zero] * len(_STATISTICS)
+        loss, found = zero, [zero] * len(STATISTICS)
         if policy and value:
             parameters, values = agent.policy(observations)
         else:

@@ -1,6 +1,7 @@
 """Groups of real processes. What each of them does is in member.py."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -67,7 +68,7 @@ def test_a_killed_rank_is_named_to_all_the_others(started: Ranks, monkeypatch: p
     for rank in others:  # the killed one is not waited for: as a zombie it must count as ended too
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors
-        line = f"rank 2 (process {killed.pid}) on host {socket.gethostname()} is lost in phase 'gradients': its process has ended\n"
+        line = f"rank 2 (process {killed.pid} on host {socket.gethostname()}) is lost in phase 'gradients': its process has ended\n"
         assert printed == line
     assert killed.wait() == -signal.SIGKILL
 
@@ -80,5 +81,7 @@ def test_the_network_gives_the_same_bits_and_finds_that_it_is_one_host(started: 
     for rank in others:
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors
-        assert printed.startswith(f"a rank on host {socket.gethostname()} is lost in phase 'gradients': ")
+        assert re.match(
+            rf"a peer of rank [01] \(on host {socket.gethostname()}\) is lost in phase 'gradients': .", printed
+        )
         assert printed.count("\n") == 1

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.serial
 
 ITERATIONS = 24
 CASES = {
-    "cartpole": ("--env", "CartPole-v1"),
+    "cartpole": ("--env", "CartPole-v1", "--env.engine", "gymnasium-vector"),
     "gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
     "envpool": ("--env", "CartPole-v1", "--env.engine", "envpool"),
     "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards"),

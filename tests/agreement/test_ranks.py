@@ -21,7 +21,7 @@ SHORT = (
 )
 BOTH_MOMENTS = ("--policy.normalize-observations", "--ppo.normalize-rewards")
 CASES = {
-    "cartpole": ("--env", "CartPole-v1"),
+    "cartpole": ("--env", "CartPole-v1", "--env.engine", "gymnasium-vector"),
     "cartpole-gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
     "cartpole-envpool": ("--env", "CartPole-v1", "--env.engine", "envpool", "--env.count", 16),
     "cartpole-async": ("--env", "CartPole-v1", "--env.engine", "gymnasium-async"),

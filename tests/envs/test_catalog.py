@@ -176,8 +176,8 @@ def test_auto_depends_on_the_number_the_options_and_what_is_installed(environ: d
     assert [choose_engine("CartPole-v1", count) for count in (1, 7, 8, 64)] == ["gymnasium"] * 2 + [
         "gymnasium-vector"
     ] * 2
-    assert [choose_engine("Reacher-v5", count) for count in (3, 4)] == ["gymnasium", "envpool"]
-    assert choose_engine("Reacher-v5", 4, {"reward_control_weight": 0.2}) == "gymnasium"
+    assert [choose_engine("Reacher-v5", count) for count in (7, 8)] == ["gymnasium", "envpool"]
+    assert choose_engine("Reacher-v5", 8, {"reward_control_weight": 0.2}) == "gymnasium"
     assert choose_engine("pendulum-dense", 64) == choose_engine("Mine-v0", 64) == "gymnasium"
     assert in_process_without("envpool", "choose_engine('Reacher-v5', 64)", environ) == "gymnasium"
 

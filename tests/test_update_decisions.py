@@ -1,0 +1,97 @@
+"""What an update decides on its way: stops, finished parts, schedules, adaptive factors."""
+
+import pytest
+import torch
+from tests.watched import watch_of
+
+FAST = {"learning_rate": 0.02, "epochs": 4, "minibatches": 3}
+
+
+@pytest.mark.parametrize("stop_after", [1, 5, 8])
+def test_the_kl_stop_stops_at_the_step_whose_kl_is_too_large(stop_after: int) -> None:
+    free = watch_of(**FAST)
+    assert free()["kl_stopped"] == 0
+    seen = free.divergences()
+    limit = (max(seen[:stop_after]) + seen[stop_after]) / 2
+    assert max(seen[:stop_after]) < limit < seen[stop_after], "these numbers do not test a stop here"
+    stopped = watch_of(kl_stop=limit, **FAST)
+    metrics = stopped()
+    assert metrics["kl_stopped"] == 1
+    assert len(stopped.weights) == stop_after
+    assert torch.equal(stopped.agent.flat.buffer, free.weights[stop_after - 1])
+
+
+def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
+    watch = watch_of(learning_rate=0.02, policy_epochs=3, value_epochs=4, minibatches=2, kl_stop=1e-9)
+    watch()
+    policy, value = (watch.agent.flat.slices[name] for name in ("policy", "value"))
+    assert len(watch.group.totals) == 1 + 4 * 2  # every step is still one reduction
+    assert watch.update.adam.steps == {"policy": 1, "value": 4 * 2}
+    assert all(torch.equal(weights[policy], watch.weights[0][policy]) for weights in watch.weights)
+    assert not torch.equal(watch.weights[-1][value], watch.weights[0][value])
+
+
+def test_after_a_kl_stop_nothing_is_left_to_do_once_the_critic_is_done() -> None:
+    watch = watch_of(learning_rate=0.02, policy_epochs=4, value_epochs=2, minibatches=2, kl_stop=1e-9)
+    assert watch()["update_steps"] == 2 * 2
+    assert watch.update.adam.steps == {"policy": 1, "value": 2 * 2}
+
+
+@pytest.mark.parametrize(("policy_epochs", "value_epochs"), [(1, 3), (3, 1)])
+def test_a_finished_part_is_left_alone(policy_epochs: int, value_epochs: int) -> None:
+    minibatches = 2
+    watch = watch_of(policy_epochs=policy_epochs, value_epochs=value_epochs, minibatches=minibatches)
+    watch()
+    assert len(watch.weights) == 3 * minibatches
+    assert watch.update.adam.steps == {"policy": policy_epochs * minibatches, "value": value_epochs * minibatches}
+    for (_, part), epochs in zip(watch.agent.flat.slices.items(), (policy_epochs, value_epochs), strict=True):
+        for step in range(1, 3 * minibatches):
+            same = torch.equal(watch.weights[step][part], watch.weights[step - 1][part])
+            assert same is (step >= epochs * minibatches)
+            assert (not watch.gradients[step][part].any()) is (step >= epochs * minibatches)
+
+
+@pytest.mark.parametrize("rate", [5e-3, 0.0])
+def test_the_critic_has_its_own_learning_rate(rate: float) -> None:
+    watch = watch_of(learning_rate="linear(1e-3, 0)", value_learning_rate=rate)
+    watch(progress=0.75)
+    assert watch.rates[0] == pytest.approx({"policy": 2.5e-4, "value": rate})
+
+
+def test_schedules_follow_progress() -> None:
+    watch = watch_of(learning_rate="linear(1e-3, 0)", clip="linear(0.2, 0.1)", entropy="linear(0.01, 0)")
+    found = [watch(progress=progress) for progress in (0.0, 0.5)]
+    for metrics, expected in zip(found, ((1e-3, 0.2, 0.01), (5e-4, 0.15, 0.005)), strict=True):
+        assert [metrics[name] for name in ("learning_rate", "clip", "entropy_coefficient")] == pytest.approx(expected)
+    assert watch.rates[-1] == {"all": pytest.approx(5e-4)}
+
+
+@pytest.mark.parametrize(("target", "factor"), [(1e-6, 2.0), (1e3, 0.5), (None, 1.0)])
+def test_the_penalty_adapts(target: float | None, factor: float) -> None:
+    settings = {"surrogate": "kl", "kl_coefficient": 3.0, **FAST}
+    # None: just what this update's KL is, so between the two limits
+    watch = watch_of(kl_target=target or watch_of(**settings)()["last_kl"], **settings)
+    watch()
+    assert watch.update.kl_coefficient == 3.0 * factor
+
+
+def test_the_penalty_holds_the_policy_back() -> None:
+    weak, strong = (watch_of(surrogate="kl", kl_coefficient=beta, **FAST) for beta in (1e-6, 100.0))
+    assert strong()["approx_kl"] < 0.5 * weak()["approx_kl"]
+
+
+@pytest.mark.parametrize(("target", "factor"), [(1e-6, 1 / 1.5), (1e3, 1.5), (None, 1.0)])
+def test_the_learning_rate_adapts(target: float | None, factor: float) -> None:
+    watch = watch_of(learning_rate_kl=target or watch_of(**FAST)()["approx_kl"], **FAST)
+    first, second = watch(), watch()
+    assert first["learning_rate"] == FAST["learning_rate"]
+    assert second["learning_rate"] == pytest.approx(FAST["learning_rate"] * factor)
+    assert watch.rates[-1] == {"all": second["learning_rate"]}
+
+
+def test_the_adaptive_factor_has_bounds() -> None:
+    for target, bound in ((1e-12, 1e-3), (1e12, 1e2)):
+        update = watch_of(learning_rate_kl=target).update
+        for _ in range(60):
+            update._adapt(1.0)
+        assert update.rate_factor == bound

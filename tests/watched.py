@@ -1,0 +1,116 @@
+"""An update that can be looked into: small rollouts, and everything that was reduced and stepped."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep.agent import Agent
+from lockstep.envs.spaces import Spaces
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.randomness import stream
+from lockstep.rollout import Rollout
+from lockstep.update import Update
+
+SHARDS, STEPS, COUNT, SIZE = 2, 12, 2, 3
+ROWS = STEPS * COUNT
+NOTHING = np.zeros(0, dtype=np.float32)
+DISCRETE = Spaces(SIZE, 4, 0, NOTHING, NOTHING)
+CONTINUOUS = Spaces(SIZE, None, 2, np.float32([-1, -1]), np.float32([1, 1]))
+SEED, ITERATION = 1, 3
+
+
+class Watched(Solo):
+    """Remembers what was reduced."""
+
+    def __init__(self) -> None:
+        self.totals: list[tuple[str, Tensor]] = []
+
+    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+        total = super().reduce(parts, phase)
+        self.totals.append((phase, total.clone()))
+        return total
+
+
+class Watch:
+    """An update whose every step of Adam is noted: gradient, rates, and the weights after it."""
+
+    def __init__(self, agent: Agent, config: PPOConfig) -> None:
+        self.agent, self.group = agent, Watched()
+        self.update = Update(agent, config, self.group, range(SHARDS), SEED)
+        self.gradients: list[Tensor] = []
+        self.rates: list[Mapping[str, float]] = []
+        self.weights: list[Tensor] = []
+        self._step = self.update.adam.step
+        self.update.adam.step = self._note
+
+    def _note(self, gradient: Tensor, rates: Mapping[str, float]) -> None:
+        self.gradients.append(gradient.clone())
+        self.rates.append(dict(rates))
+        self._step(gradient, rates)
+        self.weights.append(self.agent.flat.buffer.clone())
+
+    def __call__(
+        self, rollouts: list[Rollout] | None = None, iteration: int = ITERATION, progress: float = 0.0
+    ) -> dict[str, float]:
+        """Trains on `rollouts`; None: on what the agent would collect now."""
+        return self.update(rollouts_of(self.agent) if rollouts is None else rollouts, iteration, progress)
+
+    def divergences(self) -> list[float]:
+        """KL of every minibatch, from the totals that travelled: weights, then policy_loss, value_loss, entropy, KL, …."""
+        (table,) = [total[4:].view(-1, 3) for phase, total in self.group.totals if phase == "advantages"]
+        found = [total for phase, total in self.group.totals if phase == "gradients"]
+        return [(total[-2] / count).item() for total, (count, _, _) in zip(found, table, strict=False)]
+
+
+def agent_of(spaces: Spaces = DISCRETE, shared: bool = False, normalize: bool = False, seed: int = 1) -> Agent:
+    config = PolicyConfig(hidden=(8,), shared=shared, normalize_observations=normalize)
+    return Agent(spaces, config, normalize, seed, torch.float64)
+
+
+def watch_of(**settings: object) -> Watch:
+    return Watch(agent_of(), PPOConfig(**settings))
+
+
+def drawn(name: str, *shape: int) -> Tensor:
+    return torch.from_numpy(stream(SEED, name).standard_normal(shape))
+
+
+def rollouts_of(agent: Agent) -> list[Rollout]:
+    """What shards might have collected with this agent: random observations and rewards, both kinds of ends, reset rows."""
+    rollouts = []
+    moments = 0 if agent.return_moments is None else 1 + 2 * SIZE + 3
+    for shard in range(SHARDS):
+        action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
+        rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, moments, torch.float64)
+        rollout.observations[:] = drawn(f"observations {shard}", STEPS + 1, COUNT, SIZE)
+        rollout.rewards[:] = drawn(f"rewards {shard}", STEPS, COUNT)
+        rollout.terminated[3, 0] = rollout.truncated[6, 1] = rollout.terminated[STEPS - 1, 1] = True
+        if shard == 1:
+            rollout.truncated[8, 0] = True
+        ended = rollout.terminated | rollout.truncated
+        rollout.valid[1:] = ~ended[:-1]
+        rollout.valid[0, shard] = False  # its episode ended in the rollout before
+        rollout.rewards[~rollout.valid] = 0
+        noise = agent.distribution.noise(stream(SEED, "noise", shard), STEPS, COUNT)
+        for action, observations, now in zip(
+            rollout.actions, rollout.observations, torch.from_numpy(noise), strict=False
+        ):
+            action.copy_(agent.act(observations, now))
+        values, log_probs = agent.judge(rollout.observations, rollout.actions)
+        rollout.values.copy_(values)
+        rollout.log_probs.copy_(log_probs)
+        if agent.return_moments is not None and agent.observation_moments is not None:
+            valid = rollout.valid.flatten()
+            seen = agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), valid)
+            rollout.moments.copy_(torch.cat([seen, agent.return_moments.sums(rollout.rewards.view(-1, 1), valid)]))
+        rollouts.append(rollout)
+    return rollouts
+
+
+def move(agent: Agent, distance: float = 0.1) -> None:
+    """Away from the weights that collected, so that ratios are not 1 and some of them are clipped."""
+    agent.flat.buffer += distance * drawn("move", len(agent.flat.buffer))

@@ -1,6 +1,8 @@
 """`lockstep train` and `lockstep resume`: what they leave, and what they refuse in one line before anything starts."""
 
+import fcntl
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -196,6 +198,20 @@ def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
     finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)
     assert finished.rc == 0, finished
     assert finished.stdout.splitlines()[0].startswith("iteration 5/8")
+
+
+def test_a_run_in_use_is_left_alone(run_cli, tmp_path: Path) -> None:
+    assert run_cli("train", "cartpole", *SHORT, "--name", "first", "--run.progress", "off").rc == 0
+    run = tmp_path / "runs" / "first"
+    before = (run / "config.json").read_text()
+    descriptor = os.open(run, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # as the process that trains it does
+    try:
+        refused(run_cli("resume", "first", "--total-steps", 2048), "runs/first is in use")
+    finally:
+        os.close(descriptor)
+    assert (run / "config.json").read_text() == before
+    assert run_cli("resume", "first", "--total-steps", 2048).rc == 0
 
 
 def test_under_a_launcher_ranks_is_refused_and_errors_reach_every_rank(run_cli) -> None:

@@ -15,9 +15,8 @@ def main(argv: Sequence[str]) -> int:
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
     listen()
-    from lockstep.cli.work import (
-        train_at,
-    )  # takes seconds to import, in which the parent may be killed or a signal come
+    # only now, because this takes seconds, in which the parent may be killed or a signal come
+    from lockstep.cli.work import train_at
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.ranks import Place
 

@@ -40,6 +40,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if resume_from:
         check_checkpoint(folder, extended, resume_from)
+    folder.lock()  # before anything is changed: a run that is in use stays as it is
     if extended != config:
         save_config(folder, extended)
     return start(folder, own.ranks or 1, resume_from)

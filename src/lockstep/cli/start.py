@@ -24,8 +24,7 @@ def under_launcher() -> bool:
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
-    """Carries the run on `ranks` processes of this host. One rank is this process itself."""
-    folder.lock()
+    """Carries the run, which the caller has locked, on `ranks` processes of this host. One rank is this process itself."""
     if ranks == 1:
         listen()
         from lockstep.cli.work import train_alone

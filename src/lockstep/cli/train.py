@@ -37,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
     ranks = own.ranks or 1
     folder = create_run(resolve(config, ranks), own.preset, ranks)
+    folder.lock()
     return start(folder, ranks, resume_from=0)
 
 

@@ -27,6 +27,7 @@ class Watched(Solo):
     """Remembers what was reduced."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.totals: list[tuple[str, Tensor]] = []
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:

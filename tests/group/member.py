@@ -1,4 +1,4 @@
-"""One rank, started by test_processes.py: `member.py SCENARIO RANK SIZE MEETING [MEMORY]`.
+"""One rank, started by test_processes.py: `member.py KIND SCENARIO RANK SIZE MEETING [MEMORY]`.
 
 Ends with code 0 when everything was as expected; what is lost is printed.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from lockstep.group import memory, shared
+from lockstep.group import shared
+from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.network import NetworkGroup, share_host
 from lockstep.group.shared import SharedMemoryGroup
@@ -23,6 +24,7 @@ OWN = 2
 SMALL = 1 << 16
 """Bytes of an arena here, so that payloads of ordinary size need several pieces."""
 TIMEOUT = 30.0
+SPECS: list[Spec] = [((5, 7), torch.float32), ((70_000,), torch.uint8), ((3,), torch.bool), ((), torch.int64)]
 
 
 def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -39,13 +41,63 @@ def check_verbs(group: Group) -> None:
             assert same(group.reduce(rows[mine], "sum"), Solo().reduce(rows, "sum")), (dtype, columns)
             assert same(group.gather(rows[mine], "rows"), rows), (dtype, columns)
     for dtype in (torch.uint8, torch.int64, torch.bool):
-        for shape in ((3, 5), (30_000,), ()):
+        for shape in ((3, 5), (30_000,), (), (0,)):
             numbers = stream(2, "test").integers(0, 256, (group.size * OWN, *shape))
             rows = torch.from_numpy(numbers).to(dtype)
             assert same(group.gather(rows[mine], "rows"), rows), (dtype, shape)
     strided = torch.arange(group.size * OWN * 6.0).view(group.size * OWN, 6)[:, ::2]
     assert same(group.gather(strided[mine], "rows"), strided)
     group.barrier("barrier")
+
+
+def check_parts(group: Group) -> None:
+    """Parts with shares of their own, that overlap."""
+    world = range(group.size)
+    for members in (world, world[:-1], world[1:], (0, group.size - 1)):
+        counts = [1 + member * 2 % 3 for member in members]
+        part = group.split(tuple(members), counts)
+        if group.rank not in members:
+            assert part.size == 1
+            continue
+        assert (part.size, part.rank, part.counts) == (len(members), members.index(group.rank), tuple(counts))
+        start = sum(counts[: part.rank])
+        for columns in (1, 1000, 5000):
+            drawn = stream(5, "test", columns).standard_normal((sum(counts), columns)) * 1e3
+            rows = torch.from_numpy(drawn).to(torch.float32)
+            mine = rows[start : start + counts[part.rank]]
+            assert same(part.reduce(mine, "sum"), ordered_sum(rows))
+            assert same(part.gather(mine > 0, "rows"), rows > 0)
+        part.barrier("barrier")
+
+
+def check_channels(group: Group, rounds: int = 20) -> None:
+    """Messages from everybody to everybody, while ranks dawdle at random."""
+    channels = {
+        (source, target): group.channel(source, target, SPECS, 2, "rollouts")
+        for source in range(group.size)
+        for target in range(group.size)
+    }
+    for (source, target), channel in channels.items():
+        assert (channel is not None) == (group.rank in (source, target))
+    sent = {ends[1]: channel for ends, channel in channels.items() if channel and ends[0] == group.rank}
+    received = {ends[0]: channel for ends, channel in channels.items() if channel and ends[1] == group.rank}
+    slots = {target: [channel.slot(number) for number in (0, 1)] for target, channel in sent.items()}
+    pauses = stream(6, "test", group.rank).random(rounds) < 0.2
+    for number, pause in enumerate(pauses, start=51):
+        if pause:
+            time.sleep(5e-3)
+        for target, channel in sent.items():
+            tensors = channel.slot(number)
+            assert tensors is slots[target][number % 2]
+            for tensor in tensors:
+                tensor.fill_((number * 100 + group.rank * 10 + target) % 251)
+            channel.send(number)
+        for source, channel in received.items():
+            channel.receive(number)
+            for (shape, dtype), tensor in zip(SPECS, channel.slot(number), strict=True):
+                expected = torch.full(shape, (number * 100 + source * 10 + group.rank) % 251).to(dtype)
+                assert same(tensor, expected), (source, number)
+        group.barrier("next")
 
 
 def check_many(group: Group, rounds: int) -> None:
@@ -65,14 +117,6 @@ def check_many(group: Group, rounds: int) -> None:
             time.sleep(1e-3)
 
 
-def lose_last(group: Group) -> None:
-    """The last rank is killed between two reductions; the others must be told, not left waiting."""
-    for k in range(1000):
-        if k == 50 and group.rank == group.size - 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        group.reduce(torch.ones(OWN, 100), "gradients")
-
-
 def check_memory(group: Group) -> None:
     """What is shared has no name in any folder, so nothing can be left behind."""
     maps = Path("/proc/self/maps").read_text()
@@ -81,32 +125,64 @@ def check_memory(group: Group) -> None:
     assert "/dev/shm" not in maps
 
 
-def main(scenario: str, rank: int, size: int, meeting: str, descriptor: int) -> None:
+def lose_last(group: Group, verb: str) -> None:
+    """The last rank is killed in the middle of its work; the others must be told, not left waiting."""
+    last = group.size - 1
+    part = group.split(range(1, group.size), [OWN] * last)
+    channels = [group.channel(last, target, SPECS, 2, "killed") for target in range(last)]
+    for k in range(1000):
+        if k == 50 and group.rank == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if verb == "reduce":
+            group.reduce(torch.ones(OWN, 100), "killed")
+        elif verb == "gather":
+            group.gather(torch.ones(OWN, 30_000), "killed")
+        elif verb == "barrier":
+            group.barrier("killed")
+        elif verb == "part":  # rank 0 is no member, and finds out when it meets the others
+            if group.rank:
+                part.reduce(torch.ones(OWN, 100), "killed")
+            elif k == 50:
+                group.barrier("killed")
+        else:
+            for channel in filter(None, channels):
+                if group.rank == last:
+                    channel.send(k)
+                else:
+                    channel.receive(k)
+            if k < 50:
+                group.barrier("next")
+
+
+def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descriptor: int) -> None:
     torch.set_num_threads(1)
-    memory.ARENA = shared.ARENA = SMALL
-    if scenario == "network":
-        network = NetworkGroup("gloo", rank, size, TIMEOUT, meeting)
-        check_verbs(network)
-        group = share_host(network, TIMEOUT)
+    shared.ARENA = SMALL
+    group: Group
+    if kind == "shared":
+        group = SharedMemoryGroup(descriptor, rank, size, TIMEOUT)
         check_memory(group)
+    else:
+        group = NetworkGroup("gloo", rank, size, TIMEOUT, meeting)
+    if scenario == "work":
         check_verbs(group)
-        lose_last(network)
-    group = SharedMemoryGroup(descriptor, rank, size, TIMEOUT)
-    if scenario == "verbs":
-        check_memory(group)
-        check_verbs(group)
-        check_many(group, 2000)
+        check_parts(group)
+        check_channels(group)
+        check_many(group, 2000 if kind == "shared" else 100)
         assert min(group.timings()) > 0
         assert group.timings() == (0.0, 0.0)
+        if isinstance(group, NetworkGroup):
+            group = share_host(group, TIMEOUT)
+            check_memory(group)
+            check_verbs(group)
         group.close()
-    if scenario == "killed":
-        lose_last(group)
+    else:
+        lose_last(group, scenario)
 
 
 if __name__ == "__main__":
-    scenario, rank, size, meeting, *rest = sys.argv[1:]
+    kind, scenario, rank, size, meeting, *rest = sys.argv[1:]
     try:
-        main(scenario, int(rank), int(size), meeting, int(rest[0]) if rest else -1)
+        main(kind, scenario, int(rank), int(size), meeting, int(rest[0]) if rest else -1)
     except RankLost as lost:
         print(lost, flush=True)
         os._exit(3)

@@ -1,15 +1,10 @@
 """What needs no processes of its own."""
 
-import os
-import threading
-from pathlib import Path
-
 import pytest
 import torch
 
-from lockstep.group import memory, shared
-from lockstep.group.group import RankLost, ordered_sum
-from lockstep.group.shared import SharedMemoryGroup
+from lockstep.group.channel import LocalChannel, Spec, footprint
+from lockstep.group.group import Clock, ordered_sum
 from lockstep.group.solo import Solo
 
 
@@ -33,52 +28,52 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     assert group.timings()[0] == 0
 
 
-def join(size: int, timeout: float, monkeypatch: pytest.MonkeyPatch) -> list[SharedMemoryGroup]:
-    """Ranks that are threads of this process."""
-    for module in (memory, shared):
-        monkeypatch.setattr(module, "ARENA", 1 << 16)
-    descriptor, groups = memory.create_memory(size), {}
-
-    def enter(rank: int) -> None:
-        groups[rank] = SharedMemoryGroup(os.dup(descriptor), rank, size, timeout)
-
-    threads = [threading.Thread(target=enter, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    os.close(descriptor)
-    return [groups[rank] for rank in range(size)]
+def test_a_clock_begins_anew_when_it_is_read() -> None:
+    clock = Clock()
+    clock.waited, clock.moved = 1.0, 2.0
+    assert clock.read() == (1.0, 2.0)
+    assert clock.read() == (0.0, 0.0)
 
 
-@pytest.mark.timeout(20)
-def test_a_rank_that_does_not_come_is_named_with_the_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = join(3, 0.5, monkeypatch)
-    other = threading.Thread(target=groups[1].barrier, args=("advantages",), daemon=True)
-    monkeypatch.setattr(threading, "excepthook", lambda lost: None)  # it is not told in time either
-    other.start()
-    with pytest.raises(
-        RankLost, match=r"^rank 2 on host .* is lost in phase 'advantages': it did not arrive within 0\.5 s$"
-    ):
-        groups[0].barrier("advantages")
-    other.join()
-    for group in groups:
-        group.close()
+def test_alone_the_only_part_is_oneself_with_the_same_clock() -> None:
+    group = Solo()
+    part = group.split([0], [3])
+    assert (part.rank, part.size, part.counts) == (0, 1, (3,))
+    assert part.clock is group.clock
+    assert part.gather(torch.ones(3, 2), "rows").shape == (3, 2)
+    with pytest.raises(AssertionError, match="2 rows from rank 0"):
+        part.gather(torch.ones(2, 2), "rows")
+    part.reduce(torch.ones(3, 2), "sum")
+    waited, moved = group.timings()
+    assert waited == 0 < moved
 
 
-@pytest.mark.timeout(20)
-def test_a_rank_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "ARENA", 1 << 16)
-    with pytest.raises(RankLost, match=r"^rank 1 on host .* in phase 'start'"):
-        SharedMemoryGroup(memory.create_memory(2), 0, 2, 0.3)
+SPECS: list[Spec] = [((3, 5), torch.float32), ((7,), torch.bool), ((), torch.int64), ((2, 3), torch.float64)]
 
 
-def test_memory_has_no_name_in_any_folder() -> None:
-    descriptor = memory.create_memory(2)
-    try:
-        assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("/memfd:")
-        assert os.fstat(descriptor).st_nlink == 0
-        assert os.fstat(descriptor).st_blocks == 0  # pages come when they are touched
-        assert not os.get_inheritable(descriptor)
-    finally:
-        os.close(descriptor)
+def test_a_local_channel_has_fixed_arrays_that_begin_as_zeros() -> None:
+    channel = Solo().channel(0, 0, SPECS, 2, "rollouts")
+    assert isinstance(channel, LocalChannel)
+    for number in (0, 1):
+        for (shape, dtype), tensor in zip(SPECS, channel.slot(number), strict=True):
+            assert (tensor.shape, tensor.dtype, tensor.device.type) == (shape, dtype, "cpu")
+            assert not tensor.any()
+            assert tensor.is_contiguous()
+            assert tensor.data_ptr() % 64 == 0
+            tensor.fill_(number + 1)
+    assert [[tensor.flatten()[0].item() for tensor in channel.slot(number)] for number in (50, 51)] == [
+        [1, 1, 1, 1],
+        [2, 1, 2, 2],
+    ]
+    assert all(one is other for one, other in zip(channel.slot(3), channel.slot(5), strict=True))
+    assert footprint(SPECS) == 64 * 4
+
+
+def test_a_local_channel_has_what_was_sent_only() -> None:
+    channel = Solo().channel(0, 0, SPECS, 1, "rollouts")
+    channel.slot(51)[2].fill_(7)
+    channel.send(51)
+    channel.receive(51)
+    assert channel.slot(51)[2] == 7
+    with pytest.raises(AssertionError, match="message 52 was never sent"):
+        channel.receive(52)

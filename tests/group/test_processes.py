@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.group import memory
+from lockstep.group.memory import create_memory
 
 SOURCE = Path(__file__).parents[2] / "src"
-SMALL = 1 << 16
 
 Ranks = list["subprocess.Popen[str]"]
 
@@ -29,10 +28,13 @@ def fixture_started() -> Iterator[Ranks]:
         rank.communicate()
 
 
-def start(ranks: Ranks, scenario: str, size: int, meeting: str = "-", descriptors: Sequence[int] = ()) -> None:
+def start(
+    ranks: Ranks, kind: str, scenario: str, size: int, meeting: str = "-", descriptors: Sequence[int] = ()
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    member = str(Path(__file__).with_name("member.py"))
     for rank in range(size):
-        command = [sys.executable, str(Path(__file__).with_name("member.py")), scenario, str(rank), str(size), meeting]
+        command = [sys.executable, member, kind, scenario, str(rank), str(size), meeting]
         ranks.append(
             subprocess.Popen(
                 [*command, *map(str, descriptors)],
@@ -45,37 +47,38 @@ def start(ranks: Ranks, scenario: str, size: int, meeting: str = "-", descriptor
         )
 
 
-def start_on_shared_memory(ranks: Ranks, scenario: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "ARENA", SMALL)
-    descriptor = memory.create_memory(size)
-    start(ranks, scenario, size, descriptors=[descriptor])
+def start_on_shared_memory(ranks: Ranks, scenario: str, size: int) -> None:
+    descriptor = create_memory(size)
+    start(ranks, "shared", scenario, size, descriptors=[descriptor])
     os.close(descriptor)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_shared_memory_gives_the_bits_of_one_rank(size: int, started: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_on_shared_memory(started, "verbs", size, monkeypatch)
+def test_shared_memory_gives_the_bits_of_one_rank(size: int, started: Ranks) -> None:
+    start_on_shared_memory(started, "work", size)
     for rank in started:
         printed, errors = rank.communicate()
         assert rank.returncode == 0, printed + errors
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_named_to_all_the_others(started: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    start_on_shared_memory(started, "killed", 3, monkeypatch)
+@pytest.mark.parametrize("verb", ["reduce", "gather", "barrier", "part", "receive"])
+def test_a_killed_rank_is_named_to_all_the_others(verb: str, started: Ranks) -> None:
+    start_on_shared_memory(started, verb, 3)
     *others, killed = started
     for rank in others:  # the killed one is not waited for: as a zombie it must count as ended too
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors
-        line = f"rank 2 (process {killed.pid} on host {socket.gethostname()}) is lost in phase 'gradients': its process has ended\n"
+        line = f"rank 2 (process {killed.pid} on host {socket.gethostname()}) is lost in phase 'killed': its process has ended\n"
         assert printed == line
     assert killed.wait() == -signal.SIGKILL
 
 
 @pytest.mark.slow
+@pytest.mark.skip(reason="to come")
 def test_the_network_gives_the_same_bits_and_finds_that_it_is_one_host(started: Ranks, tmp_path: Path) -> None:
-    start(started, "network", 3, meeting=f"file://{tmp_path}/meeting")
+    start(started, "network", "work", 3, meeting=f"file://{tmp_path}/meeting")
     *others, killed = started
     assert killed.wait() == -signal.SIGKILL
     for rank in others:

@@ -3,6 +3,7 @@
 import os
 import socket
 import zlib
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.group.group import Group, RankLost
+from lockstep.group.channel import Channel, Spec
+from lockstep.group.group import Clock, Group, RankLost
 from lockstep.group.memory import create_memory
 from lockstep.group.shared import SharedMemoryGroup
 
@@ -28,6 +30,8 @@ class NetworkGroup(Group):
         """
         self.rank = rank
         self.size = size
+        self.clock = Clock()
+        self.counts = (1,) * size
         try:
             dist.init_process_group(backend, init_method, timedelta(seconds=timeout), size, rank)
             self.barrier("start")
@@ -42,7 +46,7 @@ class NetworkGroup(Group):
             dist.all_gather_single(everybody, parts.contiguous())
         except RuntimeError as error:
             raise RankLost(self._peer(), phase, _first_line(error)) from error
-        self.moved += perf_counter() - begun
+        self.clock.moved += perf_counter() - begun
         return everybody
 
     def barrier(self, phase: str) -> None:
@@ -52,7 +56,15 @@ class NetworkGroup(Group):
             dist.barrier()
         except RuntimeError as error:
             raise RankLost(self._peer(), phase, _first_line(error)) from error
-        self.waited += perf_counter() - begun
+        self.clock.waited += perf_counter() - begun
+
+    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        """See `Group.split`."""
+        raise NotImplementedError
+
+    def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
+        """See `Group.channel`."""
+        raise NotImplementedError
 
     def _peer(self) -> str:
         # gloo does not say which: all that is known is who noticed

@@ -1,8 +1,8 @@
 """Ranks of one host, through anonymous shared memory.
 
-Layout of the memory (`lockstep.group.memory`):
+A group's region of the memory (`lockstep.group.memory`):
 
-    header   64 bytes a rank (its own cache line): how many exchanges it has entered, its process id
+    header   64 bytes a rank (its own cache line): how many exchanges it has entered
     arena 0  rows of the even exchanges, all ranks' one after the other
     arena 1  rows of the odd exchanges
 
@@ -10,142 +10,192 @@ A rank writes its rows, raises its counter and waits until every counter is as h
 an arena again only two exchanges later, and then everybody has entered the exchange between, so has read this one.
 """
 
-import mmap
-import os
-import socket
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from threading import Lock
+from collections.abc import Sequence
+from math import prod
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lockstep.group.group import Group, RankLost, ordered_sum
-from lockstep.group.memory import ARENA, LINE, usable_cores
+from lockstep.group.channel import Channel, LocalChannel, Spec
+from lockstep.group.group import Clock, Group, ordered_sum
+from lockstep.group.host import Host
+from lockstep.group.memory import LINE
+from lockstep.group.solo import Solo
 
 __all__ = ["SharedMemoryGroup"]
 
-_SPINS = 2000
-_YIELDS = 200
-_CHECK_EVERY = 0.2
+ARENA = 64 << 20
+"""Bytes of an arena. Larger payloads go in pieces."""
+_KNOWN = 64
+"""Layouts that are remembered."""
+
+
+class _View(NamedTuple):
+    """A piece of a payload in an arena."""
+
+    mine: Tensor
+    """`[counts[rank], columns]`"""
+    everybody: Tensor
+    """`[sum(counts), columns]`"""
+    rows: tuple[Tensor, ...]
+    """The rows of `everybody`."""
+
+
+class _Piece(NamedTuple):
+    columns: slice
+    views: tuple[_View, _View]
+    """In arena 0 and 1."""
 
 
 class SharedMemoryGroup(Group):
     """See the module's docstring."""
 
     def __init__(self, memory: int, rank: int, size: int, timeout: float) -> None:
-        """Joins. `memory` is a file descriptor of `create_memory(size)`; `timeout` is in seconds, per exchange."""
-        self.rank = rank
-        self.size = size
-        self._timeout = timeout
-        self._map = mmap.mmap(memory, 0)
-        os.close(memory)
-        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-        self._counters = memoryview(self._map)[: size * LINE].cast("q")
-        self._entered = 0
-        self._lock = Lock()
-        # Spinning keeps an exchange at some microseconds, but steals the core from a peer that has none of its own.
-        self._spins = _SPINS if size <= usable_cores() else 0
-        self._counters[rank * 8 + 1] = os.getpid()
+        """Joins the world. `memory` is a file descriptor of `create_memory(size)`, which the group closes; `timeout` is in
+        seconds, per wait.
+        """
+        self._join(Host(memory, rank, range(size), timeout), range(size), (), Clock())
         self.barrier("start")
+
+    def _join(self, host: Host, members: Sequence[int], counts: Sequence[int], clock: Clock) -> None:
+        self.rank = members.index(host.rank)
+        self.size = len(members)
+        self.clock = clock
+        self.counts, self.dealt = tuple(counts) or (1,) * len(members), bool(counts)
+        self._host = host
+        self._members = members
+        region = host.memory.region(_region(self.size))
+        self._bytes = torch.frombuffer(region, dtype=torch.uint8)
+        self._counters = memoryview(region)[: self.size * LINE].cast("q")
+        self._entered = 0
+        self._layouts: dict[tuple[torch.Size, torch.dtype], list[_Piece]] = {}
+        self._made: list[Group | Channel] = []
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
-        rows = parts.reshape(parts.shape[0], -1)
-        pieces = [piece.clone() for piece in self._exchange(rows, phase)]
-        return torch.cat(pieces, dim=1).reshape(-1, *parts.shape[1:])
+        pieces = self._pieces(parts.shape, parts.dtype)
+        whole: Tensor | None = None
+        for piece in pieces:
+            view = self._exchange(parts, piece, phase)
+            begun = perf_counter()
+            if len(pieces) == 1:
+                whole = view.everybody.to(parts.device, copy=True)
+            else:
+                if whole is None:
+                    whole = parts.new_empty(len(view.rows), prod(parts.shape[1:]))
+                whole[:, piece.columns] = view.everybody
+            self.clock.moved += perf_counter() - begun
+        assert whole is not None
+        return whole.view(len(whole), *parts.shape[1:])
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`; adds straight from the shared rows."""
-        pieces = [ordered_sum(piece) for piece in self._exchange(parts, phase)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-    def _exchange(self, rows: Tensor, phase: str) -> Iterator[Tensor]:
-        """Yields `[S, n]` views of everybody's rows, in pieces that fit; each is to be used before the next is asked for."""
-        count, columns = rows.shape
-        width = max(1, ARENA // (self.size * count * rows.element_size()))
-        for left in range(0, max(columns, 1), width):
-            piece = rows[:, left : left + width]
+        sums = []
+        for piece in self._pieces(parts.shape, parts.dtype):
+            view = self._exchange(parts, piece, phase)
             begun = perf_counter()
-            everybody = self._arena(self.size * count, piece)
-            everybody[self.rank * count : (self.rank + 1) * count].copy_(piece)
-            entered = perf_counter()
-            self._enter(phase)
-            arrived = perf_counter()
-            yield everybody
-            self.waited += arrived - entered
-            self.moved += entered - begun + perf_counter() - arrived
+            sums.append(ordered_sum(view.rows))
+            self.clock.moved += perf_counter() - begun
+        total = sums[0] if len(sums) == 1 else torch.cat(sums)
+        return total.to(parts.device)
 
-    def _arena(self, rows: int, like: Tensor) -> Tensor:
-        start = self.size * LINE + (self._entered % 2) * ARENA
-        length = rows * like.shape[1] * like.element_size()
-        return self._bytes[start : start + length].view(like.dtype).view(rows, like.shape[1])
+    def _exchange(self, parts: Tensor, piece: _Piece, phase: str) -> _View:
+        """Everybody's rows of a piece, to be used before the next exchange."""
+        begun = perf_counter()
+        view = piece.views[self._entered % 2]
+        view.mine.copy_(parts.reshape(len(parts), prod(parts.shape[1:]))[:, piece.columns])
+        entered = perf_counter()
+        self._enter(phase)
+        self.clock.waited += perf_counter() - entered
+        self.clock.moved += entered - begun
+        return view
+
+    def _pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
+        """How parts of this shape are laid out in the arenas."""
+        known = self._layouts.get((shape, dtype))
+        if known is None:
+            if len(self._layouts) == _KNOWN:
+                self._layouts.clear()
+            known = self._layouts[shape, dtype] = self._lay_out(shape, dtype)
+        return known
+
+    def _lay_out(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
+        counts, columns = self.rows_of(shape[0]), prod(shape[1:])
+        total, start = sum(counts), sum(counts[: self.rank])
+        width = max(1, ARENA // (total * dtype.itemsize))
+        pieces = []
+        for left in range(0, max(columns, 1), width):
+            wide = min(width, columns - left)
+            views = []
+            for arena in range(2):
+                begin = self.size * LINE + arena * ARENA
+                length = total * wide * dtype.itemsize
+                everybody = self._bytes[begin : begin + length].view(dtype).view(total, wide)
+                views.append(_View(everybody[start : start + shape[0]], everybody, everybody.unbind(0)))
+            pieces.append(_Piece(slice(left, left + wide), (views[0], views[1])))
+        return pieces
 
     def barrier(self, phase: str) -> None:
         """See `Group.barrier`."""
         begun = perf_counter()
         self._enter(phase)
-        self.waited += perf_counter() - begun
+        self.clock.waited += perf_counter() - begun
 
     def _enter(self, phase: str) -> None:
         """Raises this rank's counter and waits until nobody's is lower."""
         self._entered += 1
-        self._fence()
-        self._counters[self.rank * 8] = self._entered
-        for peer in range(self.size):
-            if self._counters[peer * 8] < self._entered:
-                self._await(peer, phase)
-        self._fence()
+        self._host.fence()
+        self._counters[self.rank * LINE // 8] = self._entered
+        for member, peer in enumerate(self._members):
+            if self._counters[member * LINE // 8] < self._entered:
+                self._host.wait(self._counters, member * LINE // 8, self._entered, peer, phase)
+        self._host.fence()
 
-    def _fence(self) -> None:
-        """Keeps the counter from overtaking the rows, on processors that may do so (x86 does not).
+    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        """See `Group.split`."""
+        if len(members) == 1 or self.rank not in members:
+            if len(members) > 1:
+                self._host.memory.skip(_region(len(members)))
+            return Solo(counts if self.rank in members else (), self.clock)
+        part = _Part(self._host, members, counts, self.clock)
+        self._made.append(part)
+        return part
 
-        Two round trips of a lock are a full memory barrier: nothing passes the first release downwards, nor the second
-        acquisition upwards, nor these each other.
-        """
-        for _ in range(2):
-            with self._lock:
-                pass
-
-    def _await(self, peer: int, phase: str) -> None:
-        counters, place, target = self._counters, peer * 8, self._entered
-        for _ in range(self._spins):
-            if counters[place] >= target:
-                return
-        for _ in range(_YIELDS):
-            if counters[place] >= target:
-                return
-            os.sched_yield()
-        begun = checked = time.monotonic()
-        while counters[place] < target:
-            time.sleep(5e-5)
-            now = time.monotonic()
-            if now - checked > _CHECK_EVERY:
-                checked = now
-                process = counters[place + 1]
-                if process and not _alive(process):
-                    raise RankLost(
-                        f"rank {peer} (process {process} on host {socket.gethostname()})",
-                        phase,
-                        "its process has ended",
-                    )
-                if now - begun > self._timeout:
-                    raise RankLost(
-                        f"rank {peer} on host {socket.gethostname()}",
-                        phase,
-                        f"it did not arrive within {self._timeout:g} s",
-                    )
+    def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
+        """See `Group.channel`."""
+        if source == target:
+            return LocalChannel(specs, depth) if self.rank == source else None
+        channel = self._host.channel(source, target, specs, depth, phase, self.clock)
+        if channel is not None:
+            self._made.append(channel)
+        return channel
 
     def close(self) -> None:
         """See `Group.close`."""
+        for made in self._made:
+            made.close()
+        self._counters.release()
+        self._host.close()
+
+
+class _Part(SharedMemoryGroup):
+    """Some of the world's ranks."""
+
+    def __init__(self, host: Host, members: Sequence[int], counts: Sequence[int], clock: Clock) -> None:
+        self._join(host, tuple(members), counts, clock)
+
+    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        raise AssertionError("only the world is split")
+
+    def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
+        raise AssertionError("only the world has channels")
+
+    def close(self) -> None:
+        """The memory is the world's."""
         self._counters.release()
 
 
-def _alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"  # a zombie has ended; only its parent has not looked yet
+def _region(size: int) -> int:
+    return size * LINE + 2 * ARENA

@@ -1,8 +1,11 @@
 """A group of one."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from lockstep.group.group import Group
+from lockstep.group.channel import Channel, LocalChannel, Spec
+from lockstep.group.group import Clock, Group
 
 __all__ = ["Solo"]
 
@@ -13,12 +16,26 @@ class Solo(Group):
     rank = 0
     size = 1
 
+    def __init__(self, counts: Sequence[int] = (), clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.counts, self.dealt = tuple(counts) or (1,), bool(counts)
+
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         """All rows are here."""
+        self.rows_of(parts.shape[0])
         return parts
 
     def barrier(self, phase: str) -> None:
         """Nobody to wait for."""
+
+    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        """See `Group.split`."""
+        return Solo(counts if 0 in members else (), self.clock)
+
+    def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel:
+        """See `Group.channel`."""
+        assert source == target == 0
+        return LocalChannel(specs, depth)
 
     def close(self) -> None:
         """Nobody to leave."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep.agent import Agent
-from lockstep.collect import Shard, collect
+from lockstep.collect import Shard, collect, rollout_specs
 from lockstep.envs.engine import State, Step
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
@@ -104,7 +104,9 @@ def agent_of(spaces: Spaces = DISCRETE, normalize: bool = True) -> Agent:
 
 
 def shard_of(agent: Agent, index: int = 0, renews: bool = False) -> Shard:
-    return Shard(index, Scripted(agent.spaces, renews), STEPS, COUNT, agent, seed=1, gamma=GAMMA)
+    specs = rollout_specs(agent, STEPS, COUNT)
+    slots = [Rollout(*(torch.zeros(shape, dtype=kind) for shape, kind in specs)) for _ in range(2)]
+    return Shard(index, Scripted(agent.spaces, renews), slots, seed=1, gamma=GAMMA)
 
 
 def copy_of(rollout: Rollout) -> Rollout:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lockstep.rollout import EPISODE_COLUMNS, Rollout
+from lockstep.rollout import EPISODE_COLUMNS, STATUS, Rollout
 
 STEPS, COUNT, SIZE, ACTION = 5, 3, 4, 2
 
@@ -24,12 +24,17 @@ def test_shapes_and_types(action_size: int | None) -> None:
         "log_probs": ((STEPS, COUNT), floats),
         "moments": ((9,), torch.float64),
         "episodes": ((STEPS, COUNT, EPISODE_COLUMNS), torch.float64),
+        "status": ((len(STATUS),), torch.float64),
     }
 
 
 def test_sums_stay_float64_in_a_float32_rollout() -> None:
     rollout = Rollout.empty(STEPS, COUNT, SIZE, None, 9, torch.float32)
-    assert {name for name, x in rollout.tensors().items() if x.dtype == torch.float64} == {"moments", "episodes"}
+    assert {name for name, x in rollout.tensors().items() if x.dtype == torch.float64} == {
+        "moments",
+        "episodes",
+        "status",
+    }
 
 
 def test_nothing_is_shared_between_tensors_or_rollouts() -> None:

@@ -1,7 +1,7 @@
 """The one thing that is trained, published, saved and loaded: policy, critic and moments."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -114,6 +114,20 @@ class Agent:
             parameter.data.copy_(state[f"policy.{name}"])
         for name, moments in self._moments():
             moments.load({key: state[f"{name}.{key}"] for key in moments.state()})
+        self.refresh()
+
+    def published(self) -> list[Tensor]:
+        """All that another agent needs to act and judge as this one does: weights and moments, always of the same shapes."""
+        return [self.flat.buffer, *(value for _, moments in self._moments() for value in moments.state().values())]
+
+    def take(self, published: Sequence[Tensor]) -> None:
+        """Becomes the agent whose `published()` this is."""
+        weights, *rest = published
+        self.flat.buffer.copy_(weights)
+        for _, moments in self._moments():
+            names = list(moments.state())
+            moments.load(dict(zip(names, rest, strict=False)))
+            rest = rest[len(names) :]
         self.refresh()
 
     def digest(self) -> str:

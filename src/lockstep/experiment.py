@@ -18,11 +18,13 @@ from lockstep.run.folder import RunFolder
 if TYPE_CHECKING:
     from lockstep.agent import Agent
     from lockstep.collect import Shard
+    from lockstep.exchange import Exchange
     from lockstep.group.group import Group
     from lockstep.run.run import Run
     from lockstep.update import Update
 
 __all__ = [
+    "Cast",
     "build",
     "check_checkpoint",
     "create_run",
@@ -50,10 +52,10 @@ def resolve(config: Config, ranks: int) -> Config:
     env, plan = config.env, config.plan
     if env.per_rank is not None:
         env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
-    shards = plan.shards or ranks
+    shards = len(Plan.make(plan, ranks).shards)
+    _check_plan(config, ranks)
     if env.count % shards:
         raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
-    Plan.coupled(shards, ranks)
     count = env.count // shards
     if count * config.rollout.steps % config.ppo.minibatches:
         raise ValueError(
@@ -86,6 +88,17 @@ def resolve(config: Config, ranks: int) -> Config:
     if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
         raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
     return dataclasses.replace(config, env=env, plan=dataclasses.replace(plan, shards=shards))
+
+
+def _check_plan(config: Config, ranks: int) -> None:
+    """Raises ValueError for what a plan of that many ranks can't do."""
+    plan = config.plan
+    if plan.gradients == "ddp" and len(Plan.make(plan, ranks).training) == 1:
+        raise ValueError(
+            "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use 'ordered' or more trainers"
+        )
+    if plan.correction == "vtrace" and not plan.lag:
+        raise ValueError("plan.correction is 'vtrace': it corrects for a lag, and plan.lag is 0")
 
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
@@ -140,48 +153,77 @@ def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int)
     from lockstep.runtime.ranks import limit_threads
 
     limit_threads(config.runtime.threads)
-    shards, update = build(config, group)
-    run = Run(folder, config.run, group, iterations(config))
+    cast = build(config, group)
+    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config))
     try:
         if resume_from:
-            run.resume(Checkpoint(folder.checkpoint(resume_from)), shards, update)
+            run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)
         group.barrier("resume")  # nothing is forgotten before every rank has what it needs
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
-        run.start()
-        _train(shards, update, run)
+        run.start(cast.shards)
+        _train(cast, run)
     finally:
         run.close()
-        for shard in shards:
-            shard.engine.close()
+        cast.close()
     return run
 
 
-def _train(shards: "Sequence[Shard]", update: "Update", run: "Run") -> None:
+def _train(cast: "Cast", run: "Run") -> None:
     from lockstep.loop import train
+    from lockstep.update import NonFinite
 
     try:
-        train(shards, update, run)
+        train(cast.shards, cast.exchange, cast.update, run)
     except ValueError as error:  # ValueErrors are for users before the start; here one is a fault, to be shown in full
         raise RuntimeError(f"training failed: {error}") from error
+    except NonFinite:
+        cast.exchange.give_up(run.done + 1)
+        raise
 
 
-def build(config: Config, group: "Group") -> "tuple[Sequence[Shard], Update]":
-    """The shards that this rank carries, and what trains on them."""
-    from lockstep.collect import Shard
+@dataclasses.dataclass(frozen=True)
+class Cast:
+    """What one rank does in an experiment: nothing, where a list is empty."""
+
+    plan: Plan
+    trainers: "Group"
+    """The ranks that train."""
+    shards: "Sequence[Shard]"
+    """Those that this rank plays."""
+    exchange: "Exchange"
+    update: "Update"
+
+    def close(self) -> None:
+        """Ends environments and what is still on its way."""
+        self.exchange.close()
+        for shard in self.shards:
+            shard.engine.close()
+
+
+def build(config: Config, group: "Group") -> Cast:
+    """This rank's part of a resolved experiment."""
+    from lockstep.collect import Shard, rollout_specs
+    from lockstep.exchange import Exchange
     from lockstep.update import Update
 
-    env, seed = config.env, config.run.seed
-    shards = config.plan.shards or group.size
-    plan = Plan.coupled(shards, group.size)
+    env, seed, lag = config.env, config.run.seed, config.plan.lag
+    plan = Plan.make(config.plan, group.size)
+    shards, training = len(plan.shards), group.rank in plan.training
     agent = make_agent(config)
-    steps, count = config.rollout.steps, env.count // shards
+    separate = lag > 0
+    acting = make_agent(config) if training and separate else agent
+    specs = rollout_specs(agent, config.rollout.steps, env.count // shards)
+    exchange = Exchange(group, plan, agent, acting, specs, lag, separate)
+    exchange.begin(0)
     played = [
-        Shard(index, make_engine(env, seed, index, shards), steps, count, agent, seed, config.ppo.gamma)
+        Shard(index, make_engine(env, seed, index, shards), exchange.slots(index), seed, config.ppo.gamma)
         for index in plan.played_by(group.rank)
     ]
-    return played, Update(agent, config.ppo, group, plan.trained_by(group.rank), seed)
+    trainers = group.split(plan.training, [len(plan.trained_by(rank)) for rank in plan.training])
+    update = Update(agent, config.ppo, trainers, plan.trained_by(group.rank), seed)
+    return Cast(plan, trainers, played, exchange, update)
 
 
 def make_agent(config: Config) -> "Agent":

@@ -3,22 +3,29 @@
 from collections.abc import Sequence
 
 from lockstep.collect import Shard, collect
+from lockstep.exchange import Exchange
 from lockstep.run.run import Run
 from lockstep.update import Update
 
 __all__ = ["train"]
 
 
-def train(shards: Sequence[Shard], update: Update, run: Run) -> None:
-    """Collect, update, record, save: until the budget is spent or the ranks agree to stop.
+def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run) -> None:
+    """Collect, route, update, publish, record: until the budget is spent or the ranks agree to stop.
 
-    `shards` are those that this rank carries, ascending.
+    `shards` are those that this rank plays, ascending. What has nothing to do on a rank does nothing.
     """
     for iteration in run.iterations():
         with run.phase("rollout"):
-            rollouts = [collect(shard, update.agent, iteration) for shard in shards]
+            for shard in shards:
+                collect(shard, exchange.acting, iteration)
+        with run.phase("sync"):
+            rollouts = exchange.route(iteration, run.status())
         with run.phase("learn"):
             losses = update(rollouts, iteration, run.progress)
+        with run.phase("publish"):
+            run.agree(iteration, rollouts, update.agent)
+            run.stop_at = exchange.publish(iteration, run.stop_at)
         with run.phase("record"):
-            run.record(iteration, shards, rollouts, losses, update.agent)
-            run.save_if_due(shards, update)
+            run.record(iteration, losses)
+            run.save_if_due(shards, update, exchange.acting)

@@ -17,10 +17,13 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-__all__ = ["EPISODE_COLUMNS", "Rollout"]
+__all__ = ["EPISODE_COLUMNS", "STATUS", "Rollout"]
 
 EPISODE_COLUMNS = 2
 """Columns of `Rollout.episodes`: return, length."""
+STATUS = ("stop", "iter", "rollout", "learn", "sync", "wait", "publish", "record")
+"""Entries of `Rollout.status`: whether the player was asked to stop, and its seconds since its last rollout was done, whole and by
+phase."""
 
 
 @dataclass
@@ -48,28 +51,41 @@ class Rollout:
     episodes: Tensor
     """`[T, B, 2]` float64: return and length (steps) of the episode that ended at this row; NaN where none did."""
 
+    status: Tensor
+    """`[8]` float64: what the player has to say for itself, see `STATUS`."""
+
+    @staticmethod
+    def specs(
+        steps: int, count: int, observation_size: int, action_size: int | None, moments: int, dtype: torch.dtype
+    ) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of every tensor, in declaration order. `action_size` is None for a discrete action."""
+        rows, flag = (steps, count), torch.bool
+        actions = (rows, torch.int64) if action_size is None else ((*rows, action_size), dtype)
+        return [
+            ((steps + 1, count, observation_size), dtype),
+            actions,
+            (rows, dtype),
+            (rows, flag),
+            (rows, flag),
+            (rows, flag),
+            ((steps + 1, count), dtype),
+            (rows, dtype),
+            ((moments,), torch.float64),
+            ((*rows, EPISODE_COLUMNS), torch.float64),
+            ((len(STATUS),), torch.float64),
+        ]
+
     @classmethod
     def empty(
         cls, steps: int, count: int, observation_size: int, action_size: int | None, moments: int, dtype: torch.dtype
     ) -> "Rollout":
-        """Allocates a rollout of `steps` × `count`. `action_size` is None for a discrete action."""
-        rows = (steps, count)
-        discrete = action_size is None
-        return cls(
-            # torch aligns to 64 bytes: some BLAS kernels round differently on other alignments
-            observations=torch.zeros(steps + 1, count, observation_size, dtype=dtype),
-            actions=torch.zeros(rows, dtype=torch.int64)
-            if discrete
-            else torch.zeros(*rows, action_size or 0, dtype=dtype),
-            rewards=torch.zeros(rows, dtype=dtype),
-            terminated=torch.zeros(rows, dtype=torch.bool),
-            truncated=torch.zeros(rows, dtype=torch.bool),
-            valid=torch.ones(rows, dtype=torch.bool),
-            values=torch.zeros(steps + 1, count, dtype=dtype),
-            log_probs=torch.zeros(rows, dtype=dtype),
-            moments=torch.zeros(moments, dtype=torch.float64),
-            episodes=torch.full((*rows, EPISODE_COLUMNS), torch.nan, dtype=torch.float64),
-        )
+        """Allocates a rollout of `steps` × `count`."""
+        specs = cls.specs(steps, count, observation_size, action_size, moments, dtype)
+        # torch aligns to 64 bytes: some BLAS kernels round differently on other alignments
+        rollout = cls(*(torch.zeros(shape, dtype=kind) for shape, kind in specs))
+        rollout.valid.fill_(True)
+        rollout.episodes.fill_(torch.nan)
+        return rollout
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, in declaration order: what travels."""

@@ -83,8 +83,10 @@ class Update:
         """All epochs over one iteration's rollouts, those of this rank's shards, ascending.
 
         `progress` in [0, 1] is the share of the run that is done. Returns the update's metrics, equal on every rank.
-        Raises NonFinite on every rank at once.
+        Raises NonFinite on every rank at once. Without rollouts, on a rank that only plays, there is nothing to do.
         """
+        if not rollouts:
+            return {}
         observed = self._merge_moments(rollouts)
         samples, table, metrics = self._prepare(rollouts, iteration)
         rates = self._rates(progress)

@@ -104,7 +104,13 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
         (["--env.cuont", "8"], ["--env.cuont", "did you mean --env.count"]),
         (["--env.count", "abc"], ["env.count is 'abc'", "whole number"]),
         (["--plan.shards", "3"], ["env.count is 8", "plan.shards", "3"]),
-        (["--plan.shards", "4", "--ranks", "3"], ["plan.shards is 4", "3 ranks"]),
+        (["--plan.shards", "4", "--ranks", "8"], ["plan.shards is 4", "8 trainers"]),
+        (["--plan", "2:1", "--ranks", "2"], ["plan.kind is '2:1'", "exactly 3 ranks", "--ranks 3"]),
+        (["--plan", "1:5", "--plan.shards", "4"], ["plan.shards is 4", "5 trainers"]),
+        (["--plan", "one-player", "--ranks", "1"], ["plan.kind is 'one-player'", "at least 2 ranks"]),
+        (["--plan", "decoupled"], ["plan.kind is 'decoupled'", "one-trainer"]),
+        (["--plan", "one-trainer", "--plan.gradients", "ddp"], ["plan.gradients is 'ddp'", "one trainer"]),
+        (["--plan.correction", "vtrace"], ["plan.correction is 'vtrace'", "plan.lag is 0"]),
         (["--plan.shards", "4", "--ppo.minibatches", "7"], ["ppo.minibatches is 7", "2 environments", "64"]),
         (["--env", "CartPool-v1"], ["CartPool-v1", "CartPole-v1"]),
         (["--env", "LunarLander-v2"], ["LunarLander-v3"]),
@@ -193,7 +199,7 @@ def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
     config = tmp_path / "runs" / "first" / "config.json"
     before = config.read_text()
     refused(run_cli("resume", "first", "--total-steps", 2048, "--iteration", 3), "--iteration is 3", "4")
-    refused(run_cli("resume", "first", "--total-steps", 2048, "--ranks", 2), "plan.shards is 1", "2 ranks")
+    refused(run_cli("resume", "first", "--total-steps", 2048, "--ranks", 2), "plan.shards is 1", "2 trainers")
     assert config.read_text() == before, "a refused command changes nothing"
     finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)
     assert finished.rc == 0, finished

@@ -76,13 +76,13 @@ def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
 
 def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
     """Largest distance between the two results, and how far training moved the weights at all."""
-    shards, update = build(config_of(settings), Solo())
+    cast = build(config_of(settings), Solo())
+    shards, update = cast.shards, cast.update
     first = weights_of(update.agent, settings.shared)
     for iteration in range(1, settings.iterations + 1):
         rollouts = [collect(shard, update.agent, iteration) for shard in shards]
         update(rollouts, iteration, (iteration - 1) / settings.iterations)
-    for shard in shards:
-        shard.engine.close()
+    cast.close()
     found, expected = weights_of(update.agent, settings.shared), reference.train(settings, first).state_dict()
     assert found.keys() == expected.keys()
     distance = max((found[name] - expected[name]).abs().max().item() for name in found)

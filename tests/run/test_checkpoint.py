@@ -31,7 +31,8 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
 
 
 def write(folder: RunFolder, iteration: int) -> Path:
-    write_checkpoint(folder, iteration, Solo(), SHARDS, REST, {"env_steps": 4096, "solved_at": None, "returns": [0.1]})
+    own = {f"shard-{index:04d}": state for index, state in SHARDS.items()} | REST
+    write_checkpoint(folder, iteration, Solo(), own, {"env_steps": 4096, "solved_at": None, "returns": [0.1]})
     return folder.checkpoint(iteration)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from lockstep.collect import Shard
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.experiment import build
+from lockstep.exchange import ReplicasDiffer
+from lockstep.experiment import Cast, build
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.loop import train
@@ -22,9 +22,8 @@ from lockstep.ppo.settings import PPOConfig
 from lockstep.run import stop
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
-from lockstep.run.run import ReplicasDiffer, Run
+from lockstep.run.run import Run
 from lockstep.run.settings import RunConfig
-from lockstep.update import Update
 
 CONFIG = Config(
     env=EnvConfig(id="CartPole-v1", engine="gymnasium", count=4),
@@ -47,20 +46,28 @@ def fixture_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def prepared(
-    path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5
-) -> tuple[Sequence[Shard], Update, Run]:
+def prepared(path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5) -> tuple[Cast, Run]:
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
-    shards, update = build(config, group)
-    return shards, update, Run(folder, config.run, group, last)
+    cast = build(config, group)
+    return cast, Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, last)
+
+
+def go(cast: Cast, run: Run) -> None:
+    run.start(cast.shards)
+    try:
+        train(cast.shards, cast.exchange, cast.update, run)
+    finally:
+        run.close()
+
+
+def resume(cast: Cast, run: Run, iteration: int) -> None:
+    run.resume(Checkpoint(run.folder.checkpoint(iteration)), cast.shards, cast.update, cast.exchange)
 
 
 def trained(path: Path, **settings: object) -> Run:
-    shards, update, run = prepared(path, **settings)
-    run.start()
-    train(shards, update, run)
-    run.close()
+    cast, run = prepared(path, **settings)
+    go(cast, run)
     return run
 
 
@@ -80,14 +87,14 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert 5 * 64 - ended <= run.env_steps == rows[-1]["env_steps"] <= 5 * 64 - ended + 4
 
 
-def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    whole = trained(tmp_path / "whole")
-    trained(tmp_path / "part", last=2)
-    shards, update, run = prepared(tmp_path / "part")
-    run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
-    run.start()
-    train(shards, update, run)
-    run.close()
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path, lag: int) -> None:
+    config = dataclasses.replace(CONFIG, plan=PlanConfig(shards=2, lag=lag))
+    whole = trained(tmp_path / "whole", config=config)
+    trained(tmp_path / "part", config=config, last=2)
+    cast, run = prepared(tmp_path / "part", config)
+    resume(cast, run, 2)
+    go(cast, run)
     for name in ("digest", "env_steps", "episodes", "return_mean", "return_mean_20", "length_mean"):
         assert [row[name] for row in run.folder.metrics()] == [row[name] for row in whole.folder.metrics()]
     assert run.seconds > 0
@@ -95,10 +102,10 @@ def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
-    shards, update, run = prepared(tmp_path / "run")
-    run.start()
+    cast, run = prepared(tmp_path / "run")
+    run.start(cast.shards)
     os.kill(os.getpid(), number)
-    train(shards, update, run)
+    train(cast.shards, cast.exchange, cast.update, run)
     run.close()
     assert run.stopped
     assert run.done == 1
@@ -108,6 +115,9 @@ def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint(tmp_path: P
 class Torn(Solo):
     """The second half of the rows comes from a rank whose weights are not the same."""
 
+    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        return self
+
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         rows = super().gather(parts, phase).clone()
         if phase == "record":
@@ -116,11 +126,9 @@ class Torn(Solo):
 
 
 def test_ranks_that_hold_different_weights_stop(tmp_path: Path) -> None:
-    shards, update, run = prepared(tmp_path / "run", group=Torn())
-    run.start()
+    cast, run = prepared(tmp_path / "run", group=Torn())
     with pytest.raises(ReplicasDiffer, match="after iteration 1"):
-        train(shards, update, run)
-    run.close()
+        go(cast, run)
     assert run.folder.metrics() == []
 
 
@@ -130,9 +138,9 @@ def test_ranks_that_hold_different_weights_stop(tmp_path: Path) -> None:
 def test_a_checkpoint_of_another_shape_gives_one_line(tmp_path: Path, change: dict[str, object]) -> None:
     trained(tmp_path / "run", last=2)
     policy = dataclasses.replace(CONFIG.policy, **change)
-    shards, update, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, policy=policy))
+    cast, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, policy=policy))
     with pytest.raises(ValueError, match=r"^checkpoint .*00000002 does not fit this run: ") as caught:
-        run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
+        resume(cast, run, 2)
     assert "\n" not in str(caught.value)
 
 
@@ -140,9 +148,9 @@ def test_a_checkpoint_of_another_shape_gives_one_line(tmp_path: Path, change: di
 def test_a_checkpoint_of_other_environments_gives_one_line(tmp_path: Path, change: dict[str, object]) -> None:
     trained(tmp_path / "run", last=2)
     env = dataclasses.replace(CONFIG.env, **change)
-    shards, update, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, env=env))
+    cast, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, env=env))
     with pytest.raises(ValueError, match=r"^checkpoint .*00000002 does not fit this run: ") as caught:
-        run.resume(Checkpoint(run.folder.checkpoint(2)), shards, update)
+        resume(cast, run, 2)
     assert "\n" not in str(caught.value)
 
 
@@ -151,7 +159,7 @@ def test_when_the_goal_was_reached_is_kept(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", config=config, last=12)
     first = next(row for row in run.folder.metrics() if row["return_mean_20"] is not None)
     assert run.solved_at == first["env_steps"]
-    shards, update, again = prepared(tmp_path / "run", config)
-    again.resume(Checkpoint(run.folder.checkpoint(12)), shards, update)
+    cast, again = prepared(tmp_path / "run", config)
+    resume(cast, again, 12)
     assert again.solved_at == run.solved_at
     assert again.return_mean == run.return_mean

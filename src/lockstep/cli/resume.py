@@ -1,24 +1,33 @@
 """`lockstep resume`: a run that was interrupted, or that shall go on for longer."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
 from lockstep.cli.start import start, under_launcher
 from lockstep.config import Config
+from lockstep.config.decode import decode
+from lockstep.config.flags import parse_flags
+from lockstep.plan import ranks_of
 from lockstep.run.stop import listen
 
 __all__ = ["main"]
+
+_CARRYING = ("plan.kind", "plan.players", "plan.trainers", "runtime.backend", "runtime.timeout", "run.progress")
+"""Fields that say who does the work, and change none of the numbers."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Goes on, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
     from lockstep.experiment import check_checkpoint, iterations, open_run, resolve, save_config
 
-    own = _parser().read(argv)
+    tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
+    own = _parser().read(rest)
     folder, config = open_run(locate(own.run))
-    extended = config if own.total_steps is None else _extended(config, own.total_steps)
+    extended = _carried_by(config, tree)
+    if own.total_steps is not None:
+        extended = _extended(extended, own.total_steps)
     found = folder.checkpoints()
     if own.iteration is not None and own.iteration not in (0, *found):
         raise ValueError(
@@ -34,7 +43,8 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.cli.work import resume_under_launcher
 
         return resume_under_launcher(folder, extended, resume_from)
-    resolve(extended, own.ranks or 1)
+    ranks = own.ranks or ranks_of(extended.plan)
+    resolve(extended, ranks)
     if resume_from >= iterations(extended):
         print(f"{folder.path} is complete: {resume_from} iterations; give a larger --total-steps to go on")
         return 0
@@ -43,7 +53,20 @@ def main(argv: Sequence[str]) -> int:
     folder.lock()  # before anything is changed: a run that is in use stays as it is
     if extended != config:
         save_config(folder, extended)
-    return start(folder, own.ranks or 1, resume_from)
+    return start(folder, ranks, resume_from)
+
+
+def _carried_by(config: Config, tree: Mapping[str, Mapping[str, object]]) -> Config:
+    """The config with other ranks to carry it. Raises ValueError for a field that would change the experiment."""
+    given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
+    fixed = next((name for name in given if name not in _CARRYING), None)
+    if fixed:
+        raise ValueError(
+            f"--{fixed.replace('_', '-')}: it is part of the experiment and stays as it is; resume takes {', '.join(_CARRYING)}"
+        )
+    named = {} if "plan.kind" not in given else {"players": None, "trainers": None}
+    plan = named | dict(tree.get("plan", {}))
+    return decode({**tree, **({"plan": plan} if plan else {})}, config)
 
 
 def _extended(config: Config, total_steps: int) -> Config:
@@ -57,11 +80,15 @@ def _extended(config: Config, total_steps: int) -> Config:
 def _parser() -> Arguments:
     parser = Arguments(
         "resume",
-        "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks that divides "
-        "plan.shards.",
+        "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan.",
     )
     parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
-    parser.add_argument("--ranks", type=whole_number(1), metavar="N", help="processes on this host (default 1)")
+    parser.add_argument(
+        "--ranks",
+        type=whole_number(1),
+        metavar="N",
+        help="processes on this host (default 1, or what the plan asks for)",
+    )
     parser.add_argument(
         "--iteration",
         type=whole_number(0),

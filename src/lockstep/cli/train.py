@@ -9,6 +9,7 @@ from lockstep.cli.start import start, under_launcher
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.config.help import help_text
+from lockstep.plan import ranks_of
 from lockstep.run.stop import listen
 
 __all__ = ["main"]
@@ -35,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         return train_under_launcher(config, own.preset)
     from lockstep.experiment import create_run, resolve
 
-    ranks = own.ranks or 1
+    ranks = own.ranks or ranks_of(config.plan)
     folder = create_run(resolve(config, ranks), own.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
@@ -49,6 +50,7 @@ def _parser() -> Arguments:
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes on this host (default 1). They only carry shards: with plan.shards given, the result does not depend on them",
+        help="processes on this host (default 1, or what --plan asks for). They only carry shards: with plan.shards given, the "
+        "result does not depend on them",
     )
     return parser

@@ -7,11 +7,12 @@ from pathlib import Path
 import torch
 
 from lockstep.config import Config
+from lockstep.exchange import ReplicasDiffer
 from lockstep.experiment import check_checkpoint, create_run, execute, iterations, open_run, resolve, save_config
 from lockstep.group.group import Group, RankLost
 from lockstep.group.solo import Solo
 from lockstep.run.folder import RunFolder
-from lockstep.run.run import ReplicasDiffer, Run
+from lockstep.run.run import Run
 from lockstep.runtime.ranks import Place, join
 from lockstep.update import NonFinite
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from lockstep.config.decode import known_fields, nearest_field
 
@@ -96,7 +96,7 @@ def _switched_off(name: str, kind: Any, given: list[str] | None) -> str:
 
 def _take(name: str, kind: Any, given: list[str] | None, words: list[str]) -> object:
     """The flag's value: from behind its `=`, else from the words that follow, which are taken out."""
-    if get_origin(kind) is tuple:
+    if any(get_origin(one) is tuple for one in (kind, *get_args(kind))):  # a list, or a list that may be none
         if given is None:
             end = next((place for place, word in enumerate(words) if _is_flag(word)), len(words))
             given = words[:end]

@@ -2,6 +2,7 @@
 
 agent.safetensors        weights and moments
 optimizer.safetensors    Adam's moments and steps, adaptive factors
+acting.safetensors       with plan.lag, the agent that collects next
 shard-0000.safetensors   one per shard: what goes on in its environments
 state.json               iteration, counters, and the SHA-256 of every other file
 """
@@ -29,23 +30,20 @@ def write_checkpoint(
     folder: RunFolder,
     iteration: int,
     group: Group,
-    shards: Mapping[int, Mapping[str, Tensor]],
-    rest: Mapping[str, Mapping[str, Tensor]],
+    own: Mapping[str, Mapping[str, Tensor]],
     counters: Mapping[str, object],
 ) -> None:
-    """Every rank writes its own `shards`; rank 0 writes `rest` (tensors by file name), then puts the folder in its place."""
+    """Every rank writes its `own` files, tensors by file name; then rank 0 puts the folder in its place."""
     final = folder.checkpoint(iteration)
     aside = final.with_name(f".{final.name}.partial")
     if group.rank == 0:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
     group.barrier("checkpoint")
-    for index, state in shards.items():
-        _write(aside / f"shard-{index:04d}.safetensors", _pack(state))
+    for name, state in own.items():
+        _write(aside / f"{name}.safetensors", _pack(state))
     group.barrier("checkpoint")
     if group.rank == 0:
-        for name, state in rest.items():
-            _write(aside / f"{name}.safetensors", _pack(state))
         files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
         summary = {"version": _VERSION, "iteration": iteration, **counters, "files": files}
         _write(aside / "state.json", f"{json.dumps(summary, indent=2)}\n".encode())

@@ -1,15 +1,17 @@
 """A run as the loop sees it: which iteration comes next, what is recorded, when it is saved and when it stops."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from time import perf_counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import torch
+from torch import Tensor
 
 from lockstep.agent import Agent
 from lockstep.collect import Shard
+from lockstep.exchange import DIGEST_BITS, Exchange, ReplicasDiffer
 from lockstep.group.group import Group
-from lockstep.rollout import Rollout
+from lockstep.plan import Plan
+from lockstep.rollout import STATUS, Rollout
 from lockstep.run.checkpoint import Checkpoint, prune, write_checkpoint
 from lockstep.run.episodes import EpisodeWindow, episode_row
 from lockstep.run.folder import RunFolder
@@ -17,37 +19,42 @@ from lockstep.run.loggers import JsonLines, Logger, TensorBoard
 from lockstep.run.progress import Display, Nothing, display
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
+from lockstep.run.timing import Lap, Stopwatch
 from lockstep.update import Update
 
-__all__ = ["ReplicasDiffer", "Run"]
+__all__ = ["Run"]
 
-_DIGEST_BITS = 48
-"""Of the digest, that ranks compare each iteration: what a float64 holds exactly."""
-
-
-class ReplicasDiffer(RuntimeError):
-    """Two ranks hold different weights, which must never happen."""
+_OWN = 2
+"""Entries of a row of `agree` before the status and the episodes: digest, and whether this trainer was asked to stop."""
 
 
 class Run:
     """One run. Every rank has one; rank 0's writes."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, group: Group, iterations: int) -> None:
-        """`iterations` is the number of the last iteration; they count from 1."""
+    def __init__(
+        self, folder: RunFolder, config: RunConfig, plan: Plan, lag: int, group: Group, trainers: Group, iterations: int
+    ) -> None:
+        """`iterations` is the number of the last iteration; they count from 1. `trainers` is the group of those that train."""
         self.folder = folder
         self.last = iterations
         self.done = 0
+        self.stop_at: float = iterations
+        """The last iteration as far as the ranks have agreed, the same on all of them when they get there."""
         self.env_steps = 0
         self.solved_at: int | None = None
         self._config = config
+        self._plan = plan
+        self._lag = lag
         self._group = group
+        self._trainers = trainers
         self._episodes = EpisodeWindow()
         self.seconds = 0.0
-        self._phases: dict[str, float] = {}
+        self._news = torch.zeros(0)
+        self._digest = ""
         self._loggers: list[Logger] = []
         self._display: Display = Nothing()
-        self._stop = 0
         self.saved = 0
+        self._restorable = True
 
     @property
     def progress(self) -> float:
@@ -73,101 +80,119 @@ class Run:
     @property
     def stopped(self) -> bool:
         """Whether the ranks agreed to stop before the last iteration."""
-        return self._stop != 0 and self.done < self.last
+        return self.stop_at < self.last
 
-    def start(self) -> None:
-        """Opens loggers and display, and listens to signals."""
+    def start(self, shards: Sequence[Shard]) -> None:
+        """Opens loggers and display, and listens to signals. `shards` are those that are played here."""
+        renews = torch.tensor([[any(shard.engine.renews for shard in shards)]])
+        self._restorable = not bool(self._group.gather(renews, "start").any())
         if self._group.rank == 0:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
             if "tensorboard" in self._config.loggers:
                 self._loggers.append(TensorBoard(self.folder.path / "tb", self.env_steps + 1))
             self._display = display(self._config.progress, self.done, self.last)
         listen()
-        self._mark = perf_counter()
+        self._watch = Stopwatch(self._group)
+        self._lap, self._status_lap = Lap(self._watch), Lap(self._watch)
 
     def iterations(self) -> Iterator[int]:
         """The iterations that are still to do, until the last one or until the ranks agree to stop."""
-        while self.done < self.last and not self._stop:
+        while self.done < self.stop_at:
             yield self.done + 1
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Books the time spent inside as `t_name`, less the time that ranks spent on each other."""
-        begun = perf_counter()
-        yield
-        waited, moved = self._group.timings()
-        self._book(name, perf_counter() - begun - waited - moved)
-        self._book("wait", waited)
-        self._book("sync", moved)
+        return self._watch.phase(name)
 
-    def _book(self, name: str, seconds: float) -> None:
-        self._phases[name] = self._phases.get(name, 0.0) + seconds
+    def status(self) -> list[float]:
+        """What this rank has to say as a player, in the order of `STATUS`."""
+        return [float(asked_to_stop()), *self._status_lap().values()]
 
-    def record(
-        self,
-        iteration: int,
-        shards: Sequence[Shard],
-        rollouts: Sequence[Rollout],
-        losses: dict[str, float],
-        agent: Agent,
-    ) -> None:
-        """Brings the ranks' episodes together, checks that the ranks agree, and writes the iteration's metrics."""
-        digest = agent.digest()
-        own = [int(digest[: _DIGEST_BITS // 4], 16), asked_to_stop()]
+    def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:
+        """Brings together what trainers and their players have to say; they agree on when to stop.
+
+        A rank that only plays learns of it through `Exchange.publish`. Raises ReplicasDiffer.
+        """
+        if not rollouts:
+            return
+        self._digest = agent.digest()
+        own = [int(self._digest[: DIGEST_BITS // 4], 16), asked_to_stop()]
+        shards = self._plan.trained_by(self._group.rank)
         rows = [
             torch.cat(
-                [torch.tensor(own, dtype=torch.float64), episode_row(rollout, shard.index * rollout.rewards.shape[1])]
+                [
+                    torch.tensor(own, dtype=torch.float64),
+                    rollout.status,
+                    episode_row(rollout, shard * rollout.rewards.shape[1]),
+                ]
             )
             for shard, rollout in zip(shards, rollouts, strict=True)
         ]
-        everybody = self._group.gather(torch.stack(rows), "record")
-        if bool((everybody[:, 0] != everybody[0, 0]).any()):
+        self._news = self._trainers.gather(torch.stack(rows), "record")
+        if bool((self._news[:, 0] != self._news[0, 0]).any()):
             raise ReplicasDiffer(
                 f"ranks hold different weights after iteration {iteration}; please report this with the config"
             )
-        self._stop = int(everybody[:, 1].max())
-        steps = int(everybody[:, 2].sum())
-        self.done, self.env_steps = iteration, self.env_steps + steps
-        episodes = self._episodes.add(everybody[:, 2:])
-        now = perf_counter()
-        elapsed, self._mark = now - self._mark, now
-        self.seconds += elapsed
-        timings = {"fps": steps / elapsed, "seconds": self.seconds, "t_iter": elapsed}
-        timings |= {f"t_{name}": seconds for name, seconds in self._phases.items()}
-        self._phases.clear()
+        if bool(self._news[:, 1 : _OWN + 1].any()):  # a trainer's own wish, or its player's
+            # players are ahead by the lag, and end where everybody ends
+            self.stop_at = min(self.stop_at, iteration + self._lag)
+
+    def record(self, iteration: int, losses: Mapping[str, float]) -> None:
+        """Writes the iteration's metrics, on a rank that trains."""
+        self.done = iteration
+        if not losses:
+            return
+        status, rows = self._news[:, _OWN : _OWN + len(STATUS)], self._news[:, _OWN + len(STATUS) :]
+        steps = int(rows[:, 0].sum())
+        self.env_steps += steps
+        episodes = self._episodes.add(rows)
+        lap = self._lap()
+        self.seconds += lap["iter"]
         self._note_solved(episodes["return_mean_20"])
         metrics = {
             "iteration": iteration,
             "env_steps": self.env_steps,
-            **timings,
+            "fps": steps / lap["iter"],
+            "seconds": self.seconds,
+            **{f"t_{name}": seconds for name, seconds in lap.items()},
+            **self._players(status),
+            "lag": min(self._lag, iteration - 1),
             **episodes,
             **losses,
-            "digest": digest,
+            "digest": self._digest,
         }
         for logger in self._loggers:
             logger.write(metrics)
         self._display.show(metrics, self.last)
+
+    def _players(self, status: Tensor) -> dict[str, float]:
+        """Mean seconds of the players that do nothing else."""
+        training = self._plan.training
+        alone = [shard for shard, player in enumerate(self._plan.players) if player not in training]
+        if not alone:
+            return {}
+        mean = status[alone].mean(0).tolist()
+        return {f"player_t_{name}": mean[place] for place, name in enumerate(STATUS) if place}
 
     def _note_solved(self, mean: float | int | None) -> None:
         goal = self._config.solved_return
         if goal is not None and mean is not None and mean >= goal and self.solved_at is None:
             self.solved_at = self.env_steps
 
-    def save_if_due(self, shards: Sequence[Shard], update: Update) -> None:
+    def save_if_due(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Leaves a checkpoint at its time and after the last iteration, and begins new episodes where the boundary rule says so.
 
         When the ranks stop early they save too, unless environments could not come back as they are: then the last regular
         checkpoint is the one to resume from, and what came after it will be done again to the same bits.
         """
         regular = self.done % self._config.checkpoint_every == 0
-        restorable = not any(shard.engine.renews for shard in shards)
-        if regular or self.done == self.last or (self._stop and restorable):
-            self.save(shards, update)
+        if regular or self.done == self.last or (self.done == self.stop_at and self._restorable):
+            self.save(shards, update, acting)
         if regular:
             for shard in shards:
                 shard.renew(self.done)
 
-    def save(self, shards: Sequence[Shard], update: Update) -> None:
+    def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Writes a checkpoint, all ranks together."""
         counters = {
             "env_steps": self.env_steps,
@@ -175,14 +200,17 @@ class Run:
             "solved_at": self.solved_at,
             "last_returns": list(self._episodes.returns),
         }
-        states = {shard.index: shard.state() for shard in shards}
-        rest = {"agent": update.agent.state(), "optimizer": update.state()}
-        write_checkpoint(self.folder, self.done, self._group, states, rest, counters)
+        own = {f"shard-{shard.index:04d}": shard.state() for shard in shards}
+        if self._lag and self._plan.players[0] == self._group.rank:
+            own["acting"] = acting.state()
+        if self._group.rank == 0:
+            own |= {"agent": update.agent.state(), "optimizer": update.state()}
+        write_checkpoint(self.folder, self.done, self._group, own, counters)
         self.saved = self.done
         if self._group.rank == 0:
             prune(self.folder, self._config.keep)
 
-    def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update) -> None:
+    def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Goes back to a checkpoint. Raises ValueError if it does not fit the experiment."""
         try:
             state = checkpoint.state
@@ -192,6 +220,9 @@ class Run:
             self._episodes = EpisodeWindow(state["last_returns"])
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
+            exchange.begin(self.done)
+            if self._lag:
+                exchange.acting.load(checkpoint.tensors("acting"))
             for shard in shards:
                 shard.restore(checkpoint.shard(shard.index), self.done)
         except (ValueError, KeyError, TypeError) as error:

@@ -14,6 +14,7 @@ from tests.watched import (
     SIZE,
     STEPS,
     Watch,
+    Watched,
     agent_of,
     move,
     rollouts_of,
@@ -27,7 +28,7 @@ from lockstep.ppo.advantages import advantages
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
-from lockstep.update import NonFinite
+from lockstep.update import NonFinite, Update
 
 
 def rows_of(rollout: Rollout, config: PPOConfig) -> dict[str, Tensor]:
@@ -118,6 +119,14 @@ def test_one_step_is_one_reduction() -> None:
     watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3))
     watch()
     assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", *["gradients"] * 6]
+
+
+def test_a_rank_that_trains_on_nothing_takes_no_part() -> None:
+    agent, group = agent_of(), Watched()
+    before = agent.digest()
+    assert Update(agent, PPOConfig(), group, (), SEED)([], ITERATION, 0.0) == {}
+    assert not group.totals
+    assert agent.digest() == before
 
 
 def test_reset_rows_count_nowhere() -> None:

@@ -11,6 +11,7 @@ from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
+from lockstep.prepare import FIT
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 from lockstep.update import Update
@@ -62,7 +63,7 @@ class Watch:
 
     def divergences(self) -> list[float]:
         """KL of every minibatch, from the totals that travelled: weights, then policy_loss, value_loss, entropy, KL, …."""
-        (table,) = [total[4:].view(-1, 3) for phase, total in self.group.totals if phase == "advantages"]
+        (table,) = [total[FIT:].view(-1, 3) for phase, total in self.group.totals if phase == "advantages"]
         found = [total for phase, total in self.group.totals if phase == "gradients"]
         return [(total[-2] / count).item() for total, (count, _, _) in zip(found, table, strict=False)]
 

@@ -1,0 +1,112 @@
+"""From rollouts to minibatches: advantages, permutations, and the statistics of all minibatches in one reduction."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.agent import Agent
+from lockstep.group.group import Group
+from lockstep.ppo.advantages import advantages
+from lockstep.ppo.settings import PPOConfig
+from lockstep.randomness import stream
+from lockstep.rollout import Rollout
+
+__all__ = ["FIT", "Batch", "Preparation"]
+
+FIT = 4
+"""Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares."""
+
+_REWARD_LIMIT = 10.0
+
+
+@dataclass
+class Batch:
+    """What this rank trains on in one iteration: one part per shard, each cut in E × M minibatches of K samples."""
+
+    rows: Tensor
+    """`[R, W]`: observation (normalized), action, log-probability, advantage, value target, old value, weight side by side,
+    so that a whole epoch is shuffled by one operation."""
+    order: Tensor
+    """`[parts, E, M, K]`: which rows."""
+    table: Tensor
+    """`[E, M, 3]`: count, mean and deviation of every minibatch's advantages, over all ranks."""
+    metrics: dict[str, float]
+
+    def minibatches(self) -> Iterator[tuple[int, list[float], list[Tensor]]]:
+        """Yields (epoch, [count, mean, deviation], each part's rows `[K, W]`)."""
+        for epoch, statistics in enumerate(self.table.tolist()):
+            # part by part: rows that lie in a tensor of their own are aligned alike on every rank
+            shuffled = [self.rows[part[epoch]].unbind(0) for part in self.order]
+            for numbers, minibatch in zip(statistics, zip(*shuffled, strict=True), strict=True):
+                yield epoch, numbers, list(minibatch)
+
+
+class Preparation:
+    """Makes a `Batch` of the rollouts of the shards that this rank trains on."""
+
+    def __init__(self, agent: Agent, config: PPOConfig, group: Group, shards: Sequence[int], seed: int) -> None:
+        self._agent = agent
+        self._config = config
+        self._group = group
+        self._shards = shards
+        self._seed = seed
+        self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
+
+    def __call__(self, rollouts: Sequence[Rollout], iteration: int) -> Batch:
+        """One iteration's rollouts, ascending by shard."""
+        prepared = [self._rows(rollout) for rollout in rollouts]
+        rows = torch.cat([own for own, _ in prepared])
+        order = self._order(iteration, len(prepared[0][0]))
+        weight, advantage = rows[:, -1], rows[:, -4]
+        weighted = torch.stack([weight, advantage, advantage.square()], -1).to(torch.float64)  # 0 on reset rows already
+        sums = [
+            torch.cat([fit, weighted[part].sum(2).flatten()]) for (_, fit), part in zip(prepared, order, strict=True)
+        ]
+        total = self._group.reduce(torch.stack(sums), "advantages")
+        count, first, second = total[FIT:].view(self._epochs, self._config.minibatches, 3).unbind(-1)
+        count = count.clamp_min(1)
+        mean = first / count
+        table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
+        return Batch(rows, order, table, {"explained_variance": _explained(total[:FIT], count[0].sum())})
+
+    def _rows(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """One shard's rows `[N, W]`, N = T × B with time first, and its `[FIT]` sums."""
+        config, agent = self._config, self._agent
+        rewards = rollout.rewards
+        if agent.return_moments is not None:
+            rewards = (rewards / agent.return_moments.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
+        advantage = advantages(
+            rewards,
+            rollout.values,
+            rollout.terminated,
+            rollout.truncated,
+            rollout.valid,
+            config.gamma,
+            config.gae_lambda,
+        ).flatten()
+        old, weight = rollout.values[:-1].flatten(), rollout.valid.flatten()
+        columns = [agent.normalize(rollout.observations[:-1]).flatten(0, 1), rollout.actions.reshape(len(old), -1)]
+        columns += [x.unsqueeze(-1) for x in (rollout.log_probs.flatten(), advantage, advantage + old, old, weight)]
+        rows = torch.cat([column.to(agent.dtype) for column in columns], -1)
+        rows = torch.where(weight.unsqueeze(-1), rows, 0)  # weight 0 alone would not keep a NaN of a reset row out
+        left = advantage.to(torch.float64)
+        targets = left + torch.where(weight, old, 0).to(torch.float64)
+        return rows, torch.stack([targets.sum(), targets.square().sum(), left.sum(), left.square().sum()])
+
+    def _order(self, iteration: int, count: int) -> Tensor:
+        """`[parts, E, M, K]`: each shard permutes its own `count` samples anew in every epoch."""
+        order = []
+        for place, shard in enumerate(self._shards):
+            permutations = stream(self._seed, "minibatches", shard, iteration)
+            order += [permutations.permutation(count) + place * count for _ in range(self._epochs)]
+        cut = (len(self._shards), self._epochs, self._config.minibatches, -1)
+        return torch.stack([torch.from_numpy(own) for own in order]).view(cut)
+
+
+def _explained(sums: Tensor, count: Tensor) -> float:
+    """1 - Var[target - value] / Var[target], from sums and squares of targets and of their distance to the values."""
+    targets, targets_squared, left, left_squared = (sums / count).tolist()
+    variance = targets_squared - targets * targets
+    return 1 - (left_squared - left * left) / variance if variance > 0 else 0.0

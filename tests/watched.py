@@ -40,9 +40,9 @@ class Watched(Solo):
 class Watch:
     """An update whose every step of Adam is noted: gradient, rates, and the weights after it."""
 
-    def __init__(self, agent: Agent, config: PPOConfig) -> None:
+    def __init__(self, agent: Agent, config: PPOConfig, **options: object) -> None:
         self.agent, self.group = agent, Watched()
-        self.update = Update(agent, config, self.group, range(SHARDS), SEED)
+        self.update = Update(agent, config, self.group, range(SHARDS), SEED, **options)
         self.gradients: list[Tensor] = []
         self.rates: list[Mapping[str, float]] = []
         self.weights: list[Tensor] = []
@@ -81,11 +81,11 @@ def drawn(name: str, *shape: int) -> Tensor:
     return torch.from_numpy(stream(SEED, name).standard_normal(shape))
 
 
-def rollouts_of(agent: Agent) -> list[Rollout]:
+def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
     """What shards might have collected with this agent: random observations and rewards, both kinds of ends, reset rows."""
     rollouts = []
     moments = 0 if agent.return_moments is None else 1 + 2 * SIZE + 3
-    for shard in range(SHARDS):
+    for shard in range(shards):
         action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
         rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, moments, torch.float64)
         rollout.observations[:] = drawn(f"observations {shard}", STEPS + 1, COUNT, SIZE)
@@ -95,7 +95,7 @@ def rollouts_of(agent: Agent) -> list[Rollout]:
             rollout.truncated[8, 0] = True
         ended = rollout.terminated | rollout.truncated
         rollout.valid[1:] = ~ended[:-1]
-        rollout.valid[0, shard] = False  # its episode ended in the rollout before
+        rollout.valid[0, shard % COUNT] = False  # its episode ended in the rollout before
         rollout.rewards[~rollout.valid] = 0
         noise = agent.distribution.noise(stream(SEED, "noise", shard), STEPS, COUNT)
         for action, observations, now in zip(

@@ -26,8 +26,8 @@ class Batch:
     """What this rank trains on in one iteration: one part per shard, each cut in E × M minibatches of K samples."""
 
     rows: Tensor
-    """`[R, W]`: observation (normalized), action, log-probability, advantage, value target, old value, weight side by side,
-    so that a whole epoch is shuffled by one operation."""
+    """`[R, W]`, of this rank's shards or, if data are shared, of all: observation (normalized), action, log-probability,
+    advantage, value target, old value, weight side by side, so that a whole epoch is shuffled by one operation."""
     order: Tensor
     """`[parts, E, M, K]`: which rows."""
     table: Tensor
@@ -46,19 +46,27 @@ class Batch:
 class Preparation:
     """Makes a `Batch` of the rollouts of the shards that this rank trains on."""
 
-    def __init__(self, agent: Agent, config: PPOConfig, group: Group, shards: Sequence[int], seed: int) -> None:
+    def __init__(
+        self, agent: Agent, config: PPOConfig, group: Group, shards: Sequence[int], seed: int, share_data: bool
+    ) -> None:
+        """`shards` and `seed` as in `Update`; `share_data`: minibatches are drawn from all shards' samples together."""
         self._agent = agent
         self._config = config
         self._group = group
         self._shards = shards
         self._seed = seed
+        self._share_data = share_data
         self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int) -> Batch:
         """One iteration's rollouts, ascending by shard."""
         prepared = [self._rows(rollout) for rollout in rollouts]
         rows = torch.cat([own for own, _ in prepared])
-        order = self._order(iteration, len(prepared[0][0]))
+        if self._share_data:
+            rows = self._group.gather(rows.view(len(prepared), -1, rows.shape[1]), "samples").flatten(0, 1)
+            order = self._shared_order(iteration, len(rows), len(rows) // len(prepared[0][0]))
+        else:
+            order = self._order(iteration, len(prepared[0][0]))
         weight, advantage = rows[:, -1], rows[:, -4]
         weighted = torch.stack([weight, advantage, advantage.square()], -1).to(torch.float64)  # 0 on reset rows already
         sums = [
@@ -103,6 +111,15 @@ class Preparation:
             order += [permutations.permutation(count) + place * count for _ in range(self._epochs)]
         cut = (len(self._shards), self._epochs, self._config.minibatches, -1)
         return torch.stack([torch.from_numpy(own) for own in order]).view(cut)
+
+    def _shared_order(self, iteration: int, count: int, shards: int) -> Tensor:
+        """`[parts, E, M, K]`: all `count` samples are permuted together, and minibatch m is slice m of the permutation. Each of
+        the `shards` takes an equal slice of that, so that shapes and the order of sums are those of any number of ranks.
+        """
+        permutations = stream(self._seed, "shared-minibatches", iteration)
+        cut, own = (self._config.minibatches, shards, -1), list(self._shards)
+        epochs = [torch.from_numpy(permutations.permutation(count)).view(cut)[:, own] for _ in range(self._epochs)]
+        return torch.stack(epochs).permute(2, 0, 1, 3)
 
 
 def _explained(sums: Tensor, count: Tensor) -> float:

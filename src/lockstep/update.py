@@ -42,12 +42,30 @@ class Rates:
 class Update:
     """Trains `agent` on rollouts. Holds what lives from one update to the next."""
 
-    def __init__(self, agent: Agent, config: PPOConfig, group: Group, shards: Sequence[int], seed: int) -> None:
-        """`shards` are the indices of the shards that this rank trains on, ascending; `seed` is the experiment's."""
+    def __init__(
+        self,
+        agent: Agent,
+        config: PPOConfig,
+        group: Group,
+        shards: Sequence[int],
+        seed: int,
+        *,
+        share_data: bool = False,
+    ) -> None:
+        """A rank's share of the training.
+
+        Args:
+            agent: What is trained.
+            config: How.
+            group: The ranks that train. Each contributes as many rows as it has shards.
+            shards: Indices of the shards that this rank trains on, ascending.
+            seed: The experiment's.
+            share_data: Whether minibatches are drawn from all shards' samples together (`plan.share_data`).
+        """
         self.agent = agent
         self._config = config
         self._group = group
-        self._prepare = Preparation(agent, config, group, shards, seed)
+        self._prepare = Preparation(agent, config, group, shards, seed, share_data)
         self._gradient = OrderedGradient(agent, config, group, len(shards))
         slices = agent.flat.slices if config.separate else {"all": slice(0, len(agent.flat.buffer))}
         self.adam = Adam(agent.flat.buffer, slices, config.adam_epsilon)

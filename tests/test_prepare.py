@@ -1,0 +1,89 @@
+"""Minibatches of data that trainers share, against one plain permutation of all samples."""
+
+import pytest
+import torch
+from tests.threaded import on_ranks
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, rollouts_of
+from torch import Tensor
+
+from lockstep.envs.spaces import Spaces
+from lockstep.group.group import Group
+from lockstep.group.solo import Solo
+from lockstep.ppo.settings import PPOConfig
+from lockstep.prepare import Batch, Preparation
+from lockstep.randomness import stream
+from lockstep.update import Update
+
+SHARDS, EPOCHS, MINIBATCHES = 4, 3, 2
+CONFIG = PPOConfig(epochs=EPOCHS, minibatches=MINIBATCHES, learning_rate=0.01)
+SHARES = {
+    "one rank": [(0, 1, 2, 3)],
+    "two": [(0, 1), (2, 3)],
+    "three, unequal": [(0, 1), (2,), (3,)],
+    "four": [(0,), (1,), (2,), (3,)],
+}
+
+
+def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
+    agent = agent_of()
+    rollouts = rollouts_of(agent, SHARDS)
+    return Preparation(agent, CONFIG, group, shards, SEED, share_data)([rollouts[shard] for shard in shards], ITERATION)
+
+
+def minibatches_of(batch: Batch) -> list[list[Tensor]]:
+    return [parts for _, _, parts in batch.minibatches()]
+
+
+@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
+def test_a_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int, ...]]) -> None:
+    separate = prepare(Solo(), range(SHARDS), share_data=False)  # rows: those of all shards in order, not yet permuted
+    batches = on_ranks(shares, prepare)
+    permutations = stream(SEED, "shared-minibatches", ITERATION)
+    for epoch in range(EPOCHS):
+        slices = torch.from_numpy(permutations.permutation(SHARDS * ROWS)).chunk(MINIBATCHES)
+        for m, expected in enumerate(slices):
+            parts = [part for batch in batches for part in minibatches_of(batch)[epoch * MINIBATCHES + m]]
+            assert len(parts) == SHARDS
+            assert {len(part) for part in parts} == {ROWS // MINIBATCHES}
+            assert torch.equal(torch.cat(parts), separate.rows[expected])
+            weight, advantage = separate.rows[expected, -1], separate.rows[expected, -4]
+            valid = advantage[weight == 1]
+            for batch in batches:
+                found = batch.table[epoch, m].tolist()
+                assert found == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()])
+
+
+def test_data_that_are_not_shared_stay_with_their_shard() -> None:
+    batch = prepare(Solo(), range(SHARDS), share_data=False)
+    for shard, part in enumerate(batch.order):
+        for epoch in part:
+            assert sorted(epoch.flatten().tolist()) == list(range(shard * ROWS, (shard + 1) * ROWS))
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("share_data", [False, True], ids=["apart", "shared"])
+def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, share_data: bool) -> None:
+    def train(group: Group, shards: object) -> tuple[str, dict[str, float]]:
+        agent = agent_of(spaces, normalize=True)
+        rollouts = rollouts_of(agent, SHARDS)
+        update = Update(agent, CONFIG, group, shards, SEED, share_data=share_data)
+        metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
+        return agent.digest(), metrics
+
+    results = [result for shares in SHARES.values() for result in on_ranks(shares, train)]
+    assert len(results) == 10
+    assert all(result == results[0] for result in results)
+
+
+def test_sharing_is_another_choice_of_samples() -> None:
+    """And nothing else: with one minibatch of everything there is no choice, and results agree to rounding."""
+    distances = []
+    for minibatches in (1, 2):
+        agents = [agent_of(), agent_of()]
+        config = PPOConfig(epochs=EPOCHS, minibatches=minibatches, learning_rate=0.01)
+        for agent, share_data in zip(agents, (False, True), strict=True):
+            update = Update(agent, config, Solo(), range(2), SEED, share_data=share_data)
+            update(rollouts_of(agent), ITERATION, 0.0)
+        distances.append((agents[0].flat.buffer - agents[1].flat.buffer).abs().max().item())
+    assert distances[0] < 1e-12
+    assert distances[1] > 1e-4

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lockstep.group.group import Group
+from lockstep.group.group import Clock, Group
 
 Result = TypeVar("Result")
 
@@ -19,6 +19,7 @@ class Threaded(Group):
     def __init__(self, rank: int, rows: list[Tensor], meeting: Barrier) -> None:
         self.rank, self.size = rank, len(rows)
         self._rows, self._meeting = rows, meeting
+        self.clock, self.counts = Clock(), (1,) * len(rows)
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         self._rows[self.rank] = parts.clone()
@@ -29,6 +30,12 @@ class Threaded(Group):
 
     def barrier(self, phase: str) -> None:
         self._meeting.wait(timeout=20)
+
+    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        raise NotImplementedError
+
+    def channel(self, source: int, target: int, specs: object, depth: int, phase: str) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         self._meeting.abort()

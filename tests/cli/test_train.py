@@ -76,8 +76,8 @@ def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
     events = EventAccumulator(str(tmp_path / "runs" / "first" / "tb")).Reload()
     rows = [json.loads(line) for line in (tmp_path / "runs" / "first" / "metrics.jsonl").read_text().splitlines()]
-    assert {"train/approx_kl", "rollout/return_mean", "time/fps"} <= set(events.Tags()["tensors"])
-    points = events.Tensors("train/approx_kl")
+    assert {"train/approx_kl", "rollout/return_mean", "time/fps"} <= set(events.Tags()["scalars"])
+    points = events.Scalars("train/approx_kl")
     assert [point.step for point in points] == [row["env_steps"] for row in rows]
 
 

@@ -38,16 +38,22 @@ class TensorBoard:
 
     def __init__(self, folder: Path, purge_step: int) -> None:
         """`purge_step` hides what a killed process wrote at or after that step."""
-        from torch.utils.tensorboard import SummaryWriter
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from torch.utils.tensorboard import FileWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=purge_step)
+        self._summary = Summary
+        self._writer = FileWriter(str(folder))
+        self._writer.add_event(Event(step=purge_step, file_version="brain.Event:2"))
+        self._writer.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Adds a point to every curve."""
-        step = metrics["env_steps"]
-        for name, value in metrics.items():
-            if isinstance(value, (int, float)):
-                self._writer.add_scalar(f"{_group(name)}/{name}", value, step, new_style=True)
+        """Adds a point to every curve, all in one event: `add_scalar` for each takes ten times as long."""
+        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+        points = [
+            self._summary.Value(tag=f"{_group(name)}/{name}", simple_value=value) for name, value in numbers.items()
+        ]
+        self._writer.add_summary(self._summary(value=points), metrics["env_steps"])
 
     def close(self) -> None:
         """Flushes and closes."""

@@ -1,0 +1,135 @@
+"""Plans through the command line: started, timed, interrupted, resumed on another plan."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.processes import digests, ranks_of, wait_for
+
+pytestmark = pytest.mark.serial
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
+ITERATIONS = 12
+ENV = ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--plan.shards", 4)
+TASK = (*ENV, "--rollout.steps", 128)
+SHORT = ("--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS)
+SAVED = ("--run.checkpoint-every", 5)
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def reached(run: Path, iterations: int):
+    return lambda: (run / "metrics.jsonl").exists() and len(rows(run)) >= iterations
+
+
+def trained(run_cli, name: str, *more: object, **settings: object) -> None:
+    finished = run_cli("train", *TASK, *SHORT, "--name", name, *more, timeout=100, **settings)
+    assert finished.rc == 0, finished
+
+
+def test_a_pair_brings_its_own_number_of_ranks_and_torchrun_gives_the_same(run_cli, tmp_path: Path) -> None:
+    trained(run_cli, "pair", "--plan", "2:1")
+    trained(run_cli, "torchrun", "--plan", "one-player", prefix=(*TORCHRUN, "2", "-m"))
+    both = ("--plan", "ranks", "--plan.players", 0, 1, "--plan.trainers", 0)
+    trained(run_cli, "both", *both)
+    found = [digests(tmp_path / "runs" / name) for name in ("pair", "torchrun", "both")]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == ITERATIONS
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_time_adds_up_on_each_role(run_cli, tmp_path: Path, lag: int) -> None:
+    # long iterations, in which a line of metrics counts for little, as in real runs
+    long = ("--rollout.steps", 512, "--policy.hidden", 256, 256, "--ppo.epochs", 2, "--total-steps", 8 * 512 * 6)
+    plan = ("--plan", "1:1", "--plan.lag", lag, "--run.progress", "off", "--name", "timed")
+    assert run_cli("train", *ENV, *long, *plan).rc == 0
+    for role in ("", "player_"):
+        usual = rows(tmp_path / "runs" / "timed")[1:-1]  # without what is loaded at first use
+        whole = sum(row[f"{role}t_iter"] for row in usual)
+        phases = ("rollout", "learn", "sync", "wait", "publish")
+        parts = sum(row[f"{role}t_{name}"] for row in usual for name in phases)
+        assert 0.97 * whole <= parts <= whole
+        assert all(row[f"{role}t_{name}"] >= 0 for row in usual for name in phases)
+        assert usual[-1]["lag"] == lag
+    # what a role does not do takes it no time, and while the other works it waits
+    assert sum(row["t_rollout"] for row in usual) < 0.01 * whole
+    assert sum(row["player_t_learn"] for row in usual) < 0.01 * whole
+    if not lag:
+        for idle, working in (("t_wait", "player_t_rollout"), ("player_t_wait", "t_learn")):
+            assert sum(row[idle] for row in usual) > 0.9 * sum(row[working] for row in usual)
+
+
+@pytest.mark.parametrize(("lag", "killed"), [(0, 0), (0, 2), (1, 0), (1, 2)])
+def test_a_rank_of_either_role_is_killed_and_the_run_goes_on_with_another_plan(
+    run_cli, begin, tmp_path: Path, lag: int, killed: int
+) -> None:
+    trained(run_cli, "whole", *SAVED, "--plan.lag", lag)
+    run = tmp_path / "killed"
+    where = ("--out", tmp_path, "--name", "killed", "--plan", "1:2", "--plan.lag", lag)
+    launcher = begin("train", *TASK, *SHORT, *SAVED, *where)
+    wait_for(reached(run, 6), "6 iterations")
+    os.kill(sorted(ranks_of(run))[killed], signal.SIGKILL)  # ranks are started in order; 2 is the player
+    _, err = launcher.communicate(timeout=30)
+    assert launcher.returncode == 1, err
+    assert f"rank {killed} was killed by SIGKILL" in err
+    assert not ranks_of(run)
+    assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
+    for plan in (("--plan", "one-trainer", "--ranks", 3), ("--plan", "coupled", "--ranks", 3)):
+        finished = run_cli("resume", run, *plan, "--iteration", 5, timeout=100)
+        assert finished.rc == 0, finished
+        assert digests(run) == digests(tmp_path / "runs" / "whole")
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_signal_stops_all_roles_after_the_same_iteration(run_cli, begin, tmp_path: Path, lag: int) -> None:
+    trained(run_cli, "whole", "--plan.lag", lag)
+    run = tmp_path / "stopped"
+    process = begin("train", *TASK, *SHORT, "--out", tmp_path, "--name", "stopped", "--plan", "2:1", "--plan.lag", lag)
+    wait_for(reached(run, 3), "3 iterations")
+    os.kill(sorted(ranks_of(run))[2], signal.SIGTERM)  # a player: it has to tell the others
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 75, out + err
+    assert "with: lockstep resume" in out
+    assert not ranks_of(run)
+    assert len(rows(run)) < ITERATIONS
+    assert run_cli("resume", run, "--plan", "coupled", timeout=100).rc == 0
+    assert digests(run) == digests(tmp_path / "runs" / "whole")
+
+
+def test_a_loss_that_is_not_finite_ends_all_roles_with_code_3(run_cli) -> None:
+    words = ("--plan", "2:1", "--ppo.learning-rate", 1e30)
+    finished = run_cli("train", *TASK, *SHORT, *words)
+    assert finished.rc == 3, finished
+    assert "the gradient's norm is" in finished.stderr
+    assert "lost" not in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("--plan", "2:1"), ("plan.kind is '2:1'", "exactly 3 ranks, and there are 2")),
+        (("--plan", "coupled", "--plan.shards", 1), ("plan.shards is 1", "2 trainers")),
+        (("--plan", "one-trainer", "--plan.gradients", "ddp"), ("plan.gradients is 'ddp'", "one trainer")),
+    ],
+)
+def test_a_plan_that_does_not_fit_gives_one_line_under_torchrun_too(run_cli, words, parts) -> None:
+    finished = run_cli("train", "--env", "CartPole-v1", *words, prefix=(*TORCHRUN, "2", "-m"))
+    assert finished.rc != 0
+    said = [line for line in finished.stderr.splitlines() if line.startswith("lockstep: ")]
+    assert said
+    assert all(part in line for part in parts for line in said)
+    assert "Traceback" not in finished.stderr.split("lockstep: ")[0]
+
+
+def test_resume_keeps_what_belongs_to_the_experiment(run_cli, tmp_path: Path) -> None:
+    trained(run_cli, "run")
+    before = (tmp_path / "runs" / "run" / "config.json").read_text()
+    finished = run_cli("resume", "run", "--plan.lag", 1)
+    assert finished.rc == 2
+    assert "--plan.lag: it is part of the experiment" in finished.stderr
+    assert (tmp_path / "runs" / "run" / "config.json").read_text() == before

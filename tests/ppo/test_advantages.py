@@ -1,11 +1,9 @@
 """Generalized advantage estimation against numbers worked by hand and against its limits."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from tests.ppo.episodes import COUNT, STEPS, discounts, rollouts
 from torch import Tensor
 
 from lockstep.ppo.advantages import advantages
@@ -79,28 +77,6 @@ def test_arguments_stay_as_they_are() -> None:
     gae(flags(0, 1, 0), NEVER)
     assert torch.equal(REWARDS, before[0])
     assert torch.equal(VALUES, before[1])
-
-
-STEPS, COUNT = 9, 2
-numbers = arrays(np.float64, (STEPS, COUNT), elements=st.floats(-100, 100))
-yes_or_no = arrays(np.bool_, (STEPS, COUNT))
-
-
-@st.composite
-def rollouts(draw: st.DrawFn) -> dict[str, Tensor]:
-    terminated, truncated = draw(yes_or_no), draw(yes_or_no)
-    valid = np.ones((STEPS, COUNT), dtype=bool)
-    for t in range(1, STEPS):  # the row after an end is a reset row, which ends nothing
-        valid[t] = ~(terminated | truncated)[t - 1]
-        terminated[t] &= valid[t]
-        truncated[t] &= valid[t]
-    rewards = draw(numbers) * valid
-    values = np.concatenate([draw(numbers), draw(numbers)[:1]])
-    named = {"rewards": rewards, "values": values, "terminated": terminated, "truncated": truncated, "valid": valid}
-    return {name: torch.from_numpy(value) for name, value in named.items()}
-
-
-discounts = st.floats(0, 1)
 
 
 @settings(max_examples=60, deadline=None)

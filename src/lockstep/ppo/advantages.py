@@ -1,10 +1,10 @@
-"""Generalized advantage estimation."""
+"""Generalized advantage estimation, and V-trace for samples that older weights collected."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["advantages"]
+__all__ = ["advantages", "vtrace"]
 
 
 def advantages(
@@ -39,6 +39,54 @@ def advantages(
     alive = ~terminated
     delta = rewards + gamma * torch.where(alive, values[1:], 0) - values[:-1]
     decay = (gamma * gae_lambda) * (alive & ~truncated).to(delta.dtype)
+    return torch.where(valid, _accumulated(delta, decay), 0)
+
+
+def vtrace(
+    rewards: Tensor,
+    values: Tensor,
+    log_ratios: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    gamma: float,
+    trace_lambda: float,
+) -> tuple[Tensor, Tensor]:
+    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, equation 1 with the λ of remark 2, both truncation levels 1).
+
+        ρ_t = min(1, π(a_t|o_t) / μ(a_t|o_t)),  c_t = λ ρ_t
+        δ_t = ρ_t (r_t + γ V(o_{t+1}) [not terminated_t] - V(o_t))
+        v_t = V(o_t) + δ_t + γ c_t (v_{t+1} - V(o_{t+1})) [neither terminated_t nor truncated_t]
+        A_t = ρ_t (r_t + γ v_{t+1} - V(o_t))
+
+    Episodes end as in `advantages`: the A_t of a step that terminated has no v_{t+1}, that of one that was truncated has
+    V(o_{t+1}) in its place. On-policy, v_t - V(o_t) is GAE(λ), and A_t is GAE(1) if λ is 1.
+
+    Args:
+        rewards: `[T, B]`.
+        values: `[T + 1, B]`, of the weights that are to be trained.
+        log_ratios: `[T, B]`, log π - log μ of the action taken: π is to be trained, μ collected.
+        terminated: `[T, B]` bool.
+        truncated: `[T, B]` bool.
+        valid: `[T, B]` bool, False for reset rows.
+        gamma: Discount per step.
+        trace_lambda: λ.
+
+    Returns:
+        Policy advantages A and value targets v, both `[T, B]` and 0 on reset rows.
+    """
+    alive, goes_on = ~terminated, ~(terminated | truncated)
+    ratios = log_ratios.clamp_max(0).exp()
+    following, present = torch.where(alive, values[1:], 0), values[:-1]
+    delta = ratios * (rewards + gamma * following - present)
+    targets = present + _accumulated(delta, (gamma * trace_lambda) * ratios * goes_on)
+    following = torch.where(goes_on, torch.cat([targets[1:], values[-1:]]), following)
+    advantage = ratios * (rewards + gamma * following - present)
+    return torch.where(valid, advantage, 0), torch.where(valid, targets, 0)
+
+
+def _accumulated(delta: Tensor, decay: Tensor) -> Tensor:
+    """`x_t = delta_t + decay_t x_{t+1}`, written over `delta`."""
     # NumPy in place: a loop of small tensor operations costs 20 times as much in PyTorch
     rows, weights = list(delta.numpy()), list(decay.numpy())
     carried = np.empty_like(rows[0])
@@ -46,4 +94,4 @@ def advantages(
         for t in range(len(rows) - 2, -1, -1):
             np.multiply(weights[t], rows[t + 1], out=carried)
             rows[t] += carried
-    return torch.where(valid, delta, 0)
+    return delta

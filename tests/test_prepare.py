@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.threaded import on_ranks
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, rollouts_of
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, move, rollouts_of
 from torch import Tensor
 
 from lockstep.envs.spaces import Spaces
@@ -27,7 +27,9 @@ SHARES = {
 def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
     agent = agent_of()
     rollouts = rollouts_of(agent, SHARDS)
-    return Preparation(agent, CONFIG, group, shards, SEED, share_data)([rollouts[shard] for shard in shards], ITERATION)
+    return Preparation(agent, CONFIG, group, shards, SEED, share_data, False)(
+        [rollouts[shard] for shard in shards], ITERATION
+    )
 
 
 def minibatches_of(batch: Batch) -> list[list[Tensor]]:
@@ -61,12 +63,15 @@ def test_data_that_are_not_shared_stay_with_their_shard() -> None:
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("share_data", [False, True], ids=["apart", "shared"])
-def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, share_data: bool) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"share_data": True}, {"share_data": True, "vtrace": True}], ids=["apart", "shared", "vtrace"]
+)
+def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, options: dict[str, bool]) -> None:
     def train(group: Group, shards: object) -> tuple[str, dict[str, float]]:
         agent = agent_of(spaces, normalize=True)
         rollouts = rollouts_of(agent, SHARDS)
-        update = Update(agent, CONFIG, group, shards, SEED, share_data=share_data)
+        move(agent)
+        update = Update(agent, CONFIG, group, shards, SEED, **options)
         metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
         return agent.digest(), metrics
 

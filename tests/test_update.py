@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lockstep.agent import Agent
 from lockstep.envs.spaces import Spaces
-from lockstep.ppo.advantages import advantages
+from lockstep.ppo.advantages import advantages, vtrace
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
@@ -93,6 +93,45 @@ def test_the_gradient_is_that_of_the_whole_batch(spaces: Spaces, shared: bool, s
     watch(rollouts)
     assert expected.abs().max() > 0.01
     assert torch.allclose(watch.gradients[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -> None:
+    """Ratios in the loss, the values that are clipped around and the advantages are all those of the weights at the start."""
+    config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, value_clip=0.05)
+    agent = agent_of(spaces)
+    rollouts = rollouts_of(agent)
+    move(agent)
+    batch, ratios = batch_of(rollouts, config), []
+    for name in ("log_probs", "values", "advantages", "targets"):
+        batch[name] = batch[name].clone()
+    for shard, rollout in enumerate(rollouts):
+        own = slice(shard * ROWS, (shard + 1) * ROWS)
+        values, log_probs = (x.clone() for x in agent.judge(rollout.observations, rollout.actions))
+        flags = (rollout.terminated, rollout.truncated, rollout.valid)
+        ratio = log_probs - rollout.log_probs
+        corrected = vtrace(rollout.rewards, values, ratio, *flags, config.gamma, config.gae_lambda)
+        for name, found in zip(
+            ("advantages", "targets", "log_probs", "values"), (*corrected, log_probs, values[:-1]), strict=True
+        ):
+            batch[name][own] = found.flatten()
+        ratios.append(ratio.exp().clamp_max(1)[rollout.valid])
+    expected = expected_gradient(agent, batch, config)
+    watch = Watch(agent, config, vtrace=True)
+    metrics = watch(rollouts)
+    assert torch.allclose(watch.gradients[0], expected, rtol=0, atol=1e-12)
+    assert metrics["vtrace_ratio"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-12)
+    assert metrics["vtrace_ratio"] < 0.99
+    assert metrics["approx_kl"] == 0  # of the new policy from the trainer's own, which are the same in the first step
+
+
+def test_vtrace_on_policy_with_lambda_1_is_no_correction() -> None:
+    config = PPOConfig(gae_lambda=1.0, learning_rate=0.01)
+    plain, corrected = Watch(agent_of(), config), Watch(agent_of(), config, vtrace=True)
+    metrics = [plain(), corrected()]
+    assert torch.allclose(plain.agent.flat.buffer, corrected.agent.flat.buffer, rtol=0, atol=1e-10)
+    assert metrics[1].pop("vtrace_ratio") == 1
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-6)
 
 
 def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from lockstep.agent import Agent
 from lockstep.group.group import Group
-from lockstep.ppo.advantages import advantages
+from lockstep.ppo.advantages import advantages, vtrace
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 
 __all__ = ["FIT", "Batch", "Preparation"]
 
-FIT = 4
-"""Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares."""
+FIT = 5
+"""Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares, ratios."""
 
 _REWARD_LIMIT = 10.0
 
@@ -47,15 +47,23 @@ class Preparation:
     """Makes a `Batch` of the rollouts of the shards that this rank trains on."""
 
     def __init__(
-        self, agent: Agent, config: PPOConfig, group: Group, shards: Sequence[int], seed: int, share_data: bool
+        self,
+        agent: Agent,
+        config: PPOConfig,
+        group: Group,
+        shards: Sequence[int],
+        seed: int,
+        share_data: bool,
+        vtrace: bool,
     ) -> None:
-        """`shards` and `seed` as in `Update`; `share_data`: minibatches are drawn from all shards' samples together."""
+        """Arguments as in `Update`."""
         self._agent = agent
         self._config = config
         self._group = group
         self._shards = shards
         self._seed = seed
         self._share_data = share_data
+        self._vtrace = vtrace
         self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int) -> Batch:
@@ -77,31 +85,41 @@ class Preparation:
         count = count.clamp_min(1)
         mean = first / count
         table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
-        return Batch(rows, order, table, {"explained_variance": _explained(total[:FIT], count[0].sum())})
+        means = (total[:FIT] / count[0].sum()).tolist()
+        metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
+        return Batch(rows, order, table, metrics)
 
     def _rows(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """One shard's rows `[N, W]`, N = T × B with time first, and its `[FIT]` sums."""
-        config, agent = self._config, self._agent
-        rewards = rollout.rewards
-        if agent.return_moments is not None:
-            rewards = (rewards / agent.return_moments.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
-        advantage = advantages(
-            rewards,
-            rollout.values,
-            rollout.terminated,
-            rollout.truncated,
-            rollout.valid,
-            config.gamma,
-            config.gae_lambda,
-        ).flatten()
-        old, weight = rollout.values[:-1].flatten(), rollout.valid.flatten()
-        columns = [agent.normalize(rollout.observations[:-1]).flatten(0, 1), rollout.actions.reshape(len(old), -1)]
-        columns += [x.unsqueeze(-1) for x in (rollout.log_probs.flatten(), advantage, advantage + old, old, weight)]
+        agent, weight = self._agent, rollout.valid.flatten()
+        log_probs, values, advantage, targets, ratios = (x.flatten() for x in self._estimates(rollout))
+        columns = [agent.normalize(rollout.observations[:-1]).flatten(0, 1), rollout.actions.reshape(len(weight), -1)]
+        columns += [x.unsqueeze(-1) for x in (log_probs, advantage, targets, values, weight)]
         rows = torch.cat([column.to(agent.dtype) for column in columns], -1)
         rows = torch.where(weight.unsqueeze(-1), rows, 0)  # weight 0 alone would not keep a NaN of a reset row out
-        left = advantage.to(torch.float64)
-        targets = left + torch.where(weight, old, 0).to(torch.float64)
-        return rows, torch.stack([targets.sum(), targets.square().sum(), left.sum(), left.square().sum()])
+        aimed, old = rows[:, -3].to(torch.float64), rows[:, -2].to(torch.float64)
+        left = aimed - old
+        known = torch.where(weight, ratios, 0).to(torch.float64)
+        return rows, torch.stack([x.sum() for x in (aimed, aimed.square(), left, left.square(), known)])
+
+    def _estimates(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """Old log-probabilities, old values, advantages, value targets and truncated ratios to the policy that collected,
+        each `[T, B]`.
+        """
+        config, agent = self._config, self._agent
+        rewards, flags = rollout.rewards, (rollout.terminated, rollout.truncated, rollout.valid)
+        if agent.return_moments is not None:
+            rewards = (rewards / agent.return_moments.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
+        if not self._vtrace:
+            advantage = advantages(rewards, rollout.values, *flags, config.gamma, config.gae_lambda)
+            old = rollout.values[:-1]
+            return rollout.log_probs, old, advantage, advantage + old, torch.ones_like(advantage)
+        # The policy that the clip keeps close to need not be the one that collected: ρ, inside of the advantages, leads from one
+        # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
+        values, log_probs = agent.judge(rollout.observations, rollout.actions)
+        log_ratios = log_probs - rollout.log_probs
+        advantage, targets = vtrace(rewards, values, log_ratios, *flags, config.gamma, config.gae_lambda)
+        return log_probs, values[:-1], advantage, targets, log_ratios.clamp_max(0).exp()
 
     def _order(self, iteration: int, count: int) -> Tensor:
         """`[parts, E, M, K]`: each shard permutes its own `count` samples anew in every epoch."""
@@ -122,8 +140,8 @@ class Preparation:
         return torch.stack(epochs).permute(2, 0, 1, 3)
 
 
-def _explained(sums: Tensor, count: Tensor) -> float:
-    """1 - Var[target - value] / Var[target], from sums and squares of targets and of their distance to the values."""
-    targets, targets_squared, left, left_squared = (sums / count).tolist()
+def _explained(means: Sequence[float]) -> float:
+    """1 - Var[target - value] / Var[target], from the FIT means."""
+    targets, targets_squared, left, left_squared, _ = means
     variance = targets_squared - targets * targets
     return 1 - (left_squared - left * left) / variance if variance > 0 else 0.0

@@ -51,6 +51,7 @@ class Update:
         seed: int,
         *,
         share_data: bool = False,
+        vtrace: bool = False,
     ) -> None:
         """A rank's share of the training.
 
@@ -61,11 +62,12 @@ class Update:
             shards: Indices of the shards that this rank trains on, ascending.
             seed: The experiment's.
             share_data: Whether minibatches are drawn from all shards' samples together (`plan.share_data`).
+            vtrace: Whether samples are corrected for having been collected by older weights (`plan.correction`).
         """
         self.agent = agent
         self._config = config
         self._group = group
-        self._prepare = Preparation(agent, config, group, shards, seed, share_data)
+        self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace)
         self._gradient = OrderedGradient(agent, config, group, len(shards))
         slices = agent.flat.slices if config.separate else {"all": slice(0, len(agent.flat.buffer))}
         self.adam = Adam(agent.flat.buffer, slices, config.adam_epsilon)

@@ -222,7 +222,8 @@ def build(config: Config, group: "Group") -> Cast:
         for index in plan.played_by(group.rank)
     ]
     trainers = group.split(plan.training, [len(plan.trained_by(rank)) for rank in plan.training])
-    update = Update(agent, config.ppo, trainers, plan.trained_by(group.rank), seed, share_data=config.plan.share_data)
+    options = {"share_data": config.plan.share_data, "vtrace": config.plan.correction == "vtrace"}
+    update = Update(agent, config.ppo, trainers, plan.trained_by(group.rank), seed, **options)
     return Cast(plan, trainers, played, exchange, update)
 
 

@@ -68,6 +68,14 @@ def test_shared_data_give_the_same_bits_on_any_number_of_ranks(run_cli, same, ca
     assert run_cli("diff", "ranks1", "apart").rc == 1
 
 
+def test_vtrace_gives_the_same_bits_on_any_number_of_ranks(run_cli, same) -> None:
+    for ranks in (1, 2):
+        train(run_cli, "cartpole", f"ranks{ranks}", "--ranks", ranks, "--plan.correction", "vtrace")
+    same("ranks1", "ranks2", ITERATIONS)
+    train(run_cli, "cartpole", "plain")
+    assert run_cli("diff", "ranks1", "plain").rc == 1
+
+
 def test_torchrun_gives_the_same_bits(run_cli, same) -> None:
     train(run_cli, "cartpole", "own")
     for ranks in (1, 2, 4):

@@ -114,7 +114,7 @@ def copy_of(rollout: Rollout) -> Rollout:
 
 
 def play(shard: Shard, agent: Agent, iterations: range = range(1, ROLLOUTS + 1)) -> list[Rollout]:
-    return [copy_of(collect(shard, agent, iteration)) for iteration in iterations]
+    return [copy_of(collect([shard], agent, iteration)[0]) for iteration in iterations]
 
 
 @pytest.fixture(name="rollouts")
@@ -213,6 +213,28 @@ def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> 
         assert not torch.equal(other.actions, rollout.actions)
 
 
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_fused_shards_collect_the_same_with_one_batch_per_step(spaces: Spaces) -> None:
+    agent, batches = agent_of(spaces), []
+    act = agent.act
+    agent.act = lambda observations, noise: batches.append(len(observations)) or act(observations, noise)
+    apart, fused = ([shard_of(agent, index) for index in (2, 0, 5)] for _ in range(2))
+    for iteration in range(1, ROLLOUTS + 1):
+        expected = collect(apart, agent, iteration)
+        batches.clear()
+        found = collect(fused, agent, iteration, fused=True)
+        assert batches == [3 * COUNT] * STEPS
+        for one, other in zip(expected, found, strict=True):
+            for name, tensor in one.tensors().items():
+                assert torch.allclose(tensor, other.tensors()[name], rtol=0, atol=1e-13, equal_nan=True), name
+    for one, other in zip(apart, fused, strict=True):
+        assert np.allclose(one.engine.taken, other.engine.taken, rtol=0, atol=1e-13)
+
+
+def test_a_rank_that_plays_nothing_collects_nothing() -> None:
+    assert collect([], agent_of(), 1) == collect([], agent_of(), 1, fused=True) == []
+
+
 def same(one: list[Rollout], other: list[Rollout]) -> bool:
     """To the last bit, NaN included."""
     pairs = [(a.tensors()[name], b.tensors()[name]) for a, b in zip(one, other, strict=True) for name in a.tensors()]
@@ -263,6 +285,6 @@ def test_no_global_generator_is_used() -> None:
             agent = Agent(spaces, PolicyConfig(orthogonal=orthogonal), True, seed=1, dtype=torch.float32)
             shard = shard_of(agent)
             update = Update(agent, PPOConfig(minibatches=2), Solo(), (0,), seed=1)
-            update([collect(shard, agent, 1)], 1, 0.0)
+            update(collect([shard], agent, 1), 1, 0.0)
             agent.sample(np.zeros((2, 3)), stream(1, "test"))
     assert states() == before

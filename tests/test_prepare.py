@@ -27,7 +27,7 @@ SHARES = {
 def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
     agent = agent_of()
     rollouts = rollouts_of(agent, SHARDS)
-    return Preparation(agent, CONFIG, group, shards, SEED, share_data, False)(
+    return Preparation(agent, CONFIG, group, shards, SEED, share_data, False, False)(
         [rollouts[shard] for shard in shards], ITERATION
     )
 

@@ -8,18 +8,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lockstep.group.group import Clock, Group
+from lockstep.group.group import Group
+from lockstep.group.solo import Solo
 
 Result = TypeVar("Result")
 
 
-class Threaded(Group):
+class Threaded(Solo):
     """One rank. `rows` is what all of them put down."""
 
     def __init__(self, rank: int, rows: list[Tensor], meeting: Barrier) -> None:
+        super().__init__()
         self.rank, self.size = rank, len(rows)
         self._rows, self._meeting = rows, meeting
-        self.clock, self.counts = Clock(), (1,) * len(rows)
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         self._rows[self.rank] = parts.clone()
@@ -30,12 +31,6 @@ class Threaded(Group):
 
     def barrier(self, phase: str) -> None:
         self._meeting.wait(timeout=20)
-
-    def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
-        raise NotImplementedError
-
-    def channel(self, source: int, target: int, specs: object, depth: int, phase: str) -> None:
-        raise NotImplementedError
 
     def close(self) -> None:
         self._meeting.abort()

@@ -80,39 +80,69 @@ def rollout_specs(agent: Agent, steps: int, count: int) -> list[tuple[tuple[int,
     return Rollout.specs(steps, count, spaces.observation_size, action_size, moments, agent.dtype)
 
 
-def collect(shard: Shard, agent: Agent, iteration: int) -> Rollout:
-    """Plays T steps in each of the shard's environments."""
-    rollout = shard.rollout(iteration)
-    _play(shard, rollout, agent, iteration)
-    _finish(shard, rollout, agent)
-    return rollout
+def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool = False) -> list[Rollout]:
+    """Plays T steps in each environment of each shard.
+
+    Shard by shard, or `fused`: in all of them together, with one batch for the policy per step; equal to rounding.
+    """
+    rollouts = [shard.rollout(iteration) for shard in shards]
+    each = [slice(place, place + 1) for place in range(len(shards))]
+    for at in [slice(None)] if fused and len(shards) > 1 else each:
+        whole = rollouts[at][0] if len(rollouts[at]) == 1 else _joint(rollouts[at])
+        _play(shards[at], whole, agent, iteration)
+        values, log_probs = agent.judge(whole.observations, whole.actions)
+        whole.values.copy_(values)
+        whole.log_probs.copy_(log_probs)
+        _deal(whole, rollouts[at])
+    for shard, rollout in zip(shards, rollouts, strict=True):
+        _finish(shard, rollout, agent)
+    return rollouts
 
 
-def _play(shard: Shard, rollout: Rollout, agent: Agent, iteration: int) -> None:
-    engine = shard.engine
-    steps, count = rollout.rewards.shape
-    noise = torch.from_numpy(
-        agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count)
-    )
-    noise = noise.to(agent.dtype)
-    rollout.observations[0].copy_(shard.observations)
-    observations = rollout.observations.numpy()
-    rewards, terminated, truncated = rollout.rewards.numpy(), rollout.terminated.numpy(), rollout.truncated.numpy()
-    rows = rollout.observations.unbind(0)
-    for t, (action, drawn) in enumerate(zip(rollout.actions.unbind(0), noise.unbind(0), strict=True)):
-        action.copy_(agent.act(rows[t], drawn))
-        observations[t + 1], rewards[t], terminated[t], truncated[t] = engine.step(agent.for_environment(action))
-    shard.observations.copy_(rows[-1])
+def _play(shards: Sequence[Shard], whole: Rollout, agent: Agent, iteration: int) -> None:
+    """Fills the columns of `whole`: those of the first shard's environments, of the second's, …."""
+    steps, count = whole.rewards.shape[0], whole.rewards.shape[1] // len(shards)
+    drawn = [
+        torch.from_numpy(agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count))
+        for shard in shards
+    ]
+    noise = (drawn[0] if len(drawn) == 1 else torch.cat(drawn, 1)).to(agent.dtype)
+    torch.cat([shard.observations for shard in shards], out=whole.observations[0])
+    engines = [(shard.engine, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
+    observations = whole.observations.numpy()
+    rewards, terminated, truncated = whole.rewards.numpy(), whole.terminated.numpy(), whole.truncated.numpy()
+    rows = whole.observations.unbind(0)
+    for t, (action, now) in enumerate(zip(whole.actions.unbind(0), noise.unbind(0), strict=True)):
+        action.copy_(agent.act(rows[t], now))
+        actions = agent.for_environment(action)
+        for engine, at in engines:
+            observations[t + 1, at], rewards[t, at], terminated[t, at], truncated[t, at] = engine.step(actions[at])
+
+
+def _joint(rollouts: Sequence[Rollout]) -> Rollout:
+    """An empty rollout with the columns of all of these."""
+    own = rollouts[0]
+    action_size = None if own.actions.dim() == 2 else own.actions.shape[2]
+    steps, count = own.rewards.shape
+    return Rollout.empty(steps, count * len(rollouts), own.observations.shape[2], action_size, 0, own.observations.dtype)
+
+
+def _deal(whole: Rollout, rollouts: Sequence[Rollout]) -> None:
+    """Gives each its columns of what was played."""
+    if rollouts[0] is whole:
+        return
+    count = rollouts[0].rewards.shape[1]
+    for name in ("observations", "actions", "rewards", "terminated", "truncated", "values", "log_probs"):
+        for rollout, columns in zip(rollouts, getattr(whole, name).split(count, 1), strict=True):
+            getattr(rollout, name).copy_(columns)
 
 
 def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     """Everything that does not have to be known while stepping, for all rows at once."""
+    shard.observations.copy_(rollout.observations[-1])
     ended = rollout.terminated | rollout.truncated
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
     shard.ended.copy_(ended[-1])
-    values, log_probs = agent.judge(rollout.observations, rollout.actions)
-    rollout.values.copy_(values)
-    rollout.log_probs.copy_(log_probs)
     _count_episodes(shard, rollout, ended)
     sums = []
     if agent.observation_moments is not None:

@@ -17,8 +17,7 @@ def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run)
     """
     for iteration in run.iterations():
         with run.phase("rollout"):
-            for shard in shards:
-                collect(shard, exchange.acting, iteration)
+            collect(shards, exchange.acting, iteration, update.fused)
         with run.phase("sync"):
             rollouts = exchange.route(iteration, run.status())
         with run.phase("learn"):

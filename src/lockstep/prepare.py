@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from lockstep.agent import Agent
-from lockstep.group.group import Group
+from lockstep.group.group import Group, ordered_sum
 from lockstep.ppo.advantages import advantages, vtrace
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 
-__all__ = ["FIT", "Batch", "Preparation"]
+__all__ = ["FIT", "Batch", "Preparation", "as_parts"]
 
 FIT = 5
 """Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares, ratios."""
@@ -21,9 +21,16 @@ FIT = 5
 _REWARD_LIMIT = 10.0
 
 
+def as_parts(rows: Tensor, fused: bool) -> Tensor:
+    """What shards contribute to a sum, `[shards, n]` -> what this rank does: a row per shard or, fused, their sum `[1, n]`."""
+    return ordered_sum(rows).unsqueeze(0) if fused else rows
+
+
 @dataclass
 class Batch:
-    """What this rank trains on in one iteration: one part per shard, each cut in E × M minibatches of K samples."""
+    """What this rank trains on in one iteration: one part per shard or, fused, one for all, each cut in E × M minibatches of K
+    samples.
+    """
 
     rows: Tensor
     """`[R, W]`, of this rank's shards or, if data are shared, of all: observation (normalized), action, log-probability,
@@ -55,6 +62,7 @@ class Preparation:
         seed: int,
         share_data: bool,
         vtrace: bool,
+        fused: bool,
     ) -> None:
         """Arguments as in `Update`."""
         self._agent = agent
@@ -64,6 +72,7 @@ class Preparation:
         self._seed = seed
         self._share_data = share_data
         self._vtrace = vtrace
+        self._fused = fused
         self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int) -> Batch:
@@ -71,16 +80,17 @@ class Preparation:
         prepared = [self._rows(rollout) for rollout in rollouts]
         rows = torch.cat([own for own, _ in prepared])
         if self._share_data:
-            rows = self._group.gather(rows.view(len(prepared), -1, rows.shape[1]), "samples").flatten(0, 1)
+            rows = self._exchange(rows.view(len(prepared), -1, rows.shape[1]))
             order = self._shared_order(iteration, len(rows), len(rows) // len(prepared[0][0]))
         else:
             order = self._order(iteration, len(prepared[0][0]))
+        if self._fused:
+            order = order.permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
         weight, advantage = rows[:, -1], rows[:, -4]
         weighted = torch.stack([weight, advantage, advantage.square()], -1).to(torch.float64)  # 0 on reset rows already
-        sums = [
-            torch.cat([fit, weighted[part].sum(2).flatten()]) for (_, fit), part in zip(prepared, order, strict=True)
-        ]
-        total = self._group.reduce(torch.stack(sums), "advantages")
+        fits = as_parts(torch.stack([fit for _, fit in prepared]), self._fused)
+        sums = torch.stack([weighted[part].sum(2).flatten() for part in order])
+        total = self._group.reduce(torch.cat([fits, sums], 1), "advantages")
         count, first, second = total[FIT:].view(self._epochs, self._config.minibatches, 3).unbind(-1)
         count = count.clamp_min(1)
         mean = first / count
@@ -122,7 +132,7 @@ class Preparation:
         return log_probs, values[:-1], advantage, targets, log_ratios.clamp_max(0).exp()
 
     def _order(self, iteration: int, count: int) -> Tensor:
-        """`[parts, E, M, K]`: each shard permutes its own `count` samples anew in every epoch."""
+        """`[shards, E, M, K]`: each shard permutes its own `count` samples anew in every epoch."""
         order = []
         for place, shard in enumerate(self._shards):
             permutations = stream(self._seed, "minibatches", shard, iteration)
@@ -130,8 +140,19 @@ class Preparation:
         cut = (len(self._shards), self._epochs, self._config.minibatches, -1)
         return torch.stack([torch.from_numpy(own) for own in order]).view(cut)
 
+    def _exchange(self, rows: Tensor) -> Tensor:
+        """This rank's `[shards, N, W]` -> everybody's `[S N, W]`, in shard order."""
+        if not self._fused:
+            return self._group.gather(rows, "samples").flatten(0, 1)
+        # a fused rank contributes one row, so those of all ranks must be equally long
+        held = self._group.gather(torch.tensor([[len(rows)]]), "samples").flatten().tolist()
+        padded = rows.new_zeros(1, max(held), *rows.shape[1:])
+        padded[0, : len(rows)] = rows
+        everybody = self._group.gather(padded, "samples")
+        return torch.cat([own[:count] for own, count in zip(everybody, held, strict=True)]).flatten(0, 1)
+
     def _shared_order(self, iteration: int, count: int, shards: int) -> Tensor:
-        """`[parts, E, M, K]`: all `count` samples are permuted together, and minibatch m is slice m of the permutation. Each of
+        """`[own shards, E, M, K]`: all `count` samples are permuted together, and minibatch m is slice m of the permutation. Each of
         the `shards` takes an equal slice of that, so that shapes and the order of sums are those of any number of ranks.
         """
         permutations = stream(self._seed, "shared-minibatches", iteration)

@@ -18,7 +18,7 @@ from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import KL, Tally
-from lockstep.prepare import Batch, Preparation
+from lockstep.prepare import Batch, Preparation, as_parts
 from lockstep.rollout import Rollout
 from lockstep.state import check_state
 
@@ -52,23 +52,26 @@ class Update:
         *,
         share_data: bool = False,
         vtrace: bool = False,
+        fused: bool = False,
     ) -> None:
         """A rank's share of the training.
 
         Args:
             agent: What is trained.
             config: How.
-            group: The ranks that train. Each contributes as many rows as it has shards.
+            group: The ranks that train. Each contributes as many rows as it has shards or, if fused, one.
             shards: Indices of the shards that this rank trains on, ascending.
             seed: The experiment's.
             share_data: Whether minibatches are drawn from all shards' samples together (`plan.share_data`).
             vtrace: Whether samples are corrected for having been collected by older weights (`plan.correction`).
+            fused: Whether this rank's shards are computed as one batch (not `plan.exact`).
         """
         self.agent = agent
+        self.fused = fused
         self._config = config
         self._group = group
-        self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace)
-        self._gradient = OrderedGradient(agent, config, group, len(shards))
+        self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace, fused)
+        self._gradient = OrderedGradient(agent, config, group, 1 if fused else len(shards))
         slices = agent.flat.slices if config.separate else {"all": slice(0, len(agent.flat.buffer))}
         self.adam = Adam(agent.flat.buffer, slices, config.adam_epsilon)
         self.rate_factor = 1.0
@@ -105,7 +108,8 @@ class Update:
         """Merges the return moments, which scale this iteration's rewards. Returns the sums of the observations."""
         if not rollouts[0].moments.numel():
             return None
-        total = self._group.reduce(torch.stack([rollout.moments for rollout in rollouts]), "moments")
+        sums = torch.stack([rollout.moments for rollout in rollouts])
+        total = self._group.reduce(as_parts(sums, self.fused), "moments")
         if not bool(total.isfinite().all()):
             raise NonFinite("an observation or a reward is not finite; the environment gave NaN or infinity")
         if self.agent.return_moments is not None:

@@ -80,7 +80,7 @@ def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
     shards, update = cast.shards, cast.update
     first = weights_of(update.agent, settings.shared)
     for iteration in range(1, settings.iterations + 1):
-        rollouts = [collect(shard, update.agent, iteration) for shard in shards]
+        rollouts = collect(shards, update.agent, iteration)
         update(rollouts, iteration, (iteration - 1) / settings.iterations)
     cast.close()
     found, expected = weights_of(update.agent, settings.shared), reference.train(settings, first).state_dict()

@@ -124,7 +124,9 @@ def _joint(rollouts: Sequence[Rollout]) -> Rollout:
     own = rollouts[0]
     action_size = None if own.actions.dim() == 2 else own.actions.shape[2]
     steps, count = own.rewards.shape
-    return Rollout.empty(steps, count * len(rollouts), own.observations.shape[2], action_size, 0, own.observations.dtype)
+    return Rollout.empty(
+        steps, count * len(rollouts), own.observations.shape[2], action_size, 0, own.observations.dtype
+    )
 
 
 def _deal(whole: Rollout, rollouts: Sequence[Rollout]) -> None:

@@ -221,9 +221,19 @@ def build(config: Config, group: "Group") -> Cast:
         Shard(index, make_engine(env, seed, index, shards), exchange.slots(index), seed, config.ppo.gamma)
         for index in plan.played_by(group.rank)
     ]
-    trainers = group.split(plan.training, [len(plan.trained_by(rank)) for rank in plan.training])
-    options = {"share_data": config.plan.share_data, "vtrace": config.plan.correction == "vtrace"}
-    update = Update(agent, config.ppo, trainers, plan.trained_by(group.rank), seed, **options)
+    own = plan.trained_by(group.rank)
+    counts = [len(plan.trained_by(rank)) for rank in plan.training]
+    trainers = group.split(plan.training, counts)
+    update = Update(
+        agent,
+        config.ppo,
+        trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
+        own,
+        seed,
+        share_data=config.plan.share_data,
+        vtrace=config.plan.correction == "vtrace",
+        fused=not config.plan.exact,
+    )
     return Cast(plan, trainers, played, exchange, update)
 
 

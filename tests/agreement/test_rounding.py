@@ -1,0 +1,39 @@
+"""What is equal to rounding only: the weights after one update, through the command line."""
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.serial
+
+CASES = {
+    "cartpole": ("--env", "CartPole-v1"),
+    "pendulum": ("--env", "Pendulum-v1", "--policy.normalize-observations", "--ppo.normalize-rewards"),
+}
+WORDS = ("--env.count", 8, "--rollout.steps", 64, "--total-steps", 8 * 64, "--plan.shards", 4, "--run.progress", "off")
+"""One iteration of 4 epochs of 4 minibatches."""
+
+
+def train(run_cli, case: str, name: str, *more: object) -> None:
+    rc, out, err = run_cli("train", *CASES[case], *WORDS, "--name", name, *more)
+    assert rc == 0, out + err
+
+
+def distance(folder: Path, a: str, b: str) -> float:
+    """The largest difference between any two numbers of two agents; of moments, which may be large, relative to their size."""
+    ours, theirs = (load_file(folder / "runs" / name / "checkpoints/00000001/agent.safetensors") for name in (a, b))
+    assert ours.keys() == theirs.keys()
+    return max(((ours[name] - theirs[name]).abs() / ours[name].abs().clamp_min(1)).max().item() for name in ours)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("more", [(), ("--plan.share-data",)], ids=["apart", "shared"])
+def test_fused_shards(run_cli, tmp_path: Path, case: str, more: tuple[object, ...]) -> None:
+    train(run_cli, case, "exact", *more)
+    for ranks in (1, 2):
+        name = f"fused{ranks}"
+        train(run_cli, case, name, "--plan.exact", "false", "--ranks", ranks, *more)
+        assert 0 < distance(tmp_path, "exact", name) < 1e-5
+    train(run_cli, case, "seed", "--seed", 2, *more)
+    assert distance(tmp_path, "exact", "seed") > 0.1  # so it does see differences

@@ -18,13 +18,16 @@ def main(argv: Sequence[str]) -> int:
     # only now, because this takes seconds, in which the parent may be killed or a signal come
     from lockstep.cli.work import train_at
     from lockstep.run.folder import RunFolder
-    from lockstep.runtime.ranks import Place
+    from lockstep.runtime.place import Place
 
     memory = environment.get("LOCKSTEP_MEMORY")
+    rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
     place = Place(
-        int(environment["LOCKSTEP_RANK"]),
-        int(environment["LOCKSTEP_SIZE"]),
-        int(memory) if memory else None,
-        environment.get("LOCKSTEP_MEETING", ""),
+        rank,
+        size,
+        local_rank=rank,
+        local_size=size,
+        memory=int(memory) if memory else None,
+        meeting=environment.get("LOCKSTEP_MEETING", ""),
     )
     return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
-from lockstep.cli.start import start, under_launcher
+from lockstep.cli.start import check_launcher, start, told_once
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.config.flags import parse_flags
 from lockstep.plan import ranks_of
+from lockstep.run.folder import RunFolder
 from lockstep.run.stop import listen
+from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
 
@@ -20,34 +22,30 @@ _CARRYING = ("plan.kind", "plan.players", "plan.trainers", "runtime.backend", "r
 
 def main(argv: Sequence[str]) -> int:
     """Goes on, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
-    from lockstep.experiment import check_checkpoint, iterations, open_run, resolve, save_config
+    place = find_place()
+    with told_once(place):
+        tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
+        own = _parser().read(rest)
+        from lockstep.experiment import check_checkpoint, iterations, open_run, resolve, save_config
 
-    tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
-    own = _parser().read(rest)
-    folder, config = open_run(locate(own.run))
-    extended = _carried_by(config, tree)
-    if own.total_steps is not None:
-        extended = _extended(extended, own.total_steps)
-    found = folder.checkpoints()
-    if own.iteration is not None and own.iteration not in (0, *found):
-        raise ValueError(
-            f"--iteration is {own.iteration}: {folder.path} has checkpoints of {', '.join(map(str, found)) or 'none'}"
-        )
-    resume_from = (found[-1] if found else 0) if own.iteration is None else own.iteration
-    if under_launcher():
-        if own.ranks is not None:
-            raise ValueError(
-                f"--ranks is {own.ranks}: the launcher that started this process has set the number of ranks"
-            )
-        listen()
+        folder, config = open_run(locate(own.run))
+        extended = _carried_by(config, tree)
+        if own.total_steps is not None:
+            extended = _extended(extended, own.total_steps)
+        if place is not None:
+            place = check_launcher(place, own.ranks, extended.runtime)
+            listen()
+        ranks = place.size if place is not None else own.ranks or ranks_of(extended.plan)
+        resume_from = _start_of(folder, own.iteration)
+        resolve(extended, ranks)
+    if resume_from >= iterations(extended):
+        if place is None or place.rank == 0:
+            print(f"{folder.path} is complete: {resume_from} iterations; give a larger --total-steps to go on")
+        return 0
+    if place is not None:
         from lockstep.cli.work import resume_under_launcher
 
-        return resume_under_launcher(folder, extended, resume_from)
-    ranks = own.ranks or ranks_of(extended.plan)
-    resolve(extended, ranks)
-    if resume_from >= iterations(extended):
-        print(f"{folder.path} is complete: {resume_from} iterations; give a larger --total-steps to go on")
-        return 0
+        return resume_under_launcher(place, folder, extended, resume_from)
     if resume_from:
         check_checkpoint(folder, extended, resume_from)
     folder.lock()  # before anything is changed: a run that is in use stays as it is
@@ -67,6 +65,16 @@ def _carried_by(config: Config, tree: Mapping[str, Mapping[str, object]]) -> Con
     named = {} if "plan.kind" not in given else {"players": None, "trainers": None}
     plan = named | dict(tree.get("plan", {}))
     return decode({**tree, **({"plan": plan} if plan else {})}, config)
+
+
+def _start_of(folder: RunFolder, iteration: int | None) -> int:
+    """The iteration to go on from: `iteration` if it has a checkpoint, None for the newest; 0 is the start."""
+    found = folder.checkpoints()
+    if iteration is not None and iteration not in (0, *found):
+        raise ValueError(
+            f"--iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found)) or 'none'}"
+        )
+    return (found[-1] if found else 0) if iteration is None else iteration
 
 
 def _extended(config: Config, total_steps: int) -> Config:

@@ -1,26 +1,35 @@
 """From a run's folder to running ranks, for `train` and `resume`."""
 
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import listen
+from lockstep.runtime.meeting import choose_meeting
+from lockstep.runtime.place import Place
+from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["start", "under_launcher"]
+__all__ = ["check_launcher", "start", "told_once"]
+
+_USAGE_ERROR = 2
 
 
-def under_launcher() -> bool:
-    """Whether torchrun, or another launcher that sets its variables, started this process as one of several ranks.
+@contextmanager
+def told_once(place: Place | None) -> Iterator[None]:
+    """What every rank finds wrong before they have met, the first rank of each host tells alone. `place` is this rank's."""
+    try:
+        yield
+    except ValueError:
+        if place is not None and place.local_rank:
+            raise SystemExit(_USAGE_ERROR) from None
+        raise
 
-    Raises ValueError under a launcher whose ranks would not find each other.
-    """
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return True
-    for name in ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):
-        if os.environ.get(name, "1") != "1":
-            raise ValueError(
-                f"{name} is {os.environ[name]}: ranks are started by --ranks or torchrun, which set RANK and WORLD_SIZE"
-            )
-    return False
+
+def check_launcher(place: Place, ranks: int | None, config: RuntimeConfig) -> Place:
+    """The place with its meeting. Raises ValueError if `--ranks` was given, or nothing says where the ranks meet."""
+    if ranks is not None:
+        raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
+    return choose_meeting(place, config.rendezvous)
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import start, under_launcher
+from lockstep.cli.start import check_launcher, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.config.help import help_text
 from lockstep.plan import ranks_of
 from lockstep.run.stop import listen
+from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
 
@@ -22,22 +23,23 @@ def main(argv: Sequence[str]) -> int:
         preset = next((presets.read(word) for word in argv if word in presets.names()), None)
         print(help_text("train", load(preset, None, {}), parser.format_help()))
         return 0
-    tree, rest = parse_flags(argv)
-    own = parser.read(rest)
-    config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
-    if under_launcher():
-        if own.ranks is not None:
-            raise ValueError(
-                f"--ranks is {own.ranks}: the launcher that started this process has set the number of ranks"
-            )
-        listen()
+    place = find_place()
+    with told_once(place):
+        tree, rest = parse_flags(argv)
+        own = parser.read(rest)
+        config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
+        if place is not None:
+            place = check_launcher(place, own.ranks, config.runtime)
+            listen()
+        from lockstep.experiment import create_run, resolve
+
+        ranks = place.size if place is not None else own.ranks or ranks_of(config.plan)
+        resolved = resolve(config, ranks)
+    if place is not None:
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(config, own.preset)
-    from lockstep.experiment import create_run, resolve
-
-    ranks = own.ranks or ranks_of(config.plan)
-    folder = create_run(resolve(config, ranks), own.preset, ranks)
+        return train_under_launcher(place, resolved, own.preset)
+    folder = create_run(resolved, own.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
 

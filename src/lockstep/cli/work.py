@@ -8,12 +8,13 @@ import torch
 
 from lockstep.config import Config
 from lockstep.exchange import ReplicasDiffer
-from lockstep.experiment import check_checkpoint, create_run, execute, iterations, open_run, resolve, save_config
+from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
 from lockstep.group.group import Group, RankLost
 from lockstep.group.solo import Solo
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
-from lockstep.runtime.ranks import Place, join
+from lockstep.runtime.place import Place
+from lockstep.runtime.ranks import join
 from lockstep.update import NonFinite
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
@@ -35,17 +36,16 @@ def train_at(place: Place, folder: RunFolder, resume_from: int) -> int:
     return _guarded(lambda: _finish(join(place, config.runtime), folder, config, resume_from))
 
 
-def train_under_launcher(config: Config, preset: str | None) -> int:
-    """A new run as one of the ranks that torchrun started. Rank 0 makes the folder and tells the others where."""
-    place = Place.from_launcher()
-    assert place is not None
+def train_under_launcher(place: Place, config: Config, preset: str | None) -> int:
+    """A new run of a resolved config, as one of the ranks that a launcher started. Rank 0 makes the folder and tells the others
+    where.
+    """
 
     def work() -> int:
-        resolved = resolve(config, place.size)
         group = join(place, config.runtime)
 
         def prepare() -> RunFolder:
-            folder = create_run(resolved, preset, place.size)
+            folder = create_run(config, preset, place.size)
             folder.lock()
             return folder
 
@@ -55,13 +55,8 @@ def train_under_launcher(config: Config, preset: str | None) -> int:
     return _guarded(work)
 
 
-def resume_under_launcher(folder: RunFolder, config: Config, resume_from: int) -> int:
-    """A run that goes on as one of the ranks that torchrun started."""
-    place = Place.from_launcher()
-    assert place is not None
-    resolve(config, place.size)
-    if resume_from >= iterations(config):
-        return 0
+def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
+    """A run that goes on as one of the ranks that a launcher started."""
 
     def work() -> int:
         group = join(place, config.runtime)

@@ -28,11 +28,13 @@ def launch(command: Sequence[str], ranks: int, backend: str) -> int:
     """Runs `command` (words after `python -m lockstep`) as `ranks` processes, and returns the first exit code that is not 0.
 
     Each finds its place in the environment: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT, and LOCKSTEP_MEMORY (a file
-    descriptor) or LOCKSTEP_MEETING (a torch.distributed address).
+    descriptor) or LOCKSTEP_MEETING (where they meet, as in `runtime.rendezvous`).
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         memory = _memory(ranks, backend)
-        meeting = {"LOCKSTEP_MEMORY": str(memory)} if memory is not None else _meet_in(folder)
+        meeting = (
+            {"LOCKSTEP_MEMORY": str(memory)} if memory is not None else {"LOCKSTEP_MEETING": f"file://{folder}/meeting"}
+        )
         places = [{"LOCKSTEP_RANK": str(rank), "LOCKSTEP_SIZE": str(ranks), **meeting} for rank in range(ranks)]
         processes = [
             subprocess.Popen(
@@ -66,14 +68,6 @@ def _memory(ranks: int, backend: str) -> int | None:
                 "runtime.backend is 'shared': this system has no anonymous shared memory; use 'gloo'"
             ) from None
         return None
-
-
-def _meet_in(folder: str) -> dict[str, str]:
-    # a file instead of a port; gloo itself then listens on the loopback interface only
-    return {
-        "LOCKSTEP_MEETING": f"file://{folder}/meeting",
-        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
-    }
 
 
 def _supervise(processes: Sequence["subprocess.Popen[bytes]"]) -> int:

@@ -1,40 +1,21 @@
-"""What a rank needs before it can work: its place among the others, and its threads."""
+"""Meeting the other ranks, and threads."""
 
 import os
-from dataclasses import dataclass
+import sys
+from pathlib import Path
 
 import torch
 from threadpoolctl import threadpool_limits
 
-from lockstep.group.group import Group
+from lockstep.group.group import Group, RankLost
 from lockstep.group.network import NetworkGroup, share_host
 from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
+from lockstep.runtime.meeting import FileMeeting
+from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["Place", "join", "limit_threads"]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which rank this process is, of how many, and how it meets the others."""
-
-    rank: int
-    size: int
-    memory: int | None = None
-    """File descriptor of shared memory that the launcher passed on; None: by torch.distributed."""
-    meeting: str = "env://"
-    """torch.distributed's init method."""
-
-    @classmethod
-    def from_launcher(cls) -> "Place | None":
-        """The place that torchrun (or whatever sets its variables) gave this process; None if there was none.
-
-        `RANK` is the global rank; `LOCAL_RANK` numbers the processes of one host and is not looked at.
-        """
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-            return None
-        return cls(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+__all__ = ["join", "limit_threads"]
 
 
 def join(place: Place, config: RuntimeConfig) -> Group:
@@ -43,8 +24,20 @@ def join(place: Place, config: RuntimeConfig) -> Group:
         return Solo()
     if place.memory is not None:
         return SharedMemoryGroup(place.memory, place.rank, place.size, config.timeout)
-    network = NetworkGroup("gloo", place.rank, place.size, config.timeout, place.meeting)
+    network = _meet(place, config.timeout)
     return network if config.backend == "gloo" else share_host(network, config.timeout)
+
+
+def _meet(place: Place, timeout: float) -> NetworkGroup:
+    if place.on_one_host:  # nothing listens to other hosts
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    if not place.meeting.startswith("file://"):
+        return NetworkGroup("gloo", place.rank, place.size, timeout, place.meeting)
+    meeting = FileMeeting(Path(place.meeting.removeprefix("file://")), place.rank, place.size)
+    try:
+        return NetworkGroup("gloo", place.rank, place.size, timeout, f"file://{meeting.meet(timeout)}")
+    except TimeoutError as error:
+        raise RankLost(error.args[0], "start", error.args[1]) from None
 
 
 def limit_threads(threads: int) -> None:

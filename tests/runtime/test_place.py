@@ -1,0 +1,105 @@
+"""Which rank this is, from what launchers leave in the environment."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lockstep.runtime.place import Place, find_place, launcher_process
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "PMI_FD": "6"}
+SRUN = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+}
+# as `sbatch --ntasks 4` gives them to its script, and an interactive `salloc` to its shell
+BATCH = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
+SHELL = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [(TORCHRUN, "torchrun"), (OPEN_MPI, "mpirun"), (HYDRA, "mpiexec"), (SRUN, "srun")],
+)
+def test_every_launcher_is_recognized(variables: dict[str, str], launcher: str) -> None:
+    assert find_place(variables) == Place(3, 4, 1, 2, launcher)
+
+
+@pytest.mark.parametrize("variables", [{}, {"RANK": "0"}, BATCH, SHELL])
+def test_what_no_launcher_started_has_no_place(variables: dict[str, str]) -> None:
+    assert find_place(variables) is None
+
+
+def test_the_nearer_launcher_wins() -> None:
+    assert find_place(SRUN | OPEN_MPI | TORCHRUN | {"RANK": "0"}) == Place(0, 4, 1, 2, "torchrun")
+    assert find_place(SRUN | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}) == Place(2, 4, 1, 2, "mpirun")
+    assert find_place(BATCH | OPEN_MPI) == Place(3, 4, 1, 2, "mpirun")
+
+
+def test_a_world_of_one_is_on_one_host() -> None:
+    place = find_place({"RANK": "0", "WORLD_SIZE": "1"})
+    assert place == Place(0, 1, 0, 1, "torchrun")
+    assert place.on_one_host
+
+
+def test_hosts_are_unknown_where_the_launcher_does_not_say() -> None:
+    place = find_place({"RANK": "0", "WORLD_SIZE": "2"})
+    assert place == Place(0, 2, None, None, "torchrun")
+    assert not place.on_one_host
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node", "local_size"),
+    [("4", "0", 4), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("1,2", "1", 2), ("", "0", None), ("2", "5", None)],
+)
+def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
+    place = find_place(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
+    assert place is not None
+    assert place.local_size == local_size
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        (TORCHRUN | {"RANK": "4"}, "RANK is 4: it must be below WORLD_SIZE, which is 4"),
+        (TORCHRUN | {"RANK": "x"}, "RANK is 'x': the launcher must set it to a whole number, at least 0"),
+        (TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE is '0': the launcher must set it to a whole number, at least 1"),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "-1"}, "OMPI_COMM_WORLD_LOCAL_SIZE is '-1'"),
+    ],
+)
+def test_nonsense_gets_one_line(variables: dict[str, str], line: str) -> None:
+    with pytest.raises(ValueError, match="is") as caught:
+        find_place(variables)
+    assert str(caught.value).startswith(line)
+
+
+def test_ranks_find_their_launcher_through_shells(environ: dict[str, str]) -> None:
+    code = (
+        "import os\n"
+        "from lockstep.runtime.place import find_place, launcher_process\n"
+        "print(launcher_process(find_place()), os.getppid())\n"
+    )
+    # `true` keeps the shells from replacing themselves by what they start
+    command = ["sh", "-c", "sh -c \"$0 -c '$1'; true\"; true", sys.executable, code]
+    for variables in (OPEN_MPI, HYDRA, SRUN):
+        done = subprocess.run(command, env=environ | variables, capture_output=True, text=True, check=True)
+        found, parent = map(int, done.stdout.split())
+        assert found == os.getpid() != parent
+
+
+def test_the_launcher_of_an_own_rank_is_its_parent() -> None:
+    assert launcher_process(Place(0, 2)) == os.getppid()

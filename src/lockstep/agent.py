@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lockstep.models.flat import FlatParameters
 from lockstep.models.moments import Moments
-from lockstep.models.policy import Policy
+from lockstep.models.policy import Autocast, Policy
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.distributions import Categorical, Gaussian
 from lockstep.randomness import seed_of
@@ -22,19 +23,29 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _OBSERVATION_LIMIT = 10.0
+_CPU = torch.device("cpu")
 
 
 class Agent:
     """Policy, critic, observation and return moments.
 
-    Shapes: `[…, O]` observations as the environments give them. Moments are applied here, so nobody else normalizes.
+    Shapes: `[…, O]` observations as the environments give them. Moments are applied here, so nobody else normalizes. The
+    networks are on `device`; what is passed in and given back, saved and loaded is on the CPU, unless it says otherwise.
     """
 
     def __init__(
-        self, spaces: "Spaces", config: PolicyConfig, normalize_rewards: bool, seed: int, dtype: torch.dtype
+        self,
+        spaces: "Spaces",
+        config: PolicyConfig,
+        normalize_rewards: bool,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device = _CPU,
+        autocast: Autocast = nullcontext,
     ) -> None:
-        """First weights come from the stream `weights` of `seed`."""
+        """First weights come from the stream `weights` of `seed`, the same for every device."""
         self.spaces = spaces
+        self.device = device
         self.dtype = dtype
         self.squash = config.squash
         self.distribution = (
@@ -42,7 +53,7 @@ class Agent:
         )
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
         head, std = spaces.discrete_actions or spaces.action_size, 0 if spaces.discrete_actions else spaces.action_size
-        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype)
+        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast).to(device)
         self.flat = FlatParameters(self.policy.parts())
         self.observation_moments = Moments(spaces.observation_size) if config.normalize_observations else None
         self.return_moments = Moments(1) if normalize_rewards else None
@@ -53,11 +64,12 @@ class Agent:
     def refresh(self) -> None:
         """Brings the normalization in step with the moments, after those have changed."""
         if self.observation_moments is not None:
-            self._shift = self.observation_moments.mean.to(self.dtype)
-            self._scale = self.observation_moments.std.reciprocal().to(self.dtype)
+            self._shift = self.observation_moments.mean.to(self.device, self.dtype)
+            self._scale = self.observation_moments.std.reciprocal().to(self.device, self.dtype)
 
     def normalize(self, observations: Tensor) -> Tensor:
-        """Observations as the networks see them."""
+        """Observations as the networks see them, on the networks' device."""
+        observations = observations.to(self.device)
         if self.observation_moments is None:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT)
@@ -65,7 +77,7 @@ class Agent:
     @torch.inference_mode()
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
         """`[B, O]` and noise of the distribution's kind -> actions as a rollout stores them, `[B]` or `[B, A]`."""
-        return self.distribution.sample(self.policy.act(self.normalize(observations)), noise)
+        return self.distribution.sample(self.policy.act(self.normalize(observations)), noise.to(self.device)).cpu()
 
     def for_environment(self, actions: Tensor) -> np.ndarray:
         """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
@@ -85,14 +97,14 @@ class Agent:
         """
         rows, count = observations.shape[:2]
         parameters, values = self.policy(self.normalize(observations).flatten(0, 1))
-        log_probs = self.distribution.log_prob(parameters[: (rows - 1) * count], actions.flatten(0, 1))
-        return values.view(rows, count), log_probs.view(rows - 1, count)
+        log_probs = self.distribution.log_prob(parameters[: (rows - 1) * count], actions.flatten(0, 1).to(self.device))
+        return values.view(rows, count).cpu(), log_probs.view(rows - 1, count).cpu()
 
     @torch.inference_mode()
     def mode(self, observations: np.ndarray) -> np.ndarray:
         """`[B, O]` -> the most probable actions, ready for an environment."""
         parameters = self.policy.act(self.normalize(torch.from_numpy(observations).to(self.dtype)))
-        return self.for_environment(self.distribution.mode(parameters))
+        return self.for_environment(self.distribution.mode(parameters).cpu())
 
     @torch.inference_mode()
     def sample(self, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -102,7 +114,7 @@ class Agent:
 
     def state(self) -> dict[str, Tensor]:
         """Everything, by name: each parameter, then the moments."""
-        state = {f"policy.{name}": parameter.detach() for name, parameter in self.policy.named_parameters()}
+        state = {f"policy.{name}": parameter.detach().cpu() for name, parameter in self.policy.named_parameters()}
         for name, moments in self._moments():
             state |= {f"{name}.{key}": value for key, value in moments.state().items()}
         return state
@@ -132,7 +144,7 @@ class Agent:
 
     def digest(self) -> str:
         """SHA-256 over weights and moments, in hexadecimal: equal for two agents that are equal to the last bit."""
-        hashed = hashlib.sha256(self.flat.buffer.numpy().tobytes())
+        hashed = hashlib.sha256(self.flat.buffer.cpu().numpy().tobytes())
         for _, moments in self._moments():
             for value in moments.state().values():
                 hashed.update(value.numpy().tobytes())

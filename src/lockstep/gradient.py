@@ -40,7 +40,9 @@ class OrderedGradient:
         self._agent = agent
         self._config = config
         self._group = group
-        self._sums = torch.zeros(parts, len(agent.flat.buffer) + len(STATISTICS), dtype=agent.dtype)
+        self._sums = torch.zeros(
+            parts, len(agent.flat.buffer) + len(STATISTICS), dtype=agent.dtype, device=agent.device
+        )
 
     def __call__(self, minibatch: Sequence[Tensor], aim: Aim) -> Tensor:
         """Rows `[K, W]` of each part -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""

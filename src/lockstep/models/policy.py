@@ -2,13 +2,18 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.models.settings import PolicyConfig
 
-__all__ = ["Policy"]
+__all__ = ["Autocast", "Policy"]
+
+Autocast = Callable[[], AbstractContextManager[object]]
+"""Gives the context in which networks compute: `nullcontext`, or PyTorch's autocast for another precision."""
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 _TRUNK_GAIN, _POLICY_GAIN, _VALUE_GAIN = math.sqrt(2), 0.01, 1.0
@@ -18,7 +23,7 @@ class Policy(nn.Module):
     """Observation `[N, O]` -> parameters of the action distribution `[N, P]` and value `[N]`.
 
     With separate trunks (the default) the two share nothing. A continuous policy has one learned log standard deviation per
-    action component that does not depend on the observation.
+    action component that does not depend on the observation. Results have the weights' type, whatever the networks compute in.
     """
 
     def __init__(
@@ -29,9 +34,12 @@ class Policy(nn.Module):
         config: PolicyConfig,
         generator: torch.Generator,
         dtype: torch.dtype,
+        autocast: Autocast = nullcontext,
     ) -> None:
         """`head_size` outputs come from the observation; `std_size` log standard deviations (0 for discrete) from nothing."""
         super().__init__()
+        self._autocast = autocast
+        self._dtype = dtype
         widths, activation = (observation_size, *config.hidden), _ACTIVATIONS[config.activation]
         self.trunk = _trunk(widths, activation, dtype)
         self.critic_trunk = None if config.shared else _trunk(widths, activation, dtype)
@@ -45,16 +53,19 @@ class Policy(nn.Module):
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """`[N, O]` -> (distribution parameters `[N, P]`, values `[N]`)."""
-        hidden = self.trunk(observations)
-        return self._head(hidden), self._value(hidden, observations)
+        with self._autocast():
+            hidden = self.trunk(observations)
+            return self._head(hidden), self._value(hidden, observations)
 
     def act(self, observations: Tensor) -> Tensor:
         """`[N, O]` -> distribution parameters `[N, P]`, without the critic."""
-        return self._head(self.trunk(observations))
+        with self._autocast():
+            return self._head(self.trunk(observations))
 
     def value(self, observations: Tensor) -> Tensor:
         """`[N, O]` -> values `[N]`, without the policy where they share nothing."""
-        return self._value(self.trunk(observations) if self.critic_trunk is None else None, observations)
+        with self._autocast():
+            return self._value(self.trunk(observations) if self.critic_trunk is None else None, observations)
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by what trains them: `policy` (with a shared trunk, that too) and `value`."""
@@ -64,12 +75,12 @@ class Policy(nn.Module):
         return {"policy": [p for p in self.parameters() if id(p) not in those], "value": value}
 
     def _head(self, hidden: Tensor) -> Tensor:
-        head: Tensor = self.policy_head(hidden)
+        head: Tensor = self.policy_head(hidden).to(self._dtype)
         return head if self.log_std is None else torch.cat([head, self.log_std.expand_as(head)], -1)
 
     def _value(self, hidden: Tensor | None, observations: Tensor) -> Tensor:
         features = self.critic_trunk(observations) if self.critic_trunk is not None else hidden
-        values: Tensor = self.value_head(features)
+        values: Tensor = self.value_head(features).to(self._dtype)
         return values.squeeze(-1)
 
 

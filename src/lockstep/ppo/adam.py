@@ -42,7 +42,7 @@ class Adam:
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""
         steps = {f"steps.{name}": torch.tensor([count]) for name, count in self.steps.items()}
-        return {"first": self.first, "second": self.second, **steps}
+        return {"first": self.first.cpu(), "second": self.second.cpu(), **steps}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes back `state()`."""

@@ -1,5 +1,6 @@
 """An experiment put together: from a config to environments, agent, update and run."""
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -16,11 +17,15 @@ from lockstep.run.environment import describe_environment
 from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
+    import torch
+
     from lockstep.agent import Agent
     from lockstep.collect import Shard
     from lockstep.exchange import Exchange
     from lockstep.group.group import Group
+    from lockstep.models.policy import Autocast
     from lockstep.run.run import Run
+    from lockstep.runtime.runtime import Runtime
     from lockstep.update import Update
 
 __all__ = [
@@ -143,17 +148,18 @@ def iterations(config: Config) -> int:
     return config.run.total_steps // (config.env.count * config.rollout.steps)
 
 
-def execute(folder: RunFolder, config: Config, group: "Group", resume_from: int) -> "Run":
-    """Trains from iteration `resume_from` (0: from the start) to the end, as one of the group's ranks.
+def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int) -> "Run":
+    """Trains from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
     from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
-    from lockstep.runtime.ranks import limit_threads
+    from lockstep.runtime.threads import limit_threads
 
     limit_threads(config.runtime.threads)
-    cast = build(config, group)
+    group = runtime.group
+    cast = build(config, runtime)
     run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config))
     try:
         if resume_from:
@@ -202,18 +208,21 @@ class Cast:
             shard.engine.close()
 
 
-def build(config: Config, group: "Group") -> Cast:
+def build(config: Config, runtime: "Runtime") -> Cast:
     """This rank's part of a resolved experiment."""
     from lockstep.collect import Shard, rollout_specs
     from lockstep.exchange import Exchange
     from lockstep.update import Update
 
-    env, seed, lag = config.env, config.run.seed, config.plan.lag
+    env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
     plan = Plan.make(config.plan, group.size)
     shards, training = len(plan.shards), group.rank in plan.training
-    agent = make_agent(config)
-    separate = lag > 0
-    acting = make_agent(config) if training and separate else agent
+    separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
+    own = runtime.device if training else runtime.player_device
+    agent = make_agent(config, own, runtime.autocast(own))
+    acting = agent
+    if training and separate:
+        acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
     specs = rollout_specs(agent, config.rollout.steps, env.count // shards)
     exchange = Exchange(group, plan, agent, acting, specs, lag, separate)
     exchange.begin(0)
@@ -221,14 +230,13 @@ def build(config: Config, group: "Group") -> Cast:
         Shard(index, make_engine(env, seed, index, shards), exchange.slots(index), seed, config.ppo.gamma)
         for index in plan.played_by(group.rank)
     ]
-    own = plan.trained_by(group.rank)
     counts = [len(plan.trained_by(rank)) for rank in plan.training]
     trainers = group.split(plan.training, counts)
     update = Update(
         agent,
         config.ppo,
         trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
-        own,
+        plan.trained_by(group.rank),
         seed,
         share_data=config.plan.share_data,
         vtrace=config.plan.correction == "vtrace",
@@ -237,14 +245,17 @@ def build(config: Config, group: "Group") -> Cast:
     return Cast(plan, trainers, played, exchange, update)
 
 
-def make_agent(config: Config) -> "Agent":
-    """An agent with its first weights."""
+def make_agent(
+    config: Config, device: "torch.device | None" = None, autocast: "Autocast" = contextlib.nullcontext
+) -> "Agent":
+    """An agent with its first weights, on the CPU unless `device` says otherwise."""
     import torch
 
     from lockstep.agent import Agent
 
     dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
-    return Agent(describe_env(config.env), config.policy, config.ppo.normalize_rewards, config.run.seed, dtype)
+    spaces, rewards, seed = describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
+    return Agent(spaces, config.policy, rewards, seed, dtype, device or torch.device("cpu"), autocast)
 
 
 def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":

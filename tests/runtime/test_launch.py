@@ -8,6 +8,7 @@ import pytest
 from tests.processes import ranks_of, wait_for
 
 from lockstep.runtime.launch import launch
+from lockstep.runtime.settings import RuntimeConfig
 
 pytestmark = pytest.mark.serial
 
@@ -62,5 +63,5 @@ def test_nothing_is_left_in_shared_memory_or_temporary_folders(run_cli, tmp_path
 
 
 def test_the_first_failure_is_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert launch(["digest", str(tmp_path / "nothing")], 2, "auto") == 2
+    assert launch(["digest", str(tmp_path / "nothing")], 2, RuntimeConfig()) == 2
     assert "there is no such run" in capfd.readouterr().err

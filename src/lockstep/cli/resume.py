@@ -5,19 +5,22 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
-from lockstep.cli.start import check_launcher, start, told_once
+from lockstep.cli.start import settle, start, told_once
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.config.flags import parse_flags
-from lockstep.plan import ranks_of
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import listen
 from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
 
-_CARRYING = ("plan.kind", "plan.players", "plan.trainers", "runtime.backend", "runtime.timeout", "run.progress")
-"""Fields that say who does the work, and change none of the numbers."""
+_CARRYING = (
+    *(f"plan.{field}" for field in ("kind", "players", "trainers")),
+    *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
+    "run.progress",
+)
+"""What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -33,9 +36,8 @@ def main(argv: Sequence[str]) -> int:
         if own.total_steps is not None:
             extended = _extended(extended, own.total_steps)
         if place is not None:
-            place = check_launcher(place, own.ranks, extended.runtime)
             listen()
-        ranks = place.size if place is not None else own.ranks or ranks_of(extended.plan)
+        extended, place, ranks = settle(extended, place, own.ranks)
         resume_from = _start_of(folder, own.iteration)
         resolve(extended, ranks)
     if resume_from >= iterations(extended):
@@ -83,6 +85,16 @@ def _extended(config: Config, total_steps: int) -> Config:
             f"--total-steps is {total_steps}: the run was made for {config.run.total_steps}, it can only grow"
         )
     return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
+
+
+def _moved(config: Config, tree: Mapping[str, Mapping[str, object]]) -> Config:
+    """The same experiment, carried in another way."""
+    for path in (f"{section}.{field}" for section, fields in tree.items() for field in fields):
+        if path not in _CARRYING:
+            raise ValueError(
+                f"--{path.replace('_', '-')}: a run keeps its experiment; resume can change {', '.join(_CARRYING)}"
+            )
+    return decode(tree, config)
 
 
 def _parser() -> Arguments:

@@ -1,15 +1,18 @@
 """From a run's folder to running ranks, for `train` and `resume`."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lockstep.config import Config
+from lockstep.plan import ranks_of
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import listen
+from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting
 from lockstep.runtime.place import Place
-from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["check_launcher", "start", "told_once"]
+__all__ = ["settle", "start", "told_once"]
 
 _USAGE_ERROR = 2
 
@@ -25,11 +28,19 @@ def told_once(place: Place | None) -> Iterator[None]:
         raise
 
 
-def check_launcher(place: Place, ranks: int | None, config: RuntimeConfig) -> Place:
-    """The place with its meeting. Raises ValueError if `--ranks` was given, or nothing says where the ranks meet."""
-    if ranks is not None:
+def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:
+    """What a start needs to know: the config with its devices decided, the place with its meeting, the number of ranks.
+
+    `ranks` is the flag's. Raises ValueError, in one line, for what this host or the launcher can't give.
+    """
+    if place is not None and ranks is not None:
         raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
-    return choose_meeting(place, config.rendezvous)
+    runtime = resolve_devices(config.runtime)
+    if place is not None:
+        place = choose_meeting(place, runtime.rendezvous)
+    size = place.size if place is not None else ranks or ranks_of(config.plan)
+    check_runtime(runtime, place, size)
+    return dataclasses.replace(config, runtime=runtime), place, size
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
@@ -43,4 +54,4 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     from lockstep.runtime.launch import launch
 
     _, config = open_run(folder.path)
-    return launch(["rank", str(folder.path), str(resume_from)], ranks, config.runtime.backend)
+    return launch(["rank", str(folder.path), str(resume_from)], ranks, config.runtime)

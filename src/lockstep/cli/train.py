@@ -5,11 +5,10 @@ from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import check_launcher, start, told_once
+from lockstep.cli.start import settle, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.config.help import help_text
-from lockstep.plan import ranks_of
 from lockstep.run.stop import listen
 from lockstep.runtime.place import find_place
 
@@ -29,11 +28,10 @@ def main(argv: Sequence[str]) -> int:
         own = parser.read(rest)
         config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
         if place is not None:
-            place = check_launcher(place, own.ranks, config.runtime)
             listen()
+        config, place, ranks = settle(config, place, own.ranks)
         from lockstep.experiment import create_run, resolve
 
-        ranks = place.size if place is not None else own.ranks or ranks_of(config.plan)
         resolved = resolve(config, ranks)
     if place is not None:
         from lockstep.cli.work import train_under_launcher

@@ -10,11 +10,10 @@ from lockstep.config import Config
 from lockstep.exchange import ReplicasDiffer
 from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
 from lockstep.group.group import Group, RankLost
-from lockstep.group.solo import Solo
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.runtime.place import Place
-from lockstep.runtime.ranks import join
+from lockstep.runtime.runtime import Runtime, join
 from lockstep.update import NonFinite
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
@@ -27,13 +26,13 @@ _PREEMPTED = 75
 def train_alone(folder: RunFolder, resume_from: int) -> int:
     """The run in this process, as its only rank."""
     _, config = open_run(folder.path)
-    return _guarded(lambda: _finish(Solo(), folder, config, resume_from))
+    return _guarded(lambda: _carry(Place(0, 1, 0, 1), folder, config, resume_from))
 
 
 def train_at(place: Place, folder: RunFolder, resume_from: int) -> int:
     """The run as one of the ranks that our own launch started."""
     _, config = open_run(folder.path)
-    return _guarded(lambda: _finish(join(place, config.runtime), folder, config, resume_from))
+    return _guarded(lambda: _carry(place, folder, config, resume_from))
 
 
 def train_under_launcher(place: Place, config: Config, preset: str | None) -> int:
@@ -41,16 +40,15 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
     where.
     """
 
+    def prepare() -> RunFolder:
+        folder = create_run(config, preset, place.size)
+        folder.lock()
+        return folder
+
     def work() -> int:
-        group = join(place, config.runtime)
-
-        def prepare() -> RunFolder:
-            folder = create_run(config, preset, place.size)
-            folder.lock()
-            return folder
-
-        folder = _agree(group, prepare)
-        return _finish(group, folder, open_run(folder.path)[1], 0)
+        with join(place, config.runtime) as runtime:
+            folder = _agree(runtime.group, prepare)
+            return _finish(runtime, folder, open_run(folder.path)[1], 0)
 
     return _guarded(work)
 
@@ -58,20 +56,19 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
 def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
     """A run that goes on as one of the ranks that a launcher started."""
 
+    def prepare() -> RunFolder:
+        folder.lock()
+        if resume_from:
+            check_checkpoint(folder, config, resume_from)
+        save_config(folder, config)
+        return folder
+
     def work() -> int:
-        group = join(place, config.runtime)
-
-        def prepare() -> RunFolder:
-            folder.lock()
-            if resume_from:
-                check_checkpoint(folder, config, resume_from)
-            save_config(folder, config)
-            return folder
-
-        _agree(group, prepare)
-        # rank 0's word: on a shared file system the others may see another newest checkpoint
-        agreed = int(group.gather(torch.tensor([[resume_from]]), "start")[0].item())
-        return _finish(group, folder, config, agreed)
+        with join(place, config.runtime) as runtime:
+            _agree(runtime.group, prepare)
+            # rank 0's word: on a shared file system the others may see another newest checkpoint
+            agreed = int(runtime.group.gather(torch.tensor([[resume_from]]), "start")[0].item())
+            return _finish(runtime, folder, config, agreed)
 
     return _guarded(work)
 
@@ -94,11 +91,15 @@ def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
     return RunFolder(Path(told))
 
 
-def _finish(group: Group, folder: RunFolder, config: Config, resume_from: int) -> int:
-    run = execute(folder, config, group, resume_from)
-    if group.rank == 0:
+def _carry(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
+    with join(place, config.runtime) as runtime:
+        return _finish(runtime, folder, config, resume_from)
+
+
+def _finish(runtime: Runtime, folder: RunFolder, config: Config, resume_from: int) -> int:
+    run = execute(folder, config, runtime, resume_from)
+    if runtime.group.rank == 0:
         print(_closing(run), flush=True)
-    group.close()
     return _PREEMPTED if run.stopped else 0
 
 

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import FrameType
 
 from lockstep.group.memory import create_memory
+from lockstep.runtime.checks import shares_memory
+from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["launch"]
 
@@ -24,26 +26,24 @@ _PATIENCE = 60.0
 _STALLED = 4
 
 
-def launch(command: Sequence[str], ranks: int, backend: str) -> int:
+def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
     """Runs `command` (words after `python -m lockstep`) as `ranks` processes, and returns the first exit code that is not 0.
 
-    Each finds its place in the environment: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT, and LOCKSTEP_MEMORY (a file
-    descriptor) or LOCKSTEP_MEETING (where they meet, as in `runtime.rendezvous`).
+    Each finds its place in the environment: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT, LOCKSTEP_MEETING (where they meet, if
+    they need torch.distributed) and, where they share memory, LOCKSTEP_MEMORY (its file descriptor).
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
-        memory = _memory(ranks, backend)
-        meeting = (
-            {"LOCKSTEP_MEMORY": str(memory)} if memory is not None else {"LOCKSTEP_MEETING": f"file://{folder}/meeting"}
-        )
-        places = [{"LOCKSTEP_RANK": str(rank), "LOCKSTEP_SIZE": str(ranks), **meeting} for rank in range(ranks)]
+        memory = _memory(ranks, config)
+        shared = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
+        common = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_MEETING": f"file://{folder}/meeting", **shared}
         processes = [
             subprocess.Popen(
                 [sys.executable, *_path_options(), "-m", "lockstep", *command],
-                env={**os.environ, **place, "LOCKSTEP_PARENT": str(os.getpid())},
+                env={**os.environ, **common, "LOCKSTEP_RANK": str(rank), "LOCKSTEP_PARENT": str(os.getpid())},
                 pass_fds=() if memory is None else (memory,),
                 start_new_session=True,  # a terminal's Ctrl-C reaches only us, and we pass it on once
             )
-            for place in places
+            for rank in range(ranks)
         ]
         if memory is not None:
             os.close(memory)
@@ -57,13 +57,13 @@ def _path_options() -> list[str]:
     return [] if looks else ["-P"]
 
 
-def _memory(ranks: int, backend: str) -> int | None:
-    if backend == "gloo":
+def _memory(ranks: int, config: RuntimeConfig) -> int | None:
+    if not shares_memory(config):
         return None
     try:
         return create_memory(ranks)
     except OSError:
-        if backend == "shared":
+        if config.backend == "shared":
             raise ValueError(
                 "runtime.backend is 'shared': this system has no anonymous shared memory; use 'gloo'"
             ) from None

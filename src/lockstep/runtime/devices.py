@@ -1,0 +1,96 @@
+"""Which device a rank computes on, and that those of all ranks go together."""
+
+import os
+import socket
+import zlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+
+from lockstep.group.group import Group
+from lockstep.runtime.place import Place
+from lockstep.runtime.settings import RuntimeConfig
+
+__all__ = ["Devices", "choose_devices", "refuse"]
+
+
+class Devices:
+    """Of one rank."""
+
+    def __init__(self, trainer: torch.device, player: torch.device, own_gpus: bool) -> None:
+        self.trainer = trainer
+        """Where it computes as a trainer."""
+        self.player = player
+        """Where it computes as a player."""
+        self.own_gpus = own_gpus
+        """Whether every trainer has a GPU for itself, as NCCL needs it."""
+
+
+def choose_devices(
+    place: Place, config: RuntimeConfig, group: Group, trainers: Collection[int], players: Collection[int]
+) -> Devices:
+    """This rank's devices. The ranks of a host take its GPUs in turn. Every rank calls it.
+
+    Raises ValueError on rank 0, in one line, and SystemExit on all others, if ranks compute the same thing on different kinds of
+    devices, or share a GPU although `runtime.backend` is nccl.
+    """
+    local_rank = _local_rank(place, group)
+    trainer, player = (_pick(name, local_rank) for name in (config.device, config.player_device or config.device))
+    for device in {trainer, player}:
+        if device.type == "cuda":
+            _fix_cuda(device)
+    trains, plays = place.rank in trainers, place.rank in players
+    kinds = [device.type == "cuda" if takes_part else -1 for takes_part, device in ((trains, trainer), (plays, player))]
+    gpu = _number(f"{_host()} {_unique_name(trainer)}") if kinds[0] == 1 else -1
+    everybody = group.gather(torch.tensor([[*map(int, kinds), gpu]]), "start")
+    for column, name in enumerate(("device", "player_device")):
+        if set(everybody[:, column].tolist()) >= {0, 1}:
+            refuse(place, f"runtime.{name} is 'auto': some hosts have a CUDA device and some have not; say cpu or cuda")
+    gpus = [number for number in everybody[:, 2].tolist() if number >= 0]
+    own_gpus = bool(gpus) and len(set(gpus)) == len(gpus)
+    if config.backend == "nccl" and not own_gpus:
+        refuse(place, "runtime.backend is 'nccl': ranks share a GPU, and it needs one for each; use auto or gloo")
+    return Devices(trainer, player, own_gpus)
+
+
+def refuse(place: Place, line: str) -> NoReturn:
+    """Ends all ranks, which have found the same: rank 0 raises ValueError with the line for the user, the others SystemExit."""
+    if place.rank:
+        raise SystemExit(2)
+    raise ValueError(line)
+
+
+def _local_rank(place: Place, group: Group) -> int:
+    if place.local_rank is not None:
+        return place.local_rank
+    hosts = group.gather(torch.tensor([[_host()]]), "start")[:, 0]
+    return int((hosts[: place.rank] == hosts[place.rank]).sum())
+
+
+def _host() -> int:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return _number(socket.gethostname() + (boot.read_text() if boot.exists() else ""))
+
+
+def _number(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def _pick(name: str, local_rank: int) -> torch.device:
+    if name != "cuda":
+        return torch.device(name)
+    return torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
+
+
+def _unique_name(device: torch.device) -> str:
+    """The GPU itself: where a launcher shows each rank another one, all are called cuda:0."""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _fix_cuda(device: torch.device) -> None:
+    """The same bits each time: cuBLAS and some operations choose faster ways that differ from call to call otherwise."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.cuda.set_device(device)

@@ -1,0 +1,24 @@
+"""Threads and cores."""
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from lockstep.runtime.settings import RuntimeConfig
+
+__all__ = ["arithmetic_threads", "limit_threads", "share_of_cores"]
+
+
+def limit_threads(threads: int) -> None:
+    """Threads inside PyTorch's and NumPy's operations: fixed, because another number may round sums differently."""
+    torch.set_num_threads(threads)
+    threadpool_limits(threads)
+
+
+def arithmetic_threads(config: RuntimeConfig, trains: bool) -> int:
+    """Threads of a rank that trains, or of one that only plays."""
+    return config.threads if trains or config.player_threads is None else config.player_threads
+
+
+def share_of_cores(local_rank: int, ranks: int, cores: int) -> int:
+    """Cores for one of a host's `ranks`: together they have all of them and none twice; with more ranks than cores, 1 each."""
+    return max(1, cores // ranks + (local_rank < cores % ranks))

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
 from lockstep.group.memory import usable_cores
+from lockstep.runtime.checks import cuda_devices
 
 __all__ = ["main"]
 
@@ -26,6 +27,7 @@ _OPTIONAL = {
     "pygame-ce": ("pygame", "video", "drawing 2D environments"),
     "imageio-ffmpeg": ("imageio_ffmpeg", "video", "videos"),
     "matplotlib": ("matplotlib", "report", "curves"),
+    "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }
 """Distribution -> module, extra of lockstep, what it is for."""
 
@@ -42,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _line(name: str, found: str, purpose: str = "") -> None:
-    print(f"{name:<16}{found:<24}{purpose}".rstrip())
+    print(f"{name:<18}{found:<24}{purpose}".rstrip())
 
 
 def _packages() -> list[str]:
@@ -76,6 +78,8 @@ def _version(package: str) -> str:
 def _machine() -> None:
     usable = usable_cores()
     _line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
+    _line("CUDA devices", str(_cuda() or "–"), "`--runtime.device cuda`")
+    _line("launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun")
     _line("memory files", "yes" if _memory_files() else "no", "tensors between ranks of this host; else through gloo")
     _line("/dev/shm", _shared_memory(), "tensors between the processes of `gymnasium-async`")
     _line("EGL", "yes" if _loads("libEGL.so.1") and _loads("libGL.so.1") else "–", "drawing MuJoCo without a display")
@@ -85,6 +89,13 @@ def _machine() -> None:
     )
     _line("ffmpeg", _ffmpeg() or "–", "videos")
     _line("C++ compiler", next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), "–"), "torch.compile")
+
+
+def _cuda() -> int:
+    try:
+        return cuda_devices()
+    except Exception:  # PyTorch is broken, which has been said
+        return 0
 
 
 def _memory_files() -> bool:

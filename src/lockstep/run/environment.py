@@ -8,7 +8,7 @@ from pathlib import Path
 
 __all__ = ["describe_environment"]
 
-_REPORTED = ("lockstep-rl", "torch", "numpy", "gymnasium", "mujoco", "Box2D", "envpool", "safetensors")
+_REPORTED = ("lockstep-rl", "torch", "numpy", "gymnasium", "mujoco", "Box2D", "envpool", "safetensors", "lightning-fabric")
 
 
 def describe_environment(ranks: int) -> dict[str, object]:

@@ -227,7 +227,13 @@ def build(config: Config, runtime: "Runtime") -> Cast:
     exchange = Exchange(group, plan, agent, acting, specs, lag, separate)
     exchange.begin(0)
     played = [
-        Shard(index, make_engine(env, seed, index, shards), exchange.slots(index), seed, config.ppo.gamma)
+        Shard(
+            index,
+            make_engine(env, seed, index, shards, runtime.cores),
+            exchange.slots(index),
+            seed,
+            config.ppo.gamma,
+        )
         for index in plan.played_by(group.rank)
     ]
     counts = [len(plan.trained_by(rank)) for rank in plan.training]

@@ -1,5 +1,7 @@
 """The contract of engines, seen from outside: episode ends, seeds, exact restoring. Real environments."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -266,3 +268,17 @@ def test_a_failing_environment_is_named() -> None:
     engine.reset()
     with pytest.raises(RuntimeError, match=r"environment 2 \(CartPole-v1\) failed: AssertionError"):
         engine.step(np.array([7, 0]))
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Reacher-v5"])
+def test_threads_of_a_pool_do_not_change_the_bits(env_id: str) -> None:
+    engine_of(env_id, "envpool")  # skips
+    config = EnvConfig(id=env_id, engine="envpool", count=6)
+    engines = [make_engine(config, 7, 0, 1, cores) for cores in (1, 2, 5)]
+    engines.append(make_engine(replace(config, threads=3), 7, 0, 1, cores=1))
+    assert [engine._threads for engine in engines] == [1, 2, 5, 3]
+    starts = {np.array(engine.reset()).tobytes() for engine in engines}
+    actions = actions_of(engines[0].spaces, 250, 6)
+    first, *others = (trajectory(engine, actions) for engine in engines)
+    assert len(starts) == 1
+    assert all(same(first, other) for other in others)

@@ -79,7 +79,9 @@ def _machine() -> None:
     usable = usable_cores()
     _line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
     _line("CUDA devices", str(_cuda() or "–"), "`--runtime.device cuda`")
-    _line("launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun")
+    _line(
+        "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
+    )
     _line("memory files", "yes" if _memory_files() else "no", "tensors between ranks of this host; else through gloo")
     _line("/dev/shm", _shared_memory(), "tensors between the processes of `gymnasium-async`")
     _line("EGL", "yes" if _loads("libEGL.so.1") and _loads("libGL.so.1") else "–", "drawing MuJoCo without a display")

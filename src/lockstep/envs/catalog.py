@@ -16,10 +16,10 @@ from lockstep.randomness import EnvironmentSeeds
 __all__ = ["Known", "describe_env", "known_ids", "make_engine", "make_one"]
 
 
-def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine:
+def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: int = 1) -> Engine:
     """The engine of one shard, which holds environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`.
 
-    `config.engine` must not be `auto` any more. Raises ValueError in one line, as `describe_env` does.
+    `cores` are the rank's, for an engine that can use several; `config.threads` goes first. The bits do not depend on it. `config.engine` must not be `auto` any more. Raises ValueError in one line, as `describe_env` does.
     """
     assert config.count % shards == 0, (config.count, shards)
     count = config.count // shards
@@ -44,7 +44,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int) -> Engine
         case "envpool":
             from lockstep.envs.pool import Pool
 
-            return Pool(recipe, seeds, first, count)
+            return Pool(recipe, seeds, first, count, config.threads or cores)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 

@@ -1,4 +1,4 @@
-"""Engine `envpool`: environments in C++ (Weng et al. 2022, arXiv:2206.10558), stepped by one thread of the rank."""
+"""Engine `envpool`: environments in C++ (Weng et al. 2022, arXiv:2206.10558), stepped by threads of the rank."""
 
 from typing import Any
 
@@ -17,10 +17,11 @@ class Pool:
 
     renews = True
 
-    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
+    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
         """Environments `first` to `first + count - 1` of the experiment."""
         self._recipe = recipe
         self._seeds = seeds
+        self._threads = threads
         self._indices = range(first, first + count)
         self._pool = self._make(0)
         observation_space, action_space = (
@@ -32,7 +33,7 @@ class Pool:
         self._convert = action_converter(action_space)
 
     def _make(self, iteration: int) -> Any:
-        return self._recipe.pool([self._seeds(index, iteration) for index in self._indices])
+        return self._recipe.pool([self._seeds(index, iteration) for index in self._indices], self._threads)
 
     def reset(self) -> NDArray[Any]:
         observations, _ = self._pool.reset()

@@ -25,6 +25,9 @@ class EnvConfig:
     """Another spelling of `count`: environments per rank of the run that first creates the experiment (weak scaling)."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, such as `{continuous: true}` for LunarLander."""
+    threads: int | None = None
+    """Threads that step a rank's environments in `envpool`. None: the host's cores, dealt out among its ranks. The bits do not
+    depend on it."""
     timeout: float = 60.0
     """Seconds that one step or reset may take in `gymnasium-async` before the run stops."""
 
@@ -33,6 +36,8 @@ class EnvConfig:
             raise ValueError(f"env.count is {self.count}: it must be between 1 and 1,000,000")
         if self.per_rank is not None and self.per_rank < 1:
             raise ValueError(f"env.per_rank is {self.per_rank}: it must be at least 1")
+        if self.threads is not None and not 1 <= self.threads <= 4096:
+            raise ValueError(f"env.threads is {self.threads}: it must be between 1 and 4096")
         if not 0 < self.timeout <= 1e6:
             raise ValueError(f"env.timeout is {self.timeout}: it must be above 0 and at most 1e6 seconds")
 

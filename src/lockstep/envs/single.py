@@ -93,8 +93,8 @@ class Recipe:
         except Exception as error:
             raise self._problem(error) from error
 
-    def pool(self, seeds: list[int]) -> Any:
-        """An EnvPool with one environment per seed, stepped by one thread."""
+    def pool(self, seeds: list[int], threads: int = 1) -> Any:
+        """An EnvPool with one environment per seed, stepped by up to `threads` threads."""
         if find_spec("envpool") is None:
             raise ValueError("env.engine is 'envpool': it is not installed; pip install 'lockstep-rl[envpool]'")
         import envpool
@@ -103,7 +103,8 @@ class Recipe:
             check_id(self.env_id)
             raise ValueError(f"env.engine is 'envpool': it has no environment {self.env_id!r}; use 'gymnasium'")
         self._check_options()
-        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": 1, **self.options}
+        threads = min(threads, len(seeds))
+        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": threads, **self.options}
         try:
             with _silence():
                 pool = envpool.make(self.env_id, env_type="gymnasium", **arguments)

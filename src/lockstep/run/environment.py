@@ -8,7 +8,17 @@ from pathlib import Path
 
 __all__ = ["describe_environment"]
 
-_REPORTED = ("lockstep-rl", "torch", "numpy", "gymnasium", "mujoco", "Box2D", "envpool", "safetensors", "lightning-fabric")
+_REPORTED = (
+    "lockstep-rl",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "mujoco",
+    "Box2D",
+    "envpool",
+    "safetensors",
+    "lightning-fabric",
+)
 
 
 def describe_environment(ranks: int) -> dict[str, object]:

@@ -1,15 +1,13 @@
 """Which device a rank computes on, and that those of all ranks go together."""
 
 import os
-import socket
-import zlib
 from collections.abc import Collection
-from pathlib import Path
 from typing import NoReturn
 
 import torch
 
 from lockstep.group.group import Group
+from lockstep.runtime.hosts import Seat, number_of
 from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -29,21 +27,26 @@ class Devices:
 
 
 def choose_devices(
-    place: Place, config: RuntimeConfig, group: Group, trainers: Collection[int], players: Collection[int]
+    place: Place,
+    config: RuntimeConfig,
+    group: Group,
+    seat: Seat,
+    trainers: Collection[int],
+    players: Collection[int],
 ) -> Devices:
     """This rank's devices. The ranks of a host take its GPUs in turn. Every rank calls it.
 
     Raises ValueError on rank 0, in one line, and SystemExit on all others, if ranks compute the same thing on different kinds of
     devices, or share a GPU although `runtime.backend` is nccl.
     """
-    local_rank = _local_rank(place, group)
+    local_rank = seat.local_rank if place.local_rank is None else place.local_rank
     trainer, player = (_pick(name, local_rank) for name in (config.device, config.player_device or config.device))
     for device in {trainer, player}:
         if device.type == "cuda":
             _fix_cuda(device)
     trains, plays = place.rank in trainers, place.rank in players
     kinds = [device.type == "cuda" if takes_part else -1 for takes_part, device in ((trains, trainer), (plays, player))]
-    gpu = _number(f"{_host()} {_unique_name(trainer)}") if kinds[0] == 1 else -1
+    gpu = number_of(_unique_name(trainer)) if kinds[0] == 1 else -1
     everybody = group.gather(torch.tensor([[*map(int, kinds), gpu]]), "start")
     for column, name in enumerate(("device", "player_device")):
         if set(everybody[:, column].tolist()) >= {0, 1}:
@@ -60,22 +63,6 @@ def refuse(place: Place, line: str) -> NoReturn:
     if place.rank:
         raise SystemExit(2)
     raise ValueError(line)
-
-
-def _local_rank(place: Place, group: Group) -> int:
-    if place.local_rank is not None:
-        return place.local_rank
-    hosts = group.gather(torch.tensor([[_host()]]), "start")[:, 0]
-    return int((hosts[: place.rank] == hosts[place.rank]).sum())
-
-
-def _host() -> int:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return _number(socket.gethostname() + (boot.read_text() if boot.exists() else ""))
-
-
-def _number(text: str) -> int:
-    return zlib.crc32(text.encode())
 
 
 def _pick(name: str, local_rank: int) -> torch.device:

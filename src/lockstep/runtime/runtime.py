@@ -18,6 +18,7 @@ from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.devices import Devices, choose_devices, refuse
+from lockstep.runtime.hosts import take_seat
 from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.world import World
@@ -31,7 +32,7 @@ __all__ = ["Runtime", "join"]
 class Runtime(ABC):
     """A rank's own. Used in a `with` statement, that leaves the other ranks in order."""
 
-    def __init__(self, world: World, group: Group, devices: Devices) -> None:
+    def __init__(self, world: World, group: Group, devices: Devices, cores: int) -> None:
         self._world = world
         self._own_gpus = devices.own_gpus
         self.group = group
@@ -39,6 +40,8 @@ class Runtime(ABC):
         """Where this rank computes as a trainer."""
         self.player_device = devices.player
         """Where it computes as a player."""
+        self.cores = cores
+        """Cores for what may use several without changing bits."""
 
     @abstractmethod
     def autocast(self, device: torch.device) -> "Autocast":
@@ -99,12 +102,13 @@ def join(
 def _join(world: World, trainers: Collection[int], players: Collection[int]) -> Runtime:
     place, config = world.place, world.config
     group = _group_of(world)
-    devices = choose_devices(place, config, group, trainers, players)
+    seat = take_seat(group)
+    devices = choose_devices(place, config, group, seat, trainers, players)
     if config.kind == "fabric":
         from lockstep.runtime.fabric import FabricRuntime
 
-        return FabricRuntime(world, group, devices)
-    return TorchRuntime(world, group, devices)
+        return FabricRuntime(world, group, devices, seat.cores)
+    return TorchRuntime(world, group, devices, seat.cores)
 
 
 def _group_of(world: World) -> Group:

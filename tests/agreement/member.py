@@ -16,7 +16,9 @@ from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
-from lockstep.runtime.ranks import Place, join
+from lockstep.runtime.checks import resolve_devices
+from lockstep.runtime.place import Place
+from lockstep.runtime.runtime import join
 from lockstep.runtime.settings import RuntimeConfig
 
 ITERATIONS, STEPS, COUNT, SHARDS = 6, 32, 8, 4
@@ -63,15 +65,14 @@ def config_of(column: str, plan: str, runtime: RuntimeConfig, folder: Path) -> C
 
 def main(folder: Path, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str) -> None:
     here = {"memory": int(meeting)} if meeting.isdigit() else {"meeting": meeting}
-    runtime = RuntimeConfig(backend=backend)
-    group = join(Place(rank, size, **here), runtime)
-    for column in COLUMNS:
-        config = resolve(config_of(column, plan, runtime, folder), size)
-        if rank == 0:
-            create_run(config, None, size)
-        group.barrier("start")
-        execute(RunFolder(folder / column), config, group, 0)
-    group.close()
+    settings = resolve_devices(RuntimeConfig(kind, backend=backend))
+    with join(Place(rank, size, rank, size, **here), settings) as runtime:
+        for column in COLUMNS:
+            config = resolve(config_of(column, plan, settings, folder), size)
+            if rank == 0:
+                create_run(config, None, size)
+            runtime.group.barrier("start")
+            execute(RunFolder(folder / column), config, runtime, 0)
 
 
 if __name__ == "__main__":

@@ -145,14 +145,17 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return st.none() if hint is types.NoneType else plain[hint]
 
 
-RELATED = {("plan", name) for name in ("kind", "players", "trainers", "lag")}
-"""Fields that the section judges together; tests/test_plan.py has them."""
+JUDGED = {
+    *(("plan", name) for name in ("kind", "players", "trainers", "lag")),
+    *(("runtime", name) for name in ("device", "player_device", "rendezvous")),
+}
+"""Fields whose values the section judges; tests of the sections have them."""
 
 
 @st.composite
 def good_trees(draw: st.DrawFn) -> dict[str, dict[str, object]]:
     tree: dict[str, dict[str, object]] = {}
-    known = st.sampled_from([field for field in known_fields() if field[:2] not in RELATED])
+    known = st.sampled_from([field for field in known_fields() if field[:2] not in JUDGED])
     for section, field, hint in draw(st.lists(known, unique_by=lambda one: one[:2])):
         tree.setdefault(section, {})[field] = draw(values_of(hint))
     return tree

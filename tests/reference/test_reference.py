@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from tests import alone
 
 from lockstep.agent import Agent
 from lockstep.collect import collect
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment import build
-from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
@@ -76,7 +76,7 @@ def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
 
 def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
     """Largest distance between the two results, and how far training moved the weights at all."""
-    cast = build(config_of(settings), Solo())
+    cast = build(config_of(settings), alone.runtime())
     shards, update = cast.shards, cast.update
     first = weights_of(update.agent, settings.shared)
     for iteration in range(1, settings.iterations + 1):

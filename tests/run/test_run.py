@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests import alone
 from torch import Tensor
 
 from lockstep.config import Config
@@ -49,7 +50,7 @@ def fixture_signals() -> Iterator[None]:
 def prepared(path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5) -> tuple[Cast, Run]:
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
-    cast = build(config, group)
+    cast = build(config, alone.runtime(group))
     return cast, Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, last)
 
 

@@ -33,7 +33,7 @@ class Performer:
     def __init__(self, run: str, iteration: int | None, sample: bool, seed: int | None) -> None:
         """Loads the agent. Raises ValueError in one line when there is no such run or checkpoint."""
         from lockstep.experiment import load_agent, pick_checkpoint
-        from lockstep.runtime.ranks import limit_threads
+        from lockstep.runtime.threads import limit_threads
 
         self.folder = RunFolder.open(locate(run))
         self.iteration = pick_checkpoint(self.folder, iteration)

@@ -10,6 +10,7 @@ from lockstep.config import Config
 from lockstep.exchange import ReplicasDiffer
 from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
 from lockstep.group.group import Group, RankLost
+from lockstep.plan import Plan
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.runtime.place import Place
@@ -46,7 +47,7 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
         return folder
 
     def work() -> int:
-        with join(place, config.runtime) as runtime:
+        with _meet(place, config) as runtime:
             folder = _agree(runtime.group, prepare)
             return _finish(runtime, folder, open_run(folder.path)[1], 0)
 
@@ -64,7 +65,7 @@ def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resum
         return folder
 
     def work() -> int:
-        with join(place, config.runtime) as runtime:
+        with _meet(place, config) as runtime:
             _agree(runtime.group, prepare)
             # rank 0's word: on a shared file system the others may see another newest checkpoint
             agreed = int(runtime.group.gather(torch.tensor([[resume_from]]), "start")[0].item())
@@ -91,8 +92,13 @@ def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
     return RunFolder(Path(told))
 
 
+def _meet(place: Place, config: Config) -> Runtime:
+    plan = Plan.make(config.plan, place.size)
+    return join(place, config.runtime, plan.training, plan.playing)
+
+
 def _carry(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
-    with join(place, config.runtime) as runtime:
+    with _meet(place, config) as runtime:
         return _finish(runtime, folder, config, resume_from)
 
 

@@ -1,0 +1,23 @@
+"""A runtime around any group, for tests in one process."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+
+from lockstep.group.group import Group
+from lockstep.group.solo import Solo
+
+CPU = torch.device("cpu")
+
+
+def runtime(group: Group | None = None) -> SimpleNamespace:
+    """What `lockstep.experiment.build` asks of a Runtime, on the CPU."""
+    return SimpleNamespace(
+        group=group or Solo(),
+        device=CPU,
+        player_device=CPU,
+        autocast=lambda device: nullcontext,
+        replicate=lambda module, members: module,
+        cores=1,
+    )

@@ -1,0 +1,94 @@
+"""What `plan.lag` gains: environment steps per second of one player beside one trainer, with lag 0 and 1, and of two coupled ranks.
+
+    python benchmarks/lag.py [--out benchmarks/lag.json] [--repeats 5] [--iterations 14]
+
+Whole runs through the command line, two processes each. Repeats are the outer loop and the order is turned round in every other one,
+so that what else happens on the machine meets all alike; ratios are taken within a repeat. The rate is that of the iterations
+after the first two, from the metrics.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+TASKS = {
+    "HalfCheetah-v5": ("--env", "HalfCheetah-v5", "--rollout.steps", "256", "--ppo.epochs", "5", "--ppo.minibatches", "16"),
+    "HumanoidStandup-v5": ("--env", "HumanoidStandup-v5", "--rollout.steps", "128", "--ppo.minibatches", "8"),
+    "LunarLander-v3": ("--env", "LunarLander-v3", "--rollout.steps", "512", "--ppo.epochs", "10", "--ppo.minibatches", "8"),
+}
+PLANS = {
+    "lag 0": ("--plan", "1:1"),
+    "lag 1": ("--plan", "1:1", "--plan.lag", "1"),
+    "coupled": ("--plan", "coupled", "--ranks", "2"),
+}
+SHARED = ("--env.engine", "gymnasium", "--env.count", "8", "--plan.shards", "2", "--run.progress", "off")
+
+
+def measure(task: str, plan: str, iterations: int, out: Path) -> dict[str, float]:
+    """One run: its rate, and the share of their time that trainer and player wait."""
+    steps = 8 * int(TASKS[task][TASKS[task].index("--rollout.steps") + 1])
+    name = f"{len(list(out.glob('*')))}"
+    words = [*TASKS[task], *SHARED, *PLANS[plan], "--total-steps", str(iterations * steps), "--name", name]
+    subprocess.run([sys.executable, "-m", "lockstep", "train", *words, "--out", str(out)], check=True, capture_output=True)
+    rows = [json.loads(line) for line in (out / name / "metrics.jsonl").read_text().splitlines()][2:]
+
+    def total(key: str) -> float:
+        return float(sum(row.get(key, 0) for row in rows))
+
+    found = {"steps_per_second": sum(row["fps"] * row["t_iter"] for row in rows) / total("t_iter")}
+    found["trainer_waits"] = total("t_wait") / total("t_iter")
+    if plan != "coupled":
+        found["player_waits"] = total("player_t_wait") / total("player_t_iter")
+    return found
+
+
+def summary(rates: dict[str, list[dict[str, float]]]) -> dict[str, object]:
+    """Medians, and ratios within a repeat with their least and most."""
+    result: dict[str, object] = {}
+    for plan, runs in rates.items():
+        result[plan] = {key: round(statistics.median(run[key] for run in runs), 3) for key in runs[0]}
+    for above, below in (("lag 1", "lag 0"), ("coupled", "lag 1")):
+        pairs = zip(rates[above], rates[below], strict=True)
+        ratios = [one["steps_per_second"] / other["steps_per_second"] for one, other in pairs]
+        result[f"{above} / {below}"] = {
+            "median": round(statistics.median(ratios), 3),
+            "least": round(min(ratios), 3),
+            "most": round(max(ratios), 3),
+        }
+    return result
+
+
+def main() -> None:
+    """Measures and writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("lag.json"))
+    parser.add_argument("--only", nargs="*", default=list(TASKS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=14)
+    arguments = parser.parse_args()
+    rates: dict[str, dict[str, list[dict[str, float]]]] = {task: {plan: [] for plan in PLANS} for task in arguments.only}
+    with tempfile.TemporaryDirectory() as folder:
+        for repeat in range(arguments.repeats):
+            for task in arguments.only:
+                for plan in list(PLANS) if repeat % 2 == 0 else reversed(PLANS):
+                    rates[task][plan].append(measure(task, plan, arguments.iterations, Path(folder)))
+                    rate = rates[task][plan][-1]["steps_per_second"]
+                    print(f"repeat {repeat + 1}: {task} {plan} {rate:,.0f}", file=sys.stderr, flush=True)
+    result = {
+        "command": "python benchmarks/lag.py " + " ".join(sys.argv[1:]),
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in ("torch", "numpy", "gymnasium", "mujoco", "Box2D")},
+        "repeats": arguments.repeats,
+        "tasks": {task: summary(rates[task]) for task in rates},
+    }
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from lockstep.group import shared
+from lockstep.group import neighbours, shared
 from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.network import NetworkGroup, share_host
@@ -100,6 +100,50 @@ def check_channels(group: Group, rounds: int = 20) -> None:
         group.barrier("next")
 
 
+def check_order(group: Group) -> None:
+    """A message may be passed over, and one that was sent may be asked for twice."""
+    last = group.size - 1
+    channel = group.channel(last, 0, SPECS, 4, "order")
+    if group.rank == last:
+        for number in (1, 2, 4):
+            channel.slot(number)[3].fill_(number)
+            channel.send(number)
+    elif group.rank == 0:
+        channel.receive(2)
+        assert channel.slot(2)[3] == 2
+        channel.receive(4)
+        channel.receive(1)
+        assert [int(channel.slot(number)[3]) for number in (1, 2, 4)] == [1, 2, 4]
+    group.barrier("order")
+
+
+def check_end(group: Group) -> None:
+    """What was sent arrives, though the source leaves at once. What nobody asks for holds nobody up."""
+    last = group.size - 1
+    wanted, unwanted = (group.channel(*ends, SPECS, 1, "end") for ends in ((0, last), (last, 0)))
+    group.barrier("end")
+    if group.rank == 0:
+        wanted.slot(0)[0].fill_(7)
+        wanted.send(0)
+    elif group.rank == last:
+        unwanted.send(0)
+        time.sleep(0.5)
+        wanted.receive(0)
+        assert (wanted.slot(0)[0] == 7).all()
+    group.close()
+
+
+def check_padding(group: NetworkGroup) -> None:
+    """What NCCL does for tensors on devices, by gloo: shares of different sizes."""
+    counts = [2, 0, 3, 1][: group.size]
+    rows = torch.arange(sum(counts) * 5.0).view(-1, 5)
+    start = sum(counts[: group.rank])
+    mine = rows[start : start + counts[group.rank]]
+    assert same(group._move_devices(mine, counts, "rows"), rows)
+    assert same(group._move_devices(rows[:2] + group.rank, [2] * group.size, "rows")[-2:], rows[:2] + group.size - 1)
+    assert same(group._move_devices(mine[:, :0], counts, "rows"), rows[:, :0])
+
+
 def check_many(group: Group, rounds: int) -> None:
     """Reductions of random sizes, one right after the other, while ranks dawdle at random."""
     sizes = stream(3, "test").integers(1, 400, rounds).tolist()
@@ -117,33 +161,39 @@ def check_many(group: Group, rounds: int) -> None:
             time.sleep(1e-3)
 
 
-def check_memory(group: Group) -> None:
-    """What is shared has no name in any folder, so nothing can be left behind."""
-    maps = Path("/proc/self/maps").read_text()
-    assert isinstance(group, SharedMemoryGroup)
-    assert "/memfd:lockstep" in maps
-    assert "/dev/shm" not in maps
+def memories() -> str:
+    return Path("/proc/self/maps").read_text()
 
 
 def lose_last(group: Group, verb: str) -> None:
-    """The last rank is killed in the middle of its work; the others must be told, not left waiting."""
+    """The last rank is killed, or stopped, in the middle of its work; the others must be told, not left waiting."""
     last = group.size - 1
     part = group.split(range(1, group.size), [OWN] * last)
-    channels = [group.channel(last, target, SPECS, 2, "killed") for target in range(last)]
+    channels = [group.channel(last, target, SPECS, 2, "lost") for target in range(last)]
     for k in range(1000):
-        if k == 50 and group.rank == last:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if k == 50 and group.rank == last and verb != "apart":
+            os.kill(os.getpid(), signal.SIGSTOP if verb == "late" else signal.SIGKILL)
         if verb == "reduce":
-            group.reduce(torch.ones(OWN, 100), "killed")
+            group.reduce(torch.ones(OWN, 100), "lost")
         elif verb == "gather":
-            group.gather(torch.ones(OWN, 30_000), "killed")
+            group.gather(torch.ones(OWN, 30_000), "lost")
         elif verb == "barrier":
-            group.barrier("killed")
-        elif verb == "part":  # rank 0 is no member, and finds out when it meets the others
+            group.barrier("lost")
+        elif verb == "apart":  # the network between the hosts goes down
+            group.reduce(torch.ones(OWN, 100), "lost")
+            if k == 50:
+                print("going on", flush=True)
+            time.sleep(0.01)
+        elif verb == "late":  # rank 0 gives up first, and rank 1 must not think that it is rank 0 that was lost
+            if k == 50 and group.rank:
+                time.sleep(1)
+            group.reduce(torch.ones(OWN, 100), "lost")
+        elif verb == "part":  # rank 0 is no member. It finds out when it meets the others, who have ended by then
             if group.rank:
-                part.reduce(torch.ones(OWN, 100), "killed")
+                part.reduce(torch.ones(OWN, 100), "lost")
             elif k == 50:
-                group.barrier("killed")
+                time.sleep(1)
+                group.barrier("lost")
         else:
             for channel in filter(None, channels):
                 if group.rank == last:
@@ -154,27 +204,48 @@ def lose_last(group: Group, verb: str) -> None:
                 group.barrier("next")
 
 
+def join(kind: str, rank: int, size: int, meeting: str, descriptor: int, timeout: float) -> Group:
+    """The group of a kind: `shared`, `network`, `moved` from the network to shared memory, or one of several hosts.
+
+    On `hosts` rank 0 only claims to be elsewhere; on `machines` the last rank really is.
+    """
+    if kind == "shared":
+        group: Group = SharedMemoryGroup(descriptor, rank, size, timeout)
+        assert "/memfd:lockstep" in memories()
+        assert "/dev/shm" not in memories()
+        return group
+    network = NetworkGroup("gloo", rank, size, timeout, meeting)
+    if kind == "network":
+        return network
+    if kind == "hosts":
+        neighbours._host = lambda: min(rank, 1)
+    group = share_host(network, timeout)
+    assert isinstance(group, SharedMemoryGroup) == (kind == "moved")
+    alone = {"moved": None, "hosts": 0, "machines": size - 1}[kind]
+    assert ("/memfd:lockstep" in memories()) == (rank != alone)
+    return group
+
+
+def work(group: Group, rounds: int) -> None:
+    """Everything that should go well."""
+    check_verbs(group)
+    check_parts(group)
+    check_channels(group)
+    check_order(group)
+    check_many(group, rounds)
+    assert min(group.timings()) > 0
+    assert group.timings() == (0.0, 0.0)
+    if isinstance(group, NetworkGroup):
+        check_padding(group)
+    check_end(group)
+
+
 def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descriptor: int) -> None:
     torch.set_num_threads(1)
     shared.ARENA = SMALL
-    group: Group
-    if kind == "shared":
-        group = SharedMemoryGroup(descriptor, rank, size, TIMEOUT)
-        check_memory(group)
-    else:
-        group = NetworkGroup("gloo", rank, size, TIMEOUT, meeting)
+    group = join(kind, rank, size, meeting, descriptor, 3.0 if scenario in ("late", "absent", "apart") else TIMEOUT)
     if scenario == "work":
-        check_verbs(group)
-        check_parts(group)
-        check_channels(group)
-        check_many(group, 2000 if kind == "shared" else 100)
-        assert min(group.timings()) > 0
-        assert group.timings() == (0.0, 0.0)
-        if isinstance(group, NetworkGroup):
-            group = share_host(group, TIMEOUT)
-            check_memory(group)
-            check_verbs(group)
-        group.close()
+        work(group, 2000 if kind == "shared" else 100)
     else:
         lose_last(group, scenario)
 
@@ -185,4 +256,4 @@ if __name__ == "__main__":
         main(kind, scenario, int(rank), int(size), meeting, int(rest[0]) if rest else -1)
     except RankLost as lost:
         print(lost, flush=True)
-        os._exit(3)
+        sys.exit(3)

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -29,6 +29,9 @@ class Host:
 
     The memory's first region has a cache line for every rank: its process id, and one more than the rank that it found lost.
     """
+
+    blame: Callable[[int, str, str], RankLost] | None = None
+    """The error for a lost rank, its phase and the reason, where there are other hosts too."""
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
         """`file` is a descriptor of shared memory, `ranks` are the world's ranks that share it, `timeout` is in seconds, per wait."""
@@ -85,6 +88,8 @@ class Host:
                 why = f"rank {peer} has waited for it in vain"
             lost = found
         self._lines[self._place[self.rank] + 1] = lost + 1
+        if self.blame is not None:
+            raise self.blame(lost, phase, why)
         process = self._lines[self._place[lost]]  # 0: it never came
         where = f"(process {process} on host {socket.gethostname()})" if process else f"on host {socket.gethostname()}"
         raise RankLost(f"rank {lost} {where}", phase, why)

@@ -24,7 +24,7 @@ from lockstep.group.host import Host
 from lockstep.group.memory import LINE
 from lockstep.group.solo import Solo
 
-__all__ = ["SharedMemoryGroup"]
+__all__ = ["SharedMemoryGroup", "part_of_host"]
 
 ARENA = 64 << 20
 """Bytes of an arena. Larger payloads go in pieces."""
@@ -155,12 +155,8 @@ class SharedMemoryGroup(Group):
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """See `Group.split`."""
-        if len(members) == 1 or self.rank not in members:
-            if len(members) > 1:
-                self._host.memory.skip(_region(len(members)))
-            return Solo(counts if self.rank in members else (), self.clock)
-        part = _Part(self._host, members, counts, self.clock)
-        self._made.append(part)
+        part = part_of_host(self._host, members, counts, self.clock)
+        self.adopt(part)
         return part
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
@@ -169,8 +165,12 @@ class SharedMemoryGroup(Group):
             return LocalChannel(specs, depth) if self.rank == source else None
         channel = self._host.channel(source, target, specs, depth, phase, self.clock)
         if channel is not None:
-            self._made.append(channel)
+            self.adopt(channel)
         return channel
+
+    def adopt(self, made: Group | Channel) -> None:
+        """Closes `made` when this group is closed."""
+        self._made.append(made)
 
     def close(self) -> None:
         """See `Group.close`."""
@@ -195,6 +195,15 @@ class _Part(SharedMemoryGroup):
     def close(self) -> None:
         """The memory is the world's."""
         self._counters.release()
+
+
+def part_of_host(host: Host, members: Sequence[int], counts: Sequence[int], clock: Clock) -> Group:
+    """The group of some of the host's ranks. Every rank of the host calls it; see `Group.split`."""
+    if len(members) == 1 or host.rank not in members:
+        if len(members) > 1:
+            host.memory.skip(_region(len(members)))
+        return Solo(counts if host.rank in members else (), clock)
+    return _Part(host, members, counts, clock)
 
 
 def _region(size: int) -> int:

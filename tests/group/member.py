@@ -144,6 +144,28 @@ def check_padding(group: NetworkGroup) -> None:
     assert same(group._move_devices(mine[:, :0], counts, "rows"), rows[:, :0])
 
 
+def check_devices(group: Group) -> None:
+    """What lies on a device comes back on it, for the world and for a part with shares of its own."""
+    kind = os.environ["LOCKSTEP_TEST_DEVICE"]
+    device = torch.device(kind, group.rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
+    counts = [1 + rank % 2 for rank in range(group.size)]
+    for part, shares in ((group, [OWN] * group.size), (group.split(range(group.size), counts), counts)):
+        start = sum(shares[: group.rank])
+        for dtype in (torch.float32, torch.int64, torch.bool):
+            for shape in ((1,), (5000,), (3, 5), (0,)):
+                drawn = stream(7, "test").standard_normal((sum(shares), *shape)) * 1e3
+                rows = torch.from_numpy(drawn).to(dtype)
+                mine = rows[start : start + shares[group.rank]].to(device)
+                found = part.gather(mine, "rows")
+                assert found.device == device
+                assert same(found.cpu(), rows)
+                if len(shape) == 1 and dtype == torch.float32:
+                    total = part.reduce(mine, "sum")
+                    assert total.device == device
+                    assert same(total.cpu(), ordered_sum(rows))
+    group.close()
+
+
 def check_many(group: Group, rounds: int) -> None:
     """Reductions of random sizes, one right after the other, while ranks dawdle at random."""
     sizes = stream(3, "test").integers(1, 400, rounds).tolist()
@@ -214,8 +236,8 @@ def join(kind: str, rank: int, size: int, meeting: str, descriptor: int, timeout
         assert "/memfd:lockstep" in memories()
         assert "/dev/shm" not in memories()
         return group
-    network = NetworkGroup("gloo", rank, size, timeout, meeting)
-    if kind == "network":
+    network = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, meeting)
+    if kind in ("network", "nccl"):
         return network
     if kind == "hosts":
         neighbours._host = lambda: min(rank, 1)
@@ -246,6 +268,8 @@ def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descripto
     group = join(kind, rank, size, meeting, descriptor, 3.0 if scenario in ("late", "absent", "apart") else TIMEOUT)
     if scenario == "work":
         work(group, 2000 if kind == "shared" else 100)
+    elif scenario == "devices":
+        check_devices(group)
     else:
         lose_last(group, scenario)
 

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from tests.group.members import HOST, Ranks, start
 
 
@@ -15,6 +16,21 @@ from tests.group.members import HOST, Ranks, start
 )
 def test_every_kind_of_group_gives_what_one_rank_gets(kind: str, size: int, started: Ranks, tmp_path: Path) -> None:
     start(started, kind, "work", size, tmp_path)
+    for rank in started:
+        printed, errors = rank.communicate()
+        assert rank.returncode == 0, printed + errors
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["shared", "network", "nccl"])
+def test_tensors_on_devices_come_back_on_them(
+    kind: str, started: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "nccl" and torch.cuda.device_count() < 2:
+        pytest.skip("NCCL needs a device for every rank")
+    monkeypatch.setenv("LOCKSTEP_TEST_DEVICE", "cuda")
+    start(started, kind, "devices", 2, tmp_path)
     for rank in started:
         printed, errors = rank.communicate()
         assert rank.returncode == 0, printed + errors

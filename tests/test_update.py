@@ -168,6 +168,20 @@ def test_a_rank_that_trains_on_nothing_takes_no_part() -> None:
     assert agent.digest() == before
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("options", [{}, {"share_data": True, "vtrace": True}, {"fused": True}])
+def test_a_gpu_gives_the_same_weights_to_rounding(spaces: Spaces, options: dict[str, bool]) -> None:
+    weights = []
+    for device in ("cpu", "cuda"):
+        agent = agent_of(spaces, normalize=True, device=device)
+        rollouts = rollouts_of(agent_of(spaces, normalize=True))
+        move(agent)
+        Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01), **options)(rollouts)
+        weights.append(agent.flat.buffer.cpu())
+    assert torch.allclose(*weights, rtol=0, atol=1e-9)
+
+
 def test_reset_rows_count_nowhere() -> None:
     """Whatever the policy did on them, and whatever reward they might carry."""
     results = []

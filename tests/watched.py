@@ -68,9 +68,11 @@ class Watch:
         return [(total[-2] / count).item() for total, (count, _, _) in zip(found, table, strict=False)]
 
 
-def agent_of(spaces: Spaces = DISCRETE, shared: bool = False, normalize: bool = False, seed: int = 1) -> Agent:
+def agent_of(
+    spaces: Spaces = DISCRETE, shared: bool = False, normalize: bool = False, seed: int = 1, device: str = "cpu"
+) -> Agent:
     config = PolicyConfig(hidden=(8,), shared=shared, normalize_observations=normalize)
-    return Agent(spaces, config, normalize, seed, torch.float64)
+    return Agent(spaces, config, normalize, seed, torch.float64, torch.device(device))
 
 
 def watch_of(**settings: object) -> Watch:
@@ -115,4 +117,4 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
 
 def move(agent: Agent, distance: float = 0.1) -> None:
     """Away from the weights that collected, so that ratios are not 1 and some of them are clipped."""
-    agent.flat.buffer += distance * drawn("move", len(agent.flat.buffer))
+    agent.flat.buffer += distance * drawn("move", len(agent.flat.buffer)).to(agent.device)

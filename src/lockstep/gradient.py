@@ -1,10 +1,12 @@
 """The gradient of one step: every part of a minibatch gives sums, and the sums are added over all ranks."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lockstep.agent import Agent
 from lockstep.group.group import Group
@@ -12,7 +14,11 @@ from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surroga
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS
 
-__all__ = ["Aim", "OrderedGradient"]
+__all__ = ["Aim", "OrderedGradient", "Replicate", "ReplicatedGradient"]
+
+Replicate = Callable[[nn.Module], nn.Module]
+"""Wraps a module in PyTorch's DistributedDataParallel over the ranks that train, whose backward pass averages gradients over them.
+Alone, a rank may get the module as it is."""
 
 COLUMNS = 5
 """Columns of a row behind observation and action: log-probability, advantage, value target, old value, weight."""
@@ -67,6 +73,48 @@ class OrderedGradient:
         pieces = [gradient.reshape(-1) for gradient in gradients]
         torch.cat(pieces, out=sums[start : start + sum(map(len, pieces))])
         sums[len(flat.buffer) :] = found
+
+
+class ReplicatedGradient:
+    """By PyTorch's DistributedDataParallel, which adds in buckets while the backward pass goes on: equal to rounding, and the same
+    bits on every rank. What is added to what depends on the number of ranks.
+    """
+
+    def __init__(self, agent: Agent, config: PPOConfig, group: Group, replicate: Replicate) -> None:
+        self._agent = agent
+        self._config = config
+        self._group = group
+        self._module = replicate(agent.policy)
+
+    def __call__(self, minibatch: Sequence[Tensor], aim: Aim) -> Tensor:
+        """As `OrderedGradient`'s."""
+        self._agent.policy.zero_grad()
+        found, alone = [], getattr(self._module, "no_sync", nullcontext)
+        for rows in minibatch[:-1]:
+            with alone():  # these add up here, and the last part's backward pass takes them along
+                loss, statistics = self._loss(rows, aim)
+                loss.backward()
+            found.append(statistics)
+        loss, statistics = self._loss(minibatch[-1], aim)
+        # before the backward pass: ranks that come late are waited for here, where waiting is booked as such
+        total = self._group.reduce(torch.stack([*found, statistics]), "statistics")
+        loss.backward()
+        pieces = []
+        for parameter in itertools.chain.from_iterable(self._agent.flat.parameters.values()):
+            assert parameter.grad is not None
+            pieces.append(parameter.grad.reshape(-1))
+        return torch.cat([*pieces, total])
+
+    def _loss(self, rows: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
+        batch = _Columns(rows, self._agent, self._config, aim)
+        # the wrapper's forward and none of the policy's own methods: it is what makes the backward pass reduce
+        parameters, values = self._module(batch.observations)
+        loss, found = _loss(
+            batch, parameters if aim.policy else None, values if aim.value else None, self._agent, self._config, aim
+        )
+        # every reduction waits for all parameters: what is not trained takes part with zeros
+        loss = loss + sum(0 * x.sum() for x, trained in ((parameters, aim.policy), (values, aim.value)) if not trained)
+        return loss * self._group.size, found  # against the average
 
 
 class _Columns:

@@ -97,13 +97,16 @@ class Preparation:
         table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
         means = (total[:FIT] / count[0].sum()).tolist()
         metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
-        return Batch(rows, order, table, metrics)
+        return Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
 
     def _rows(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """One shard's rows `[N, W]`, N = T × B with time first, and its `[FIT]` sums."""
         agent, weight = self._agent, rollout.valid.flatten()
         log_probs, values, advantage, targets, ratios = (x.flatten() for x in self._estimates(rollout))
-        columns = [agent.normalize(rollout.observations[:-1]).flatten(0, 1), rollout.actions.reshape(len(weight), -1)]
+        columns = [
+            agent.normalize(rollout.observations[:-1]).cpu().flatten(0, 1),
+            rollout.actions.reshape(len(weight), -1),
+        ]
         columns += [x.unsqueeze(-1) for x in (log_probs, advantage, targets, values, weight)]
         rows = torch.cat([column.to(agent.dtype) for column in columns], -1)
         rows = torch.where(weight.unsqueeze(-1), rows, 0)  # weight 0 alone would not keep a NaN of a reset row out

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lockstep.agent import Agent
-from lockstep.gradient import Aim, OrderedGradient
+from lockstep.gradient import Aim, OrderedGradient, Replicate, ReplicatedGradient
 from lockstep.group.group import Group
 from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
@@ -53,6 +53,7 @@ class Update:
         share_data: bool = False,
         vtrace: bool = False,
         fused: bool = False,
+        replicate: Replicate | None = None,
     ) -> None:
         """A rank's share of the training.
 
@@ -65,13 +66,18 @@ class Update:
             share_data: Whether minibatches are drawn from all shards' samples together (`plan.share_data`).
             vtrace: Whether samples are corrected for having been collected by older weights (`plan.correction`).
             fused: Whether this rank's shards are computed as one batch (not `plan.exact`).
+            replicate: Wraps the policy for `plan.gradients: ddp`; None: gradients are added in order.
         """
         self.agent = agent
         self.fused = fused
         self._config = config
         self._group = group
         self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace, fused)
-        self._gradient = OrderedGradient(agent, config, group, 1 if fused else len(shards))
+        self._gradient = (
+            OrderedGradient(agent, config, group, 1 if fused else len(shards))
+            if replicate is None
+            else ReplicatedGradient(agent, config, group, replicate)
+        )
         slices = agent.flat.slices if config.separate else {"all": slice(0, len(agent.flat.buffer))}
         self.adam = Adam(agent.flat.buffer, slices, config.adam_epsilon)
         self.rate_factor = 1.0

@@ -1,0 +1,80 @@
+"""One trainer of several, started by test_ddp.py: `replica.py RANK SIZE FOLDER`.
+
+Does every case with the policy in DistributedDataParallel, and leaves `rank.case.npy`: weights, optimizer and metrics.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, SEED, agent_of, move, rollouts_of
+from torch import nn
+from torch.distributed import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from lockstep.group.group import Group
+from lockstep.group.network import NetworkGroup
+from lockstep.ppo.settings import PPOConfig
+from lockstep.update import Update
+
+SHARDS = 6
+EQUAL, UNEQUAL = ((0, 1), (2, 3), (4, 5)), ((0, 1, 2), (3,), (4, 5))
+CASES = {
+    "discrete": {},
+    "continuous": {"spaces": CONTINUOUS},
+    "shared trunk": {"shared": True},
+    "policy ends first": {"policy_epochs": 1, "value_epochs": 3},
+    "critic ends first": {"policy_epochs": 3, "value_epochs": 1},
+    "stopped": {"kl_stop": 1e-9, "policy_epochs": 3, "value_epochs": 2},
+    "shared data": {"share_data": True},
+    "fused": {"fused": True},
+    "fused, unequal": {"fused": True, "shares": UNEQUAL},
+    "vtrace": {"vtrace": True},
+}
+OPTIONS = ("share_data", "vtrace", "fused")
+
+
+def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = None) -> np.ndarray:
+    words = dict(CASES[case])
+    words.pop("shares", None)
+    options = {name: words.pop(name) for name in OPTIONS if name in words}
+    agent = agent_of(words.pop("spaces", DISCRETE), words.pop("shared", False), normalize=True)
+    rollouts = rollouts_of(agent, SHARDS)
+    move(agent)
+    config = PPOConfig(minibatches=2, learning_rate=0.01, **words)
+    update = Update(agent, config, group, shards, SEED, replicate=replicate, **options)
+    steps = 0.0
+    for iteration in (ITERATION, ITERATION + 1):
+        metrics = update([rollouts[shard] for shard in shards], iteration, 0.0)
+        steps += metrics["update_steps"]
+    assert replicate is None or len(REDUCED) == steps  # one per step, however many shards a trainer has
+    memory = agent.flat.buffer.untyped_storage().data_ptr()
+    assert {parameter.untyped_storage().data_ptr() for parameter in agent.policy.parameters()} == {memory}
+    state = torch.cat([tensor.flatten() for tensor in (*agent.state().values(), *update.state().values())])
+    return np.concatenate([state.numpy(), [metrics[name] for name in sorted(metrics)]])
+
+
+REDUCED: list[int] = []
+"""One entry per reduction of a bucket of gradients; there is one bucket here."""
+
+
+def replicate(module: nn.Module) -> nn.Module:
+    def count(nothing: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        REDUCED.append(bucket.index())
+        return allreduce_hook(None, bucket)
+
+    replica = DistributedDataParallel(module)
+    replica.register_comm_hook(None, count)
+    REDUCED.clear()
+    return replica
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    group = NetworkGroup("gloo", rank, size, 30.0, f"file://{folder}/meeting")
+    for case, words in CASES.items():
+        np.save(folder / f"{rank}.{case}.npy", train(case, group, words.get("shares", EQUAL)[rank], replicate))
+    group.close()

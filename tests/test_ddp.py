@@ -1,0 +1,43 @@
+"""The policy in DistributedDataParallel over real trainers: the ordered sum's weights to rounding, the same bits on every rank."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.replica import CASES, EQUAL, SHARDS, train
+
+from lockstep.group.solo import Solo
+
+pytestmark = pytest.mark.slow
+
+RANKS = len(EQUAL)
+
+
+@pytest.fixture(scope="module", name="replicas")
+def fixture_replicas(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that three trainers left their results in."""
+    folder = tmp_path_factory.mktemp("replicas")
+    path = os.pathsep.join([str(root), str(root / "src")])
+    environ = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "tests.replica"]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(RANKS), str(folder)], env=environ, cwd=root) for rank in range(RANKS)
+    ]
+    try:
+        assert [rank.wait(timeout=80) for rank in ranks] == [0] * RANKS
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replicated_gradients_are_the_sum_over_all_trainers(replicas: Path, case: str) -> None:
+    found = [np.load(replicas / f"{rank}.{case}.npy") for rank in range(RANKS)]
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+    expected = train(case, Solo(), tuple(range(SHARDS)))
+    assert np.allclose(found[0], expected, rtol=1e-9, atol=1e-10)

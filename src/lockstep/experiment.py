@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -247,6 +248,7 @@ def build(config: Config, runtime: "Runtime") -> Cast:
         share_data=config.plan.share_data,
         vtrace=config.plan.correction == "vtrace",
         fused=not config.plan.exact,
+        replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
     )
     return Cast(plan, trainers, played, exchange, update)
 

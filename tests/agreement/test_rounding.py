@@ -37,3 +37,10 @@ def test_fused_shards(run_cli, tmp_path: Path, case: str, more: tuple[object, ..
         assert 0 < distance(tmp_path, "exact", name) < 1e-5
     train(run_cli, case, "seed", "--seed", 2, *more)
     assert distance(tmp_path, "exact", "seed") > 0.1  # so it does see differences
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replicated_gradients(run_cli, tmp_path: Path, case: str) -> None:
+    train(run_cli, case, "ordered")
+    train(run_cli, case, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
+    assert 0 < distance(tmp_path, "ordered", "ddp") < 1e-5

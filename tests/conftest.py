@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         for module in mark.args:
             if importlib.util.find_spec(module) is None:
                 pytest.skip(f"{module} is not installed: pip install 'lockstep-rl[all]'")
+    for mark in item.iter_markers("command"):
+        for command in mark.args:
+            if shutil.which(command) is None:
+                pytest.skip(f"{command} is not installed here")
     if item.get_closest_marker("render") and not _egl():
         pytest.skip("EGL is missing: apt-get install libegl1 libgl1")
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
-from lockstep.cli.start import settle, start, told_once
+from lockstep.cli.start import listen_under, settle, start, told_once
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
-from lockstep.run.stop import listen
 from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
@@ -35,8 +34,7 @@ def main(argv: Sequence[str]) -> int:
         extended = _carried_by(config, tree)
         if own.total_steps is not None:
             extended = _extended(extended, own.total_steps)
-        if place is not None:
-            listen()
+        listen_under(place)
         extended, place, ranks = settle(extended, place, own.ranks)
         resume_from = _start_of(folder, own.iteration)
         resolve(extended, ranks)

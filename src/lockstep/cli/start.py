@@ -7,14 +7,12 @@ from contextlib import contextmanager
 from lockstep.config import Config
 from lockstep.plan import ranks_of
 from lockstep.run.folder import RunFolder
-from lockstep.run.stop import listen
+from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting
 from lockstep.runtime.place import Place
 
-__all__ = ["settle", "start", "told_once"]
-
-_USAGE_ERROR = 2
+__all__ = ["listen_under", "settle", "start", "told_once"]
 
 
 @contextmanager
@@ -24,8 +22,15 @@ def told_once(place: Place | None) -> Iterator[None]:
         yield
     except ValueError:
         if place is not None and place.local_rank:
-            raise SystemExit(_USAGE_ERROR) from None
+            end_unheard()
         raise
+
+
+def listen_under(place: Place | None) -> None:
+    """Takes signals as requests to stop, in a rank that a launcher started; our own launch does so by itself."""
+    if place is not None:
+        listen()
+        follow_launcher()
 
 
 def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import settle, start, told_once
+from lockstep.cli.start import listen_under, settle, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.config.help import help_text
-from lockstep.run.stop import listen
 from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
@@ -27,8 +26,7 @@ def main(argv: Sequence[str]) -> int:
         tree, rest = parse_flags(argv)
         own = parser.read(rest)
         config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
-        if place is not None:
-            listen()
+        listen_under(place)
         config, place, ranks = settle(config, place, own.ranks)
         from lockstep.experiment import create_run, resolve
 

@@ -13,6 +13,7 @@ from lockstep.group.group import Group, RankLost
 from lockstep.plan import Plan
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
+from lockstep.run.stop import end_unheard
 from lockstep.runtime.place import Place
 from lockstep.runtime.runtime import Runtime, join
 from lockstep.update import NonFinite
@@ -88,7 +89,7 @@ def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
     if problem is not None:
         raise problem
     if not told:
-        raise SystemExit(2)
+        end_unheard()
     return RunFolder(Path(told))
 
 

@@ -8,16 +8,21 @@ import os
 import signal
 import time
 from types import FrameType
+from typing import NoReturn
 
-__all__ = ["asked_to_stop", "listen"]
+__all__ = ["asked_to_stop", "end_unheard", "follow_launcher", "listen"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 _ECHO = 1.0
 """Seconds in which a signal that comes again is the same request: schedulers signal every process of a job, and a launcher
 passes its own on as well."""
 
+_PATIENCE = 10.0
+"""Seconds that another rank has to say what is wrong."""
+
 _asked = 0
 _asked_at = 0.0
+_launcher = 0
 
 
 def listen() -> None:
@@ -26,9 +31,30 @@ def listen() -> None:
         signal.signal(number, _hear)
 
 
+def follow_launcher() -> None:
+    """From now on this process also asks for a clean stop when the one that started it has ended: a launcher that was killed
+    could not pass anything on.
+    """
+    global _launcher
+    _launcher = os.getppid()
+
+
 def asked_to_stop() -> int:
     """The number of the signal that asked, 0 if none did."""
+    if not _asked and _launcher and os.getppid() != _launcher:
+        return signal.SIGHUP
     return _asked
+
+
+def end_unheard() -> NoReturn:
+    """Ends a rank with exit code 2 and without a word, because another has found the same and tells it to the user.
+
+    It lets the other go first: launchers kill all ranks when they see one end.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    time.sleep(_PATIENCE)
+    raise SystemExit(2)
 
 
 def _hear(number: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ from typing import NoReturn
 import torch
 
 from lockstep.group.group import Group
+from lockstep.run.stop import end_unheard
 from lockstep.runtime.hosts import Seat, number_of
 from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
@@ -61,7 +62,7 @@ def choose_devices(
 def refuse(place: Place, line: str) -> NoReturn:
     """Ends all ranks, which have found the same: rank 0 raises ValueError with the line for the user, the others SystemExit."""
     if place.rank:
-        raise SystemExit(2)
+        end_unheard()
     raise ValueError(line)
 
 

@@ -18,9 +18,27 @@ from importlib.metadata import version
 from pathlib import Path
 
 TASKS = {
-    "HalfCheetah-v5": ("--env", "HalfCheetah-v5", "--rollout.steps", "256", "--ppo.epochs", "5", "--ppo.minibatches", "16"),
+    "HalfCheetah-v5": (
+        "--env",
+        "HalfCheetah-v5",
+        "--rollout.steps",
+        "256",
+        "--ppo.epochs",
+        "5",
+        "--ppo.minibatches",
+        "16",
+    ),
     "HumanoidStandup-v5": ("--env", "HumanoidStandup-v5", "--rollout.steps", "128", "--ppo.minibatches", "8"),
-    "LunarLander-v3": ("--env", "LunarLander-v3", "--rollout.steps", "512", "--ppo.epochs", "10", "--ppo.minibatches", "8"),
+    "LunarLander-v3": (
+        "--env",
+        "LunarLander-v3",
+        "--rollout.steps",
+        "512",
+        "--ppo.epochs",
+        "10",
+        "--ppo.minibatches",
+        "8",
+    ),
 }
 PLANS = {
     "lag 0": ("--plan", "1:1"),
@@ -35,7 +53,9 @@ def measure(task: str, plan: str, iterations: int, out: Path) -> dict[str, float
     steps = 8 * int(TASKS[task][TASKS[task].index("--rollout.steps") + 1])
     name = f"{len(list(out.glob('*')))}"
     words = [*TASKS[task], *SHARED, *PLANS[plan], "--total-steps", str(iterations * steps), "--name", name]
-    subprocess.run([sys.executable, "-m", "lockstep", "train", *words, "--out", str(out)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "lockstep", "train", *words, "--out", str(out)], check=True, capture_output=True
+    )
     rows = [json.loads(line) for line in (out / name / "metrics.jsonl").read_text().splitlines()][2:]
 
     def total(key: str) -> float:
@@ -72,7 +92,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=14)
     arguments = parser.parse_args()
-    rates: dict[str, dict[str, list[dict[str, float]]]] = {task: {plan: [] for plan in PLANS} for task in arguments.only}
+    rates: dict[str, dict[str, list[dict[str, float]]]] = {
+        task: {plan: [] for plan in PLANS} for task in arguments.only
+    }
     with tempfile.TemporaryDirectory() as folder:
         for repeat in range(arguments.repeats):
             for task in arguments.only:

@@ -98,10 +98,15 @@ def resolve(config: Config, ranks: int) -> Config:
 
 def _check_plan(config: Config, ranks: int) -> None:
     """Raises ValueError for what a plan of that many ranks can't do."""
-    plan = config.plan
-    if plan.gradients == "ddp" and len(Plan.make(plan, ranks).training) == 1:
+    plan, made, threads = config.plan, Plan.make(config.plan, ranks), config.runtime.player_threads
+    if plan.gradients == "ddp" and len(made.training) == 1:
         raise ValueError(
             "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use 'ordered' or more trainers"
+        )
+    if threads not in (None, config.runtime.threads) and set(made.playing) & set(made.training):
+        raise ValueError(
+            f"runtime.player_threads is {threads}: this plan has ranks that play and train, with one number of threads for both; "
+            "leave it out"
         )
     if plan.correction == "vtrace" and not plan.lag:
         raise ValueError("plan.correction is 'vtrace': it corrects for a lag, and plan.lag is 0")
@@ -156,10 +161,10 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
     """
     from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
-    from lockstep.runtime.threads import limit_threads
+    from lockstep.runtime.threads import arithmetic_threads, limit_threads
 
-    limit_threads(config.runtime.threads)
     group = runtime.group
+    limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
     cast = build(config, runtime)
     run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config))
     try:

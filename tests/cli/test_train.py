@@ -110,6 +110,7 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
         (["--plan", "one-player", "--ranks", "1"], ["plan.kind is 'one-player'", "at least 2 ranks"]),
         (["--plan", "decoupled"], ["plan.kind is 'decoupled'", "one-trainer"]),
         (["--plan", "one-trainer", "--plan.gradients", "ddp"], ["plan.gradients is 'ddp'", "one trainer"]),
+        (["--runtime.player-threads", "2"], ["runtime.player_threads is 2", "ranks that play and train"]),
         (["--plan.correction", "vtrace"], ["plan.correction is 'vtrace'", "plan.lag is 0"]),
         (["--plan.shards", "4", "--ppo.minibatches", "7"], ["ppo.minibatches is 7", "2 environments", "64"]),
         (["--env", "CartPool-v1"], ["CartPool-v1", "CartPole-v1"]),

@@ -28,13 +28,13 @@ _PREEMPTED = 75
 def train_alone(folder: RunFolder, resume_from: int) -> int:
     """The run in this process, as its only rank."""
     _, config = open_run(folder.path)
-    return _guarded(lambda: _carry(Place(0, 1, 0, 1), folder, config, resume_from))
+    return _guarded(0, lambda: _carry(Place(0, 1, 0, 1), folder, config, resume_from))
 
 
 def train_at(place: Place, folder: RunFolder, resume_from: int) -> int:
     """The run as one of the ranks that our own launch started."""
     _, config = open_run(folder.path)
-    return _guarded(lambda: _carry(place, folder, config, resume_from))
+    return _guarded(place.rank, lambda: _carry(place, folder, config, resume_from))
 
 
 def train_under_launcher(place: Place, config: Config, preset: str | None) -> int:
@@ -52,7 +52,7 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
             folder = _agree(runtime.group, prepare)
             return _finish(runtime, folder, open_run(folder.path)[1], 0)
 
-    return _guarded(work)
+    return _guarded(place.rank, work)
 
 
 def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
@@ -72,7 +72,7 @@ def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resum
             agreed = int(runtime.group.gather(torch.tensor([[resume_from]]), "start")[0].item())
             return _finish(runtime, folder, config, agreed)
 
-    return _guarded(work)
+    return _guarded(place.rank, work)
 
 
 def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
@@ -110,12 +110,13 @@ def _finish(runtime: Runtime, folder: RunFolder, config: Config, resume_from: in
     return _PREEMPTED if run.stopped else 0
 
 
-def _guarded(work: Callable[[], int]) -> int:
+def _guarded(rank: int, work: Callable[[], int]) -> int:
     """Runs `work`; faults that have an exit code of their own become one line and that code."""
     try:
         return work()
     except tuple(_CODES) as error:
-        print(f"lockstep: {error}", file=sys.stderr, flush=True)
+        if rank == 0 or not isinstance(error, NonFinite):  # which all ranks find at once
+            print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return _CODES[type(error)]
 
 

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from lockstep.group import neighbours, shared
 from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
+from lockstep.group.host import SharedMemoryChannel
 from lockstep.group.network import NetworkGroup, share_host
 from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
@@ -24,6 +26,8 @@ OWN = 2
 SMALL = 1 << 16
 """Bytes of an arena here, so that payloads of ordinary size need several pieces."""
 TIMEOUT = 30.0
+ALONE = {"hosts": 0, "machines": -1}
+"""The rank that has a host for itself, in a world on several."""
 SPECS: list[Spec] = [((5, 7), torch.float32), ((70_000,), torch.uint8), ((3,), torch.bool), ((), torch.int64)]
 
 
@@ -117,11 +121,15 @@ def check_order(group: Group) -> None:
     group.barrier("order")
 
 
-def check_end(group: Group) -> None:
-    """What was sent arrives, though the source leaves at once. What nobody asks for holds nobody up."""
+def check_end(group: Group) -> bool:
+    """What was sent arrives, though the source leaves at once. What nobody asks for holds nobody up.
+
+    Returns whether torch.distributed could be used until the end.
+    """
     last = group.size - 1
     wanted, unwanted = (group.channel(*ends, SPECS, 1, "end") for ends in ((0, last), (last, 0)))
     group.barrier("end")
+    met = dist.is_initialized()
     if group.rank == 0:
         wanted.slot(0)[0].fill_(7)
         wanted.send(0)
@@ -131,6 +139,18 @@ def check_end(group: Group) -> None:
         wanted.receive(0)
         assert (wanted.slot(0)[0] == 7).all()
     group.close()
+    assert not dist.is_initialized()
+    return met
+
+
+def check_hosts(group: NetworkGroup, alone: int) -> None:
+    """Only what is between ranks of one host goes through its memory."""
+    pairs = [(source, target) for source in range(group.size) for target in range(group.size) if source != target]
+    for ends in pairs:
+        channel = group.channel(*ends, SPECS, 1, "hosts")
+        assert isinstance(channel, SharedMemoryChannel) == (group.rank in ends and alone not in ends)
+        part = group.split(sorted(ends), [1, 1])
+        assert isinstance(part, SharedMemoryGroup) == (group.rank in ends and alone not in ends)
 
 
 def check_padding(group: NetworkGroup) -> None:
@@ -243,23 +263,24 @@ def join(kind: str, rank: int, size: int, meeting: str, descriptor: int, timeout
         neighbours._host = lambda: min(rank, 1)
     group = share_host(network, timeout)
     assert isinstance(group, SharedMemoryGroup) == (kind == "moved")
-    alone = {"moved": None, "hosts": 0, "machines": size - 1}[kind]
-    assert ("/memfd:lockstep" in memories()) == (rank != alone)
+    assert ("/memfd:lockstep" in memories()) == (kind == "moved" or rank != ALONE[kind] % size)
     return group
 
 
-def work(group: Group, rounds: int) -> None:
+def work(group: Group, kind: str) -> None:
     """Everything that should go well."""
     check_verbs(group)
     check_parts(group)
     check_channels(group)
     check_order(group)
-    check_many(group, rounds)
+    check_many(group, 2000 if kind == "shared" else 100)
     assert min(group.timings()) > 0
     assert group.timings() == (0.0, 0.0)
     if isinstance(group, NetworkGroup):
         check_padding(group)
-    check_end(group)
+    if kind in ALONE:
+        check_hosts(group, ALONE[kind] % group.size)
+    assert check_end(group) == (kind != "shared")
 
 
 def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descriptor: int) -> None:
@@ -267,7 +288,7 @@ def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descripto
     shared.ARENA = SMALL
     group = join(kind, rank, size, meeting, descriptor, 3.0 if scenario in ("late", "absent", "apart") else TIMEOUT)
     if scenario == "work":
-        work(group, 2000 if kind == "shared" else 100)
+        work(group, kind)
     elif scenario == "devices":
         check_devices(group)
     else:

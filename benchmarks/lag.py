@@ -1,10 +1,14 @@
 """What `plan.lag` gains: environment steps per second of one player beside one trainer, with lag 0 and 1, and of two coupled ranks.
 
     python benchmarks/lag.py [--out benchmarks/lag.json] [--repeats 5] [--iterations 14]
+    python benchmarks/lag.py --learning [--out benchmarks/lag_learning.json]
 
 Whole runs through the command line, two processes each. Repeats are the outer loop and the order is turned round in every other one,
 so that what else happens on the machine meets all alike; ratios are taken within a repeat. The rate is that of the iterations
 after the first two, from the metrics.
+
+With `--learning`, what it costs: the steps after which presets reach their goal, by seed, without lag, with it, and with V-trace. (One rank
+carries each run; the digests are those of any plan.)
 """
 
 import argparse
@@ -68,6 +72,28 @@ def measure(task: str, plan: str, iterations: int, out: Path) -> dict[str, float
     return found
 
 
+def learning(out: Path) -> dict[str, dict[str, dict[str, int | None]]]:
+    """Steps to the goal, by preset, way and seed; None where the preset's budget was not enough."""
+    ways = {
+        "lag 0": (),
+        "lag 1": ("--plan.lag", "1"),
+        "lag 1, vtrace": ("--plan.lag", "1", "--plan.correction", "vtrace"),
+    }
+    found: dict[str, dict[str, dict[str, int | None]]] = {}
+    for preset in ("cartpole", "pendulum", "pendulum-dense"):
+        for seed in ("1", "2", "3"):
+            for way, words in ways.items():
+                name = f"{len(list(out.glob('*')))}"
+                command = [sys.executable, "-m", "lockstep", "train", preset, "--seed", seed, *words, "--name", name]
+                subprocess.run([*command, "--run.progress", "off", "--out", str(out)], check=True, capture_output=True)
+                goal = json.loads((out / name / "config.json").read_text())["run"]["solved_return"]
+                rows = [json.loads(line) for line in (out / name / "metrics.jsonl").read_text().splitlines()]
+                reached = [row["env_steps"] for row in rows if (row["return_mean_20"] or -1e9) >= goal]
+                found.setdefault(preset, {}).setdefault(way, {})[seed] = reached[0] if reached else None
+                print(f"{preset} seed {seed} {way}: {reached[:1]}", file=sys.stderr, flush=True)
+    return found
+
+
 def summary(rates: dict[str, list[dict[str, float]]]) -> dict[str, object]:
     """Medians, and ratios within a repeat with their least and most."""
     result: dict[str, object] = {}
@@ -84,32 +110,41 @@ def summary(rates: dict[str, list[dict[str, float]]]) -> dict[str, object]:
     return result
 
 
+def speeds(tasks: list[str], repeats: int, iterations: int, out: Path) -> dict[str, dict[str, object]]:
+    """What `summary` gives, by task."""
+    rates: dict[str, dict[str, list[dict[str, float]]]] = {task: {plan: [] for plan in PLANS} for task in tasks}
+    for repeat in range(repeats):
+        for task in tasks:
+            for plan in list(PLANS) if repeat % 2 == 0 else reversed(PLANS):
+                rates[task][plan].append(measure(task, plan, iterations, out))
+                rate = rates[task][plan][-1]["steps_per_second"]
+                print(f"repeat {repeat + 1}: {task} {plan} {rate:,.0f}", file=sys.stderr, flush=True)
+    return {task: summary(rates[task]) for task in rates}
+
+
 def main() -> None:
     """Measures and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("lag.json"))
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(TASKS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=14)
+    parser.add_argument("--learning", action="store_true")
     arguments = parser.parse_args()
-    rates: dict[str, dict[str, list[dict[str, float]]]] = {
-        task: {plan: [] for plan in PLANS} for task in arguments.only
-    }
     with tempfile.TemporaryDirectory() as folder:
-        for repeat in range(arguments.repeats):
-            for task in arguments.only:
-                for plan in list(PLANS) if repeat % 2 == 0 else reversed(PLANS):
-                    rates[task][plan].append(measure(task, plan, arguments.iterations, Path(folder)))
-                    rate = rates[task][plan][-1]["steps_per_second"]
-                    print(f"repeat {repeat + 1}: {task} {plan} {rate:,.0f}", file=sys.stderr, flush=True)
+        if arguments.learning:
+            found: dict[str, object] = {"presets": learning(Path(folder))}
+        else:
+            tasks = speeds(arguments.only, arguments.repeats, arguments.iterations, Path(folder))
+            found = {"repeats": arguments.repeats, "tasks": tasks}
     result = {
         "command": "python benchmarks/lag.py " + " ".join(sys.argv[1:]),
         "python": platform.python_version(),
         "versions": {package: version(package) for package in ("torch", "numpy", "gymnasium", "mujoco", "Box2D")},
-        "repeats": arguments.repeats,
-        "tasks": {task: summary(rates[task]) for task in rates},
+        **found,
     }
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    name = "lag_learning.json" if arguments.learning else "lag.json"
+    (arguments.out or Path(__file__).with_name(name)).write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,8 @@ def see(agent: Agent, rows: np.ndarray) -> None:
     """Merges `rows` into the observation moments."""
     assert agent.observation_moments is not None
     agent.observation_moments.merge(
-        agent.observation_moments.sums(torch.from_numpy(rows), torch.ones(len(rows), dtype=torch.bool))
+        agent.observation_moments.sums(torch.from_numpy(rows), torch.ones(len(rows), dtype=torch.bool)),
+        agent.observation_moments.mean,
     )
     agent.refresh()
 

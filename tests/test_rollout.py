@@ -10,7 +10,7 @@ STEPS, COUNT, SIZE, ACTION = 5, 3, 4, 2
 
 @pytest.mark.parametrize("action_size", [None, ACTION])
 def test_shapes_and_types(action_size: int | None) -> None:
-    rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, 9, torch.float64)
+    rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, (3, 1), torch.float64)
     floats, bools = torch.float64, torch.bool
     actions = ((STEPS, COUNT), torch.int64) if action_size is None else ((STEPS, COUNT, ACTION), floats)
     assert {name: (tuple(x.shape), x.dtype) for name, x in rollout.tensors().items()} == {
@@ -22,23 +22,25 @@ def test_shapes_and_types(action_size: int | None) -> None:
         "valid": ((STEPS, COUNT), bools),
         "values": ((STEPS + 1, COUNT), floats),
         "log_probs": ((STEPS, COUNT), floats),
-        "moments": ((9,), torch.float64),
+        "moments": ((1 + 2 * 3 + 1 + 2,), torch.float64),
+        "means": ((3 + 1,), torch.float64),
         "episodes": ((STEPS, COUNT, EPISODE_COLUMNS), torch.float64),
         "status": ((len(STATUS),), torch.float64),
     }
 
 
 def test_sums_stay_float64_in_a_float32_rollout() -> None:
-    rollout = Rollout.empty(STEPS, COUNT, SIZE, None, 9, torch.float32)
+    rollout = Rollout.empty(STEPS, COUNT, SIZE, None, (3, 1), torch.float32)
     assert {name for name, x in rollout.tensors().items() if x.dtype == torch.float64} == {
         "moments",
+        "means",
         "episodes",
         "status",
     }
 
 
 def test_nothing_is_shared_between_tensors_or_rollouts() -> None:
-    one, two = (Rollout.empty(STEPS, COUNT, SIZE, ACTION, 9, torch.float32) for _ in range(2))
+    one, two = (Rollout.empty(STEPS, COUNT, SIZE, ACTION, (3, 1), torch.float32) for _ in range(2))
     places = [x.data_ptr() for rollout in (one, two) for x in rollout.tensors().values()]
     assert len(set(places)) == len(places)
     assert all(x.is_contiguous() and x.data_ptr() % 16 == 0 for x in one.tensors().values())

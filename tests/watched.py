@@ -86,7 +86,7 @@ def drawn(name: str, *shape: int) -> Tensor:
 def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
     """What shards might have collected with this agent: random observations and rewards, both kinds of ends, reset rows."""
     rollouts = []
-    moments = 0 if agent.return_moments is None else 1 + 2 * SIZE + 3
+    moments = () if agent.return_moments is None else (SIZE, 1)
     for shard in range(shards):
         action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
         rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, moments, torch.float64)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lockstep.agent import Agent
-from lockstep.models.moments import Moments
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 from lockstep.state import check_state
@@ -76,7 +75,7 @@ def rollout_specs(agent: Agent, steps: int, count: int) -> list[tuple[tuple[int,
     """Shapes and types of the rollouts that `agent` collects: `steps` and `count` are T and B."""
     spaces, kept = agent.spaces, (agent.observation_moments, agent.return_moments)
     action_size = spaces.action_size if spaces.discrete_actions is None else None
-    moments = sum(Moments.width(moments.mean.numel()) for moments in kept if moments is not None)
+    moments = [moments.mean.numel() for moments in kept if moments is not None]
     return Rollout.specs(steps, count, spaces.observation_size, action_size, moments, agent.dtype)
 
 
@@ -125,7 +124,7 @@ def _joint(rollouts: Sequence[Rollout]) -> Rollout:
     action_size = None if own.actions.dim() == 2 else own.actions.shape[2]
     steps, count = own.rewards.shape
     return Rollout.empty(
-        steps, count * len(rollouts), own.observations.shape[2], action_size, 0, own.observations.dtype
+        steps, count * len(rollouts), own.observations.shape[2], action_size, (), own.observations.dtype
     )
 
 
@@ -146,13 +145,16 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
     shard.ended.copy_(ended[-1])
     _count_episodes(shard, rollout, ended)
-    sums = []
+    sums, means = [], []
     if agent.observation_moments is not None:
         sums.append(agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), rollout.valid.flatten()))
+        means.append(agent.observation_moments.mean)
     if agent.return_moments is not None:
         sums.append(agent.return_moments.sums(_discounted(shard, rollout, ended).view(-1, 1), rollout.valid.flatten()))
+        means.append(agent.return_moments.mean)
     if sums:
         rollout.moments.copy_(torch.cat(sums))
+        rollout.means.copy_(torch.cat(means))
 
 
 def _count_episodes(shard: Shard, rollout: Rollout, ended: Tensor) -> None:

@@ -12,6 +12,7 @@ its episode; the row that starts from it is a reset row. Its action is ignored, 
     valid        yes   yes   yes       no       yes
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -48,6 +49,8 @@ class Rollout:
     """`[T, B]`: log-probability of the action under the weights that collected."""
     moments: Tensor
     """Float64 sums over valid rows, see `Moments.sums`: observations (if normalized), then discounted returns (if normalized)."""
+    means: Tensor
+    """Float64 means that `moments` are about."""
     episodes: Tensor
     """`[T, B, 2]` float64: return and length (steps) of the episode that ended at this row; NaN where none did."""
 
@@ -56,9 +59,16 @@ class Rollout:
 
     @staticmethod
     def specs(
-        steps: int, count: int, observation_size: int, action_size: int | None, moments: int, dtype: torch.dtype
+        steps: int,
+        count: int,
+        observation_size: int,
+        action_size: int | None,
+        moments: Sequence[int],
+        dtype: torch.dtype,
     ) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every tensor, in declaration order. `action_size` is None for a discrete action."""
+        """Shape and type of every tensor, in declaration order. `action_size` is None for a discrete action; `moments` has the
+        number of quantities of each kind that moments are kept of.
+        """
         rows, flag = (steps, count), torch.bool
         actions = (rows, torch.int64) if action_size is None else ((*rows, action_size), dtype)
         return [
@@ -70,14 +80,21 @@ class Rollout:
             (rows, flag),
             ((steps + 1, count), dtype),
             (rows, dtype),
-            ((moments,), torch.float64),
+            ((sum(1 + 2 * size for size in moments),), torch.float64),
+            ((sum(moments),), torch.float64),
             ((*rows, EPISODE_COLUMNS), torch.float64),
             ((len(STATUS),), torch.float64),
         ]
 
     @classmethod
     def empty(
-        cls, steps: int, count: int, observation_size: int, action_size: int | None, moments: int, dtype: torch.dtype
+        cls,
+        steps: int,
+        count: int,
+        observation_size: int,
+        action_size: int | None,
+        moments: Sequence[int],
+        dtype: torch.dtype,
     ) -> "Rollout":
         """Allocates a rollout of `steps` × `count`."""
         specs = cls.specs(steps, count, observation_size, action_size, moments, dtype)

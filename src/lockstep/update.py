@@ -105,23 +105,25 @@ class Update:
         metrics = batch.metrics | self._train(batch, rates)
         if observed is not None and self.agent.observation_moments is not None:
             # only now: within an iteration, collecting and training see observations through the same moments
-            self.agent.observation_moments.merge(observed)
+            self.agent.observation_moments.merge(*observed)
             self.agent.refresh()
         self._adapt(metrics["last_kl"])
         return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
 
-    def _merge_moments(self, rollouts: Sequence[Rollout]) -> Tensor | None:
-        """Merges the return moments, which scale this iteration's rewards. Returns the sums of the observations."""
+    def _merge_moments(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
+        """Merges the return moments, which scale this iteration's rewards. Returns the sums of the observations, and the means
+        that they are about: the same in all shards.
+        """
         if not rollouts[0].moments.numel():
             return None
         sums = torch.stack([rollout.moments for rollout in rollouts])
-        total = self._group.reduce(as_parts(sums, self.fused), "moments")
+        total, means = self._group.reduce(as_parts(sums, self.fused), "moments"), rollouts[0].means
         if not bool(total.isfinite().all()):
             raise NonFinite("an observation or a reward is not finite; the environment gave NaN or infinity")
         if self.agent.return_moments is not None:
-            self.agent.return_moments.merge(total[-3:])
-            return total[:-3] if self.agent.observation_moments is not None else None
-        return total
+            self.agent.return_moments.merge(total[-3:], means[-1:])
+            return (total[:-3], means[:-1]) if self.agent.observation_moments is not None else None
+        return total, means
 
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
         config, size = self._config, len(self.agent.flat.buffer)

@@ -21,7 +21,8 @@ def rows_of(mean: float, std: float) -> tuple[Tensor, Tensor]:
 def merged(rows: Tensor, valid: Tensor) -> Moments:
     moments = Moments(SIZE)
     for batch, which in zip(rows, valid, strict=True):
-        moments.merge(ordered_sum(torch.stack([moments.sums(*shard) for shard in zip(batch, which, strict=True)])))
+        total = ordered_sum(torch.stack([moments.sums(*shard) for shard in zip(batch, which, strict=True)]))
+        moments.merge(total, moments.mean)
     return moments
 
 
@@ -57,7 +58,7 @@ def test_the_bits_do_not_depend_on_the_number_of_ranks(ranks: int) -> None:
             mine = Moments(SIZE)
             mine.load(moments.state())
             gathered += [mine.sums(batch[shard], which[shard]) for shard in range(rank * own, (rank + 1) * own)]
-        moments.merge(ordered_sum(torch.stack(gathered)))
+        moments.merge(ordered_sum(torch.stack(gathered)), moments.mean)
     expected = merged(rows, valid)
     assert all(
         torch.equal(mine, theirs)
@@ -76,20 +77,36 @@ def test_rows_that_do_not_count_change_nothing() -> None:
 def test_by_hand() -> None:
     # 1, 2 and 6: mean 3, squares of deviations 4 + 1 + 9 = 14; then 7: mean 4, squares 9 + 4 + 4 + 9 = 26
     moments = Moments(1)
-    moments.merge(moments.sums(torch.tensor([[1.0], [2.0], [6.0], [99.0]]), torch.tensor([True, True, True, False])))
+    moments.merge(
+        moments.sums(torch.tensor([[1.0], [2.0], [6.0], [99.0]]), torch.tensor([True, True, True, False])), moments.mean
+    )
     assert [x.item() for x in moments.state().values()] == [3, 3, 14]
-    moments.merge(moments.sums(torch.tensor([[7.0]]), torch.tensor([True])))
+    moments.merge(moments.sums(torch.tensor([[7.0]]), torch.tensor([True])), moments.mean)
     assert [x.item() for x in moments.state().values()] == [4, 4, 26]
 
 
 def test_nothing_merged_means_nothing_changed() -> None:
     moments = Moments(2)
-    moments.merge(moments.sums(torch.ones(3, 2), torch.zeros(3, dtype=torch.bool)))
+    moments.merge(moments.sums(torch.ones(3, 2), torch.zeros(3, dtype=torch.bool)), moments.mean)
     assert moments.std.tolist() == [1, 1]
     assert moments.mean.tolist() == [0, 0]
 
 
 def test_a_quantity_that_never_varies_keeps_a_finite_scale() -> None:
     moments = Moments(1)
-    moments.merge(moments.sums(torch.full((10, 1), 0.1), torch.ones(10, dtype=torch.bool)))
+    moments.merge(moments.sums(torch.full((10, 1), 0.1), torch.ones(10, dtype=torch.bool)), moments.mean)
     assert moments.std.item() == pytest.approx(1e-4, rel=1e-3)  # √1e-8
+
+
+def test_sums_may_be_about_an_older_mean() -> None:
+    """As those of a player that is an update behind: what comes of it is the same, to rounding."""
+    rows, valid = rows_of(50.0, 2.0)
+    moments, about = Moments(SIZE), torch.zeros(SIZE, dtype=torch.float64)
+    for batch, which in zip(rows.flatten(1, 2), valid.flatten(1), strict=True):
+        older = Moments(SIZE)
+        older.mean = about
+        about = moments.mean
+        moments.merge(older.sums(batch, which), older.mean)
+    together = rows[valid].numpy()
+    np.testing.assert_allclose(moments.mean, together.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.squares / moments.count, together.var(0), rtol=1e-9)

@@ -44,11 +44,12 @@ def test_an_unlikely_action_counts_half_and_cuts_half_of_what_follows() -> None:
     assert targets == pytest.approx([5.875, 9.75, 19])
 
 
-def test_lambda_shortens_the_traces_but_not_the_step() -> None:
-    # v1 = 8 + 1 + ½·(½·½)·3 = 9.375    v0 = 4 + 1 + ½·½·1.375 = 5.34375    A0 = 1 + ½·9.375 - 4 = 1.6875
+def test_lambda_shortens_the_traces_of_both() -> None:
+    # v1 = 8 + 1 + ½·(½·½)·3 = 9.375    v0 = 4 + 1 + ½·½·1.375 = 5.34375
+    # A1 = ½ (2 + ½·½(19 + 16) - 8) = 1.375    A0 = 1 + ½·½(9.375 + 8) - 4 = 1.34375
     advantage, targets = found(HALF, trace=0.5)
     assert targets == pytest.approx([5.34375, 9.375, 19])
-    assert advantage == pytest.approx([1.6875, 1.75, 3])
+    assert advantage == pytest.approx([1.34375, 1.375, 3])
 
 
 def test_ratios_above_1_count_as_1() -> None:
@@ -108,21 +109,20 @@ def test_targets_are_the_sum_of_equation_1(
             elif plain["truncated"][s][b] or s == STEPS - 1:
                 after = plain["values"][s + 1][b]
             else:
-                after = target(s + 1)
+                after = trace * target(s + 1) + (1 - trace) * plain["values"][s + 1][b]
             expected = ratio(s) * (plain["rewards"][s][b] + gamma * after - plain["values"][s][b])
             assert both[0][s, b].item() == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
 @given(rollouts(), discounts, discounts)
-def test_on_policy_the_targets_are_those_of_gae(rollout: dict[str, Tensor], gamma: float, trace: float) -> None:
+def test_on_policy_it_is_gae(rollout: dict[str, Tensor], gamma: float, trace: float) -> None:
     on_policy = torch.zeros(STEPS, COUNT, dtype=torch.float64)
-    for gae_lambda in (trace, 1.0):
-        advantage, targets = vtrace(log_ratios=on_policy, gamma=gamma, trace_lambda=gae_lambda, **rollout)
-        expected = advantages(**rollout, gamma=gamma, gae_lambda=gae_lambda)
-        aimed = torch.where(rollout["valid"], expected + rollout["values"][:-1], 0)
-        assert torch.allclose(targets, aimed, rtol=0, atol=1e-9)
-    assert torch.allclose(advantage, expected, rtol=0, atol=1e-9)  # λ = 1
+    advantage, targets = vtrace(log_ratios=on_policy, gamma=gamma, trace_lambda=trace, **rollout)
+    expected = advantages(**rollout, gamma=gamma, gae_lambda=trace)
+    aimed = torch.where(rollout["valid"], expected + rollout["values"][:-1], 0)
+    assert torch.allclose(targets, aimed, rtol=0, atol=1e-9)
+    assert torch.allclose(advantage, expected, rtol=0, atol=1e-9)
 
 
 @settings(max_examples=30, deadline=None)

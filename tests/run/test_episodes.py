@@ -24,7 +24,7 @@ def rows_of(episodes: torch.Tensor, shards: int) -> torch.Tensor:
     count = ENVIRONMENTS // shards
     rows = []
     for shard in range(shards):
-        rollout = Rollout.empty(STEPS, count, 1, None, 0, torch.float32)
+        rollout = Rollout.empty(STEPS, count, 1, None, (), torch.float32)
         rollout.episodes[:] = episodes[:, shard * count : (shard + 1) * count]
         rollout.valid[0] = False
         rows.append(episode_row(rollout, shard * count))

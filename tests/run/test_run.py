@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from tests import alone
 from torch import Tensor
 
+from lockstep.collect import collect
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.exchange import ReplicasDiffer
@@ -20,6 +22,7 @@ from lockstep.loop import train
 from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
+from lockstep.rollout import STATUS
 from lockstep.run import stop
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
@@ -164,3 +167,22 @@ def test_when_the_goal_was_reached_is_kept(tmp_path: Path) -> None:
     resume(cast, again, 12)
     assert again.solved_at == run.solved_at
     assert again.return_mean == run.return_mean
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_moments_are_those_of_all_that_was_seen(lag: int) -> None:
+    policy = dataclasses.replace(CONFIG.policy, normalize_observations=True)
+    cast = build(dataclasses.replace(CONFIG, policy=policy, plan=PlanConfig(shards=2, lag=lag)), alone.runtime())
+    seen = []
+    for iteration in range(1, 6):
+        collect(cast.shards, cast.exchange.acting, iteration)
+        rollouts = cast.exchange.route(iteration, [0.0] * len(STATUS))
+        seen += [rollout.observations[:-1][rollout.valid] for rollout in rollouts]
+        cast.update(rollouts, iteration, 0.0)
+        cast.exchange.publish(iteration, 9)
+    cast.close()
+    moments, expected = cast.update.agent.observation_moments, torch.cat(seen).double()
+    assert moments is not None
+    assert moments.count.item() == len(expected)
+    assert torch.allclose(moments.mean, expected.mean(0), rtol=0, atol=1e-12)
+    assert torch.allclose(moments.squares, (expected - expected.mean(0)).square().sum(0), rtol=1e-9)

@@ -10,8 +10,9 @@ class Moments:
     """Count, mean and sum of squared deviations of `[size]` quantities, in float64.
 
     They are frozen while a rollout is collected. Afterwards every shard contributes `sums` about the frozen mean, the shards'
-    sums are added in order, and `merge` takes the total in: the result does not depend on who collected what. Sums about the
-    mean, not about zero, keep the variance accurate when the mean is large (Chan, Golub & LeVeque 1979).
+    sums are added in order, and `merge` takes the total in: the result does not depend on who collected what. Sums about a
+    mean, not about zero, keep the variance accurate when the mean is large (Chan, Golub & LeVeque 1979). Players may be an update
+    behind, so `merge` is told which mean it was.
     """
 
     def __init__(self, size: int) -> None:
@@ -34,13 +35,16 @@ class Moments:
         deviations = torch.where(valid.unsqueeze(-1), rows.to(torch.float64) - self.mean, 0)
         return torch.cat([valid.sum().view(1).to(torch.float64), deviations.sum(0), deviations.square().sum(0)])
 
-    def merge(self, sums: Tensor) -> None:
-        """Takes in the total of all shards' `sums`, which were made with the present mean."""
+    def merge(self, sums: Tensor, about: Tensor) -> None:
+        """Takes in the total of all shards' `sums`, which were made about the mean `about`, `[size]`."""
         size = self.mean.numel()
         count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]
         total = self.count + count
         if total.item() == 0:
             return
+        moved = self.mean - about
+        second = second - 2 * moved * first + count * moved.square()
+        first = first - count * moved
         shift = first / total
         self.squares = self.squares + second - total * shift.square()
         self.mean = self.mean + shift

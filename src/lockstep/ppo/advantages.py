@@ -52,15 +52,16 @@ def vtrace(
     gamma: float,
     trace_lambda: float,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, equation 1 with the λ of remark 2, both truncation levels 1).
+    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, equation 1 with the λ of remark 2, both truncation levels 1; with the λ in
+    the bootstrap of A_t too, as in DeepMind's rlax).
 
         ρ_t = min(1, π(a_t|o_t) / μ(a_t|o_t)),  c_t = λ ρ_t
         δ_t = ρ_t (r_t + γ V(o_{t+1}) [not terminated_t] - V(o_t))
         v_t = V(o_t) + δ_t + γ c_t (v_{t+1} - V(o_{t+1})) [neither terminated_t nor truncated_t]
-        A_t = ρ_t (r_t + γ v_{t+1} - V(o_t))
+        A_t = ρ_t (r_t + γ (λ v_{t+1} + (1 - λ) V(o_{t+1})) - V(o_t))
 
     Episodes end as in `advantages`: the A_t of a step that terminated has no v_{t+1}, that of one that was truncated has
-    V(o_{t+1}) in its place. On-policy, v_t - V(o_t) is GAE(λ), and A_t is GAE(1) if λ is 1.
+    V(o_{t+1}) in its place. On-policy, both A_t and v_t - V(o_t) are GAE(λ).
 
     Args:
         rewards: `[T, B]`.
@@ -80,7 +81,8 @@ def vtrace(
     following, present = torch.where(alive, values[1:], 0), values[:-1]
     delta = ratios * (rewards + gamma * following - present)
     targets = present + _accumulated(delta, (gamma * trace_lambda) * ratios * goes_on)
-    following = torch.where(goes_on, torch.cat([targets[1:], values[-1:]]), following)
+    mixed = following.lerp(torch.cat([targets[1:], values[-1:]]), trace_lambda)
+    following = torch.where(goes_on, mixed, following)
     advantage = ratios * (rewards + gamma * following - present)
     return torch.where(valid, advantage, 0), torch.where(valid, targets, 0)
 

@@ -203,6 +203,12 @@ def check_many(group: Group, rounds: int) -> None:
             time.sleep(1e-3)
 
 
+def check_scheduling() -> None:
+    """Gloo's thread does not interrupt the one that sends (SCHED_BATCH)."""
+    tasks = [task for task in Path("/proc/self/task").iterdir() if "gloo_tcp_loop" in task.joinpath("comm").read_text()]
+    assert [os.sched_getscheduler(int(task.name)) for task in tasks] == [os.SCHED_BATCH]
+
+
 def memories() -> str:
     return Path("/proc/self/maps").read_text()
 
@@ -278,6 +284,7 @@ def work(group: Group, kind: str) -> None:
     assert group.timings() == (0.0, 0.0)
     if isinstance(group, NetworkGroup):
         check_padding(group)
+        check_scheduling()
     if kind in ALONE:
         check_hosts(group, ALONE[kind] % group.size)
     assert check_end(group) == (kind != "shared")

@@ -44,7 +44,8 @@ class _View(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    columns: slice
+    columns: slice | None
+    """None: all."""
     views: tuple[_View, _View]
     """In arena 0 and 1."""
 
@@ -76,39 +77,42 @@ class SharedMemoryGroup(Group):
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
         pieces = self._pieces(parts.shape, parts.dtype)
-        whole: Tensor | None = None
-        for piece in pieces:
-            view = self._exchange(parts, piece, phase)
+        if len(pieces) == 1:
+            everybody = self._exchange(parts, pieces[0], phase).everybody
             begun = perf_counter()
-            if len(pieces) == 1:
-                whole = view.everybody.to(parts.device, copy=True)
-            else:
-                if whole is None:
-                    whole = parts.new_empty(len(view.rows), prod(parts.shape[1:]))
-                whole[:, piece.columns] = view.everybody
+            whole = everybody.to(parts.device, copy=True)
             self.clock.moved += perf_counter() - begun
-        assert whole is not None
+        else:
+            whole = parts.new_empty(len(pieces[0].views[0].rows), prod(parts.shape[1:]))
+            for piece in pieces:
+                everybody = self._exchange(parts, piece, phase).everybody
+                begun = perf_counter()
+                whole[:, piece.columns] = everybody
+                self.clock.moved += perf_counter() - begun
         return whole.view(len(whole), *parts.shape[1:])
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`; adds straight from the shared rows."""
         sums = []
         for piece in self._pieces(parts.shape, parts.dtype):
-            view = self._exchange(parts, piece, phase)
+            rows = self._exchange(parts, piece, phase).rows
             begun = perf_counter()
-            sums.append(ordered_sum(view.rows))
+            sums.append(ordered_sum(rows))
             self.clock.moved += perf_counter() - begun
         total = sums[0] if len(sums) == 1 else torch.cat(sums)
-        return total.to(parts.device)
+        return total.to(parts.device) if parts.is_cuda else total
 
     def _exchange(self, parts: Tensor, piece: _Piece, phase: str) -> _View:
         """Everybody's rows of a piece, to be used before the next exchange."""
         begun = perf_counter()
         view = piece.views[self._entered % 2]
-        view.mine.copy_(parts.reshape(len(parts), prod(parts.shape[1:]))[:, piece.columns])
+        if parts.dim() != 2:
+            parts = parts.reshape(len(parts), prod(parts.shape[1:]))
+        view.mine.copy_(parts if piece.columns is None else parts[:, piece.columns])
         entered = perf_counter()
         self._enter(phase)
-        self.clock.waited += perf_counter() - entered
+        arrived = perf_counter()
+        self.clock.waited += arrived - entered
         self.clock.moved += entered - begun
         return view
 
@@ -134,7 +138,7 @@ class SharedMemoryGroup(Group):
                 length = total * wide * dtype.itemsize
                 everybody = self._bytes[begin : begin + length].view(dtype).view(total, wide)
                 views.append(_View(everybody[start : start + shape[0]], everybody, everybody.unbind(0)))
-            pieces.append(_Piece(slice(left, left + wide), (views[0], views[1])))
+            pieces.append(_Piece(slice(left, left + wide) if wide < columns else None, (views[0], views[1])))
         return pieces
 
     def barrier(self, phase: str) -> None:

@@ -18,7 +18,7 @@ from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.devices import Devices, choose_devices, refuse
-from lockstep.runtime.hosts import take_seat
+from lockstep.runtime.hosts import Seat, take_seat
 from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.world import World
@@ -26,21 +26,22 @@ from lockstep.runtime.world import World
 if TYPE_CHECKING:
     from lockstep.models.policy import Autocast
 
-__all__ = ["Runtime", "join"]
+__all__ = ["Runtime", "TorchRuntime", "join", "torch_autocast"]
 
 
 class Runtime(ABC):
     """A rank's own. Used in a `with` statement, that leaves the other ranks in order."""
 
-    def __init__(self, world: World, group: Group, devices: Devices, cores: int) -> None:
+    def __init__(self, world: World, group: Group, devices: Devices, seat: Seat) -> None:
         self._world = world
+        self._seat = seat
         self._own_gpus = devices.own_gpus
         self.group = group
         self.device = devices.trainer
         """Where this rank computes as a trainer."""
         self.player_device = devices.player
         """Where it computes as a player."""
-        self.cores = cores
+        self.cores = seat.cores
         """Cores for what may use several without changing bits."""
 
     @abstractmethod
@@ -107,8 +108,8 @@ def _join(world: World, trainers: Collection[int], players: Collection[int]) -> 
     if config.kind == "fabric":
         from lockstep.runtime.fabric import FabricRuntime
 
-        return FabricRuntime(world, group, devices, seat.cores)
-    return TorchRuntime(world, group, devices, seat.cores)
+        return FabricRuntime(world, group, devices, seat)
+    return TorchRuntime(world, group, devices, seat)
 
 
 def _group_of(world: World) -> Group:
@@ -127,14 +128,17 @@ def _group_of(world: World) -> Group:
     return group
 
 
+def torch_autocast(config: RuntimeConfig, device: torch.device) -> "Autocast":
+    """PyTorch's own context for `runtime.precision`."""
+    return partial(torch.autocast, device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext
+
+
 class TorchRuntime(Runtime):
     """PyTorch itself."""
 
     def autocast(self, device: torch.device) -> "Autocast":
         """See `Runtime.autocast`."""
-        if self._world.config.precision != "bf16":
-            return nullcontext
-        return partial(torch.autocast, device.type, torch.bfloat16)
+        return torch_autocast(self._world.config, device)
 
     def _wrap(self, module: nn.Module, process_group: dist.ProcessGroup) -> nn.Module:
         devices = None if self.device.type == "cpu" else [self.device]

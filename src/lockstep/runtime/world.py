@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from lockstep.group.group import RankLost
 from lockstep.group.network import NetworkGroup
+from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.meeting import FileMeeting
 from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
@@ -52,9 +53,8 @@ class World:
                 raise RankLost(error.args[0], "start", error.args[1]) from None
             except OSError as error:
                 raise ValueError(f"runtime.rendezvous: the ranks can't meet at {address}: {error}") from None
-        # rows on a GPU travel by NCCL, all others by gloo
-        backend = {"nccl": "cpu:gloo,cuda:nccl", "mpi": "mpi"}.get(self.config.backend, "gloo")
-        return NetworkGroup(backend, place.rank, place.size, timeout, address)
+        backend = self.config.backend if self.config.backend in ("nccl", "mpi") else "gloo"
+        return _kind_of_group(self.config)(backend, place.rank, place.size, timeout, address)
 
     def subgroup(self, members: Sequence[int], backend: str) -> dist.ProcessGroup | None:
         """A process group of these ranks; None for a rank that is not among them. Every rank calls it, in the same order."""
@@ -65,7 +65,15 @@ class World:
 
     def close(self, failed: bool) -> None:
         """Leaves the process group, and removes the files of the meeting when all is over."""
-        if self._network is not None and not failed:  # with a rank lost it might wait for it
+        if self._network is not None and not failed and dist.is_initialized():  # with a rank lost it might wait for it
             self._network.close()
         if self._files is not None and (failed or self.place.rank == 0):
             self._files.clear()
+
+
+def _kind_of_group(config: RuntimeConfig) -> type[NetworkGroup]:
+    if config.kind != "fabric" or shares_memory(config):
+        return NetworkGroup
+    from lockstep.runtime.fabric import FabricGroup
+
+    return FabricGroup

@@ -95,6 +95,9 @@ class Group(ABC):
         Every rank calls it, in the same order, with the same arguments.
         """
 
+    def have_cores(self, count: int) -> None:  # noqa: B027  (a group whose ranks never wait for each other by looking)
+        """Says how many cores the ranks of this host have together; where each has one, waiting for another is faster."""
+
     @abstractmethod
     def close(self) -> None:
         """Leaves the group, and with it the groups and channels that it made."""

@@ -43,8 +43,14 @@ class Host:
         self._place = {peer: place * LINE // 8 for place, peer in enumerate(ranks)}
         self._lines[self._place[rank]] = os.getpid()
         self._lock = Lock()
-        # Spinning keeps an exchange at some microseconds, but steals the core from a peer that has none of its own.
-        self._spins = _SPINS if len(ranks) <= usable_cores() else 0
+        self.have_cores(usable_cores())
+
+    def have_cores(self, count: int) -> None:
+        """Says how many cores the ranks have together. The first guess is this rank's, but a launcher may have bound each to its own.
+
+        Spinning keeps an exchange at some microseconds, but steals the core from a peer that has none of its own.
+        """
+        self._spins = _SPINS if len(self.ranks) <= count else 0
 
     def fence(self) -> None:
         """Keeps a counter from overtaking what it announces, on processors that may do so (x86 does not).

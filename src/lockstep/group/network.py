@@ -172,6 +172,11 @@ class NetworkGroup(Group):
             self.host.blame = self._wire.blame
         self.barrier("start")  # from here on every process id is in the memory
 
+    def have_cores(self, count: int) -> None:
+        """See `Group.have_cores`."""
+        if self.host is not None:
+            self.host.have_cores(count)
+
     def close(self) -> None:
         """See `Group.close`."""
         for made in self._made:

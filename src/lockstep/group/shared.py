@@ -176,6 +176,10 @@ class SharedMemoryGroup(Group):
         """Closes `made` when this group is closed."""
         self._made.append(made)
 
+    def have_cores(self, count: int) -> None:
+        """See `Group.have_cores`."""
+        self._host.have_cores(count)
+
     def close(self) -> None:
         """See `Group.close`."""
         for made in self._made:

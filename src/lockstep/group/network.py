@@ -143,9 +143,13 @@ class NetworkGroup(Group):
                 return Solo((), self.clock)
             part = part_of_host(self.host, members, counts, self.clock)
         else:
-            part = _part(self._wire, members, counts, self.clock)
+            part = self._part(members, counts)
         self._made.append(part)
         return part
+
+    def _part(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        """`split` for ranks that do not share memory."""
+        return _part(self._wire, members, counts, self.clock)
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
         """See `Group.channel`. Between ranks that share memory it uses that."""

@@ -104,6 +104,7 @@ def _join(world: World, trainers: Collection[int], players: Collection[int]) -> 
     place, config = world.place, world.config
     group = _group_of(world)
     seat = take_seat(group)
+    group.have_cores(seat.host_cores)
     devices = choose_devices(place, config, group, seat, trainers, players)
     if config.kind == "fabric":
         from lockstep.runtime.fabric import FabricRuntime

@@ -80,5 +80,11 @@ def test_over_the_network(plan: str, tmp_path: Path, alone: Digests, environ: di
     check(trained(tmp_path / "runs", plan, "gloo", "torch", environ), alone)
 
 
+@pytest.mark.extra("lightning_fabric")
+@pytest.mark.parametrize("plan", [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")])
+def test_under_fabric(plan: str, tmp_path: Path, alone: Digests, environ: dict[str, str]) -> None:
+    check(trained(tmp_path / "runs", plan, "auto", "fabric", environ), alone)
+
+
 def test_columns_are_different_experiments(alone: Digests) -> None:
     assert len({digests[-1] for digests in alone.values()}) == len(COLUMNS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.plan import Plan, PlanConfig, ranks_of
+from lockstep.plan import Plan, PlanConfig, default_ranks
 
 
 def make(kind: str, shards: int | None, ranks: int, **more: object) -> Plan:
@@ -98,5 +98,20 @@ def test_a_rank_without_work_gives_one_line() -> None:
 
 def test_how_many_ranks_a_plan_asks_for() -> None:
     kinds = {"coupled": 1, "one-player": 2, "one-trainer": 2, "2:3": 5}
-    assert {kind: ranks_of(PlanConfig(kind=kind)) for kind in kinds} == kinds
-    assert ranks_of(PlanConfig(kind="ranks", players=(0, 3), trainers=(0,))) == 4
+    assert {kind: default_ranks(PlanConfig(kind=kind), 16) for kind in kinds} == kinds
+    assert default_ranks(PlanConfig(kind="ranks", players=(0, 3), trainers=(0,)), 2) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "ranks"),
+    [
+        ("coupled", 1, 1),
+        ("coupled", 2, 2),
+        ("coupled", 64, 4),
+        ("one-trainer", 1, 2),
+        ("one-player", 64, 5),
+        ("1:1", 64, 2),
+    ],
+)
+def test_all_cores_are_used_where_the_shards_are_given(kind: str, cores: int, ranks: int) -> None:
+    assert default_ranks(PlanConfig(kind=kind, shards=4), cores) == ranks

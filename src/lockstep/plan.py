@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Plan", "PlanConfig", "ranks_of"]
+__all__ = ["Plan", "PlanConfig", "default_ranks"]
 
 _PAIR = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")
 _NAMED = ("coupled", "one-player", "one-trainer", "ranks")
@@ -71,14 +71,31 @@ class PlanConfig:
             raise ValueError(f"plan.trainers is {list(self.trainers)}: rank 0 must be one of them, because it writes")
 
 
-def ranks_of(config: PlanConfig) -> int:
-    """The number of ranks that a plan asks for, or the least that it can do with."""
+def default_ranks(config: PlanConfig, cores: int) -> int:
+    """How many ranks to start where nobody says: those that the plan names, or one per core as far as there are shards.
+
+    A run that is not cut in shards yet would be cut in as many as ranks. Its numbers must not depend on the cores, so it gets the
+    fewest that the plan can do with.
+    """
+    least = _least(config)
+    if _fixed(config) or config.shards is None:
+        return least
+    most = config.shards if config.kind == "coupled" else config.shards + 1
+    return max(least, min(cores, most))
+
+
+def _least(config: PlanConfig) -> int:
     pair = _PAIR.fullmatch(config.kind)
     if pair:
         return int(pair[1]) + int(pair[2])
     if config.players is not None and config.trainers is not None:
         return max(*config.players, *config.trainers) + 1
     return 1 if config.kind == "coupled" else 2
+
+
+def _fixed(config: PlanConfig) -> bool:
+    """Whether the plan says how many ranks there are."""
+    return config.kind not in ("coupled", "one-player", "one-trainer")
 
 
 @dataclass(frozen=True)
@@ -137,8 +154,7 @@ class Plan:
 
 def _roles(config: PlanConfig, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
     """The ranks that play and those that train."""
-    needed = ranks_of(config)
-    fixed = config.kind not in ("coupled", "one-player", "one-trainer")
+    needed, fixed = _least(config), _fixed(config)
     if ranks < needed or (fixed and ranks != needed):
         raise ValueError(
             f"plan.kind is {config.kind!r}: it takes {'exactly' if fixed else 'at least'} {needed} ranks, and there "

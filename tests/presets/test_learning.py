@@ -8,9 +8,9 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def reached_at(run_cli, tmp_path: Path, preset: str, seed: int) -> int:
+def reached_at(run_cli, tmp_path: Path, preset: str, seed: int, *more: object) -> int:
     """Environment steps after which the last 20 episodes had the preset's return."""
-    finished = run_cli("train", preset, "--seed", seed, "--name", "run", "--run.progress", "off", timeout=115)
+    finished = run_cli("train", preset, "--seed", seed, "--name", "run", "--run.progress", "off", *more, timeout=115)
     assert finished.rc == 0, finished
     rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
     goal = json.loads((tmp_path / "runs" / "run" / "config.json").read_text())["run"]["solved_return"]
@@ -27,3 +27,8 @@ def test_cartpole_is_solved_within_100000_steps(run_cli, tmp_path: Path, seed: i
 
 def test_a_continuous_task_is_learned(run_cli, tmp_path: Path) -> None:
     assert reached_at(run_cli, tmp_path, "pendulum-dense", 1) <= 150_000
+
+
+@pytest.mark.parametrize(("preset", "budget"), [("cartpole", 100_000), ("pendulum-dense", 150_000)])
+def test_weights_that_are_one_update_old_collect_well_enough(run_cli, tmp_path: Path, preset: str, budget: int) -> None:
+    assert reached_at(run_cli, tmp_path, preset, 1, "--plan", "1:1", "--plan.lag", 1) <= budget

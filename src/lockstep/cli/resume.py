@@ -105,7 +105,7 @@ def _parser() -> Arguments:
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes on this host (default 1, or what the plan asks for)",
+        help="processes on this host (default: one per core as far as there are shards, or what the plan asks for)",
     )
     parser.add_argument(
         "--iteration",

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lockstep.config import Config
-from lockstep.plan import Plan, ranks_of
+from lockstep.group.memory import usable_cores
+from lockstep.plan import Plan, default_ranks
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.checks import check_runtime, resolve_devices
@@ -43,7 +44,7 @@ def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Conf
     runtime = resolve_devices(config.runtime)
     if place is not None:
         place = choose_meeting(place, runtime.rendezvous)
-    size = place.size if place is not None else ranks or ranks_of(config.plan)
+    size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
     check_runtime(runtime, place, size, len(Plan.make(config.plan, size).training))
     return dataclasses.replace(config, runtime=runtime), place, size
 

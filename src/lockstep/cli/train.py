@@ -48,7 +48,7 @@ def _parser() -> Arguments:
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes on this host (default 1, or what --plan asks for). They only carry shards: with plan.shards given, the "
-        "result does not depend on them",
+        help="processes on this host (default: one per core as far as there are plan.shards, or what --plan asks for; 1 without "
+        "plan.shards). They only carry shards: with plan.shards given, the result does not depend on them",
     )
     return parser

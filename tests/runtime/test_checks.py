@@ -31,7 +31,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch):
 def line(config: RuntimeConfig, place: Place | None = None, ranks: int = 4, trainers: int | None = None) -> str:
     """What is said to the user; empty: nothing."""
     try:
-        check_runtime(config, place, ranks, trainers)
+        check_runtime(config, place, range(trainers or ranks), range(trainers or 0, ranks))
     except ValueError as error:
         return str(error)
     return ""
@@ -65,6 +65,17 @@ def test_without_a_gpu(gpus) -> None:
     assert line(RuntimeConfig(device="cpu", backend="nccl")) == (
         "runtime.backend is 'nccl': there is no CUDA device here; use gloo or auto"
     )
+
+
+def test_only_who_computes_on_a_gpu_needs_one(gpus) -> None:
+    gpus(0)
+    config = RuntimeConfig(device="cuda", player_device="cpu", backend="nccl")
+    assert line(config, Place(1, 2, 0, 1, "torchrun"), ranks=2, trainers=1) == ""
+    assert "no CUDA device" in line(config, Place(0, 2, 0, 1, "torchrun"), ranks=2, trainers=1)
+    turned = RuntimeConfig(device="cpu", player_device="cuda")
+    assert line(turned, Place(0, 2, 0, 1, "torchrun"), ranks=2, trainers=1) == ""
+    assert "runtime.player_device" in line(turned, Place(1, 2, 0, 1, "torchrun"), ranks=2, trainers=1)
+    assert "no CUDA device" in line(config, None, ranks=2, trainers=1)
 
 
 def test_gpus_that_are_not_there(gpus) -> None:

@@ -85,16 +85,6 @@ def _extended(config: Config, total_steps: int) -> Config:
     return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
 
 
-def _moved(config: Config, tree: Mapping[str, Mapping[str, object]]) -> Config:
-    """The same experiment, carried in another way."""
-    for path in (f"{section}.{field}" for section, fields in tree.items() for field in fields):
-        if path not in _CARRYING:
-            raise ValueError(
-                f"--{path.replace('_', '-')}: a run keeps its experiment; resume can change {', '.join(_CARRYING)}"
-            )
-    return decode(tree, config)
-
-
 def _parser() -> Arguments:
     parser = Arguments(
         "resume",

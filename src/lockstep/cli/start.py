@@ -45,7 +45,8 @@ def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Conf
     if place is not None:
         place = choose_meeting(place, runtime.rendezvous)
     size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
-    check_runtime(runtime, place, size, len(Plan.make(config.plan, size).training))
+    plan = Plan.make(config.plan, size)
+    check_runtime(runtime, place, plan.training, plan.playing)
     return dataclasses.replace(config, runtime=runtime), place, size
 
 

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,30 +41,35 @@ def shares_memory(config: RuntimeConfig) -> bool:
     return config.backend == "shared" or (config.backend == "auto" and config.kind == "torch")
 
 
-def check_runtime(config: RuntimeConfig, place: Place | None, ranks: int, trainers: int | None = None) -> None:
+def check_runtime(
+    config: RuntimeConfig, place: Place | None, trainers: Collection[int], players: Collection[int]
+) -> None:
     """Raises ValueError, in one line, for what `config` wants and this host or launcher can't give.
 
     Args:
         config: With its devices resolved.
         place: This process's; None where our own launch is about to start the ranks.
-        ranks: How many there are.
-        trainers: How many of them train, the first ones; None: all.
+        trainers: The ranks that train.
+        players: The ranks that play.
     """
     if config.kind == "fabric" and find_spec("lightning_fabric") is None:
         raise ValueError("runtime.kind is 'fabric': it is not installed; pip install 'lockstep-rl[fabric]'")
-    for name, device in (("device", config.device), ("player_device", config.player_device)):
-        if device is not None and device.startswith("cuda"):
-            _check_cuda(name, device)
+    if place is None or place.rank in trainers or config.player_device is None:
+        _check_cuda("device", config.device)
+    if config.player_device is not None and (place is None or place.rank in players):
+        _check_cuda("player_device", config.player_device)
     _check_fabric_run(config)
     if config.backend == "shared" and place is not None and place.local_size and not place.on_one_host:
         raise ValueError("runtime.backend is 'shared': the ranks are on several hosts; use auto, gloo or nccl")
     if config.backend == "nccl":
-        _check_nccl(config, place, ranks if trainers is None else trainers)
+        _check_nccl(config, place, trainers)
     if config.backend == "mpi":
-        _check_mpi(config, place, ranks)
+        _check_mpi(config, place, len({*trainers, *players}))
 
 
 def _check_cuda(name: str, device: str) -> None:
+    if device == "cpu":
+        return
     count = cuda_devices()
     if not count:
         raise ValueError(f"runtime.{name} is {device!r}: there is no CUDA device here; use cpu or auto")
@@ -73,7 +78,9 @@ def _check_cuda(name: str, device: str) -> None:
         raise ValueError(f"runtime.{name} is {device!r}: this host has {known}")
 
 
-def _check_nccl(config: RuntimeConfig, place: Place | None, trainers: int) -> None:
+def _check_nccl(config: RuntimeConfig, place: Place | None, trainers: Collection[int]) -> None:
+    if place is not None and place.rank not in trainers:
+        return
     count = cuda_devices()
     if not count:
         raise ValueError("runtime.backend is 'nccl': there is no CUDA device here; use gloo or auto")
@@ -83,9 +90,9 @@ def _check_nccl(config: RuntimeConfig, place: Place | None, trainers: int) -> No
         )
     # a launcher may show every rank a GPU of its own: under one this is seen when the ranks have met
     shown = 1 if config.device != "cuda" else count
-    if place is None and trainers > shown:
+    if place is None and len(trainers) > shown:
         raise ValueError(
-            f"runtime.backend is 'nccl': {trainers} ranks would share {shown} GPU{'s' * (shown > 1)}, and it needs one for "
+            f"runtime.backend is 'nccl': {len(trainers)} ranks would share {shown} GPU{'s' * (shown > 1)}, and it needs one for "
             "each; use auto or gloo"
         )
 

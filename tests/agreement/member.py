@@ -5,8 +5,11 @@ starting takes longer than training.
 """
 
 import dataclasses
+import pickle
 import sys
 from pathlib import Path
+
+from torch.distributed import distributed_c10d
 
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
@@ -63,10 +66,22 @@ def config_of(column: str, plan: str, runtime: RuntimeConfig, folder: Path) -> C
     )
 
 
+def refuse(*arguments: object, **options: object) -> None:
+    raise AssertionError("a pickled object travels")
+
+
+def allow_tensors_only() -> None:
+    """From now on, whoever pickles or unpickles fails."""
+    pickle.dumps = pickle.loads = pickle.dump = pickle.load = refuse
+    distributed_c10d._object_to_tensor = distributed_c10d._tensor_to_object = refuse
+    distributed_c10d._pickler = distributed_c10d._unpickler = refuse
+
+
 def main(folder: Path, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str) -> None:
     here = {"memory": int(meeting)} if meeting.isdigit() else {"meeting": meeting}
     settings = resolve_devices(RuntimeConfig(kind, backend=backend))
     with join(Place(rank, size, rank, size, **here), settings) as runtime:
+        allow_tensors_only()
         for column in COLUMNS:
             config = resolve(config_of(column, plan, settings, folder), size)
             if rank == 0:

@@ -58,27 +58,9 @@ def test_one_two_and_four_ranks_give_the_same_bits(run_cli, same, case: str) -> 
     same("ranks1", "ranks4", ITERATIONS)
 
 
-@pytest.mark.parametrize("case", ["cartpole", pytest.param("reacher", marks=pytest.mark.extra("mujoco"))])
-def test_shared_data_give_the_same_bits_on_any_number_of_ranks(run_cli, same, case: str) -> None:
-    for ranks in (1, 2, 4):
-        train(run_cli, case, f"ranks{ranks}", "--ranks", ranks, "--plan.share-data")
-    same("ranks1", "ranks2", ITERATIONS)
-    same("ranks1", "ranks4", ITERATIONS)
-    train(run_cli, case, "apart")
-    assert run_cli("diff", "ranks1", "apart").rc == 1
-
-
-def test_vtrace_gives_the_same_bits_on_any_number_of_ranks(run_cli, same) -> None:
-    for ranks in (1, 2):
-        train(run_cli, "cartpole", f"ranks{ranks}", "--ranks", ranks, "--plan.correction", "vtrace")
-    same("ranks1", "ranks2", ITERATIONS)
-    train(run_cli, "cartpole", "plain")
-    assert run_cli("diff", "ranks1", "plain").rc == 1
-
-
 def test_torchrun_gives_the_same_bits(run_cli, same) -> None:
     train(run_cli, "cartpole", "own")
-    for ranks in (1, 2, 4):
+    for ranks in (1, 2, 3):
         train(run_cli, "cartpole", f"torchrun{ranks}", prefix=(*TORCHRUN, str(ranks), "-m"))
         same("own", f"torchrun{ranks}", ITERATIONS)
 

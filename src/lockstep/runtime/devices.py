@@ -14,6 +14,9 @@ from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["Devices", "choose_devices", "refuse"]
 
+_TRAINS, _PLAYS = "device", "player_device"
+"""What a rank does, by the field that says where."""
+
 
 class Devices:
     """Of one rank."""
@@ -42,14 +45,15 @@ def choose_devices(
     """
     local_rank = seat.local_rank if place.local_rank is None else place.local_rank
     trainer, player = (_pick(name, local_rank) for name in (config.device, config.player_device or config.device))
-    for device in {trainer, player}:
+    used = {_TRAINS: trainer} if place.rank in trainers else {}
+    used |= {_PLAYS: player} if place.rank in players else {}
+    for device in used.values():
         if device.type == "cuda":
             _fix_cuda(device)
-    trains, plays = place.rank in trainers, place.rank in players
-    kinds = [device.type == "cuda" if takes_part else -1 for takes_part, device in ((trains, trainer), (plays, player))]
+    kinds = [int(used[role].type == "cuda") if role in used else -1 for role in (_TRAINS, _PLAYS)]
     gpu = number_of(_unique_name(trainer)) if kinds[0] == 1 else -1
-    everybody = group.gather(torch.tensor([[*map(int, kinds), gpu]]), "start")
-    for column, name in enumerate(("device", "player_device")):
+    everybody = group.gather(torch.tensor([[*kinds, gpu]]), "start")
+    for column, name in enumerate((_TRAINS, _PLAYS)):
         if set(everybody[:, column].tolist()) >= {0, 1}:
             refuse(place, f"runtime.{name} is 'auto': some hosts have a CUDA device and some have not; say cpu or cuda")
     gpus = [number for number in everybody[:, 2].tolist() if number >= 0]

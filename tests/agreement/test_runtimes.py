@@ -1,0 +1,145 @@
+"""The promise, whatever starts the ranks and whatever they run on: launchers for real, as far as they are installed."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train
+from tests.conftest import Finished
+from tests.processes import digests
+
+pytestmark = [pytest.mark.serial, pytest.mark.slow]
+
+FABRIC = ("--runtime.kind", "fabric")
+FABRIC_RUN = Path(sys.executable).with_name("fabric")
+Digests = Callable[..., list[str]]
+
+
+def mpirun(ranks: int) -> tuple[str, ...]:
+    return ("mpirun", "-n", str(ranks), "--allow-run-as-root", "--oversubscribe", sys.executable, "-m")
+
+
+def trained(run: Callable[..., Finished], folder: Path, name: str, *words: object, **options: object) -> list[str]:
+    """Trains CartPole in `folder`: the digest of every iteration."""
+    train(run, "cartpole", name, *words, **options)
+    found = digests(folder / "runs" / name)
+    assert len(found) == ITERATIONS
+    return found
+
+
+@pytest.fixture(scope="module", name="alone")
+def fixture_alone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What all others are compared to: one rank, PyTorch itself."""
+    folder, environ = tmp_path_factory.mktemp("alone"), os.environ | {"PYTHONPATH": str(root / "src")}
+
+    def run(*words: object, timeout: float) -> Finished:
+        command = [sys.executable, "-m", "lockstep", *map(str, words)]
+        options = {"cwd": folder, "env": environ, "capture_output": True, "text": True, "timeout": timeout}
+        done = subprocess.run(command, check=False, **options)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return trained(run, folder, "alone")
+
+
+@pytest.fixture
+def digests_of(run_cli, tmp_path: Path) -> Digests:
+    """`digests_of(name, *words, prefix=…)` trains the same and gives its digests."""
+    return partial(trained, run_cli, tmp_path)
+
+
+@pytest.mark.extra("lightning_fabric")
+def test_fabric_gives_the_bits_of_torch(alone: list[str], digests_of: Digests) -> None:
+    assert digests_of("fabric1", *FABRIC) == alone
+    assert digests_of("fabric2", *FABRIC, "--ranks", 2) == alone
+    assert digests_of("fabric-shared", *FABRIC, "--ranks", 2, "--runtime.backend", "shared") == alone
+    assert digests_of("fabric-torchrun", *FABRIC, prefix=(*TORCHRUN, "2", "-m")) == alone
+    assert digests_of("fabric-plan", *FABRIC, "--plan", "1:2") == alone
+
+
+@pytest.mark.extra("lightning_fabric")
+@pytest.mark.parametrize(("kind", "ranks"), [("torch", 2), ("fabric", 2), ("fabric", 1)])
+def test_fabric_run_gives_the_same_bits(
+    alone: list[str], digests_of: Digests, tmp_path: Path, kind: str, ranks: int
+) -> None:
+    # it takes a script, such as an installation puts in bin/, where all others take a module
+    (tmp_path / "lockstep").write_text("import sys\nfrom lockstep.cli.main import main\nsys.exit(main())\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    run = (str(FABRIC_RUN), "run", "--accelerator", "cpu", "--devices", str(ranks), "--main-port", port)
+    assert digests_of("run", "--runtime.kind", kind, prefix=run) == alone
+
+
+@pytest.mark.command("mpirun")
+def test_mpirun_gives_the_same_bits(alone: list[str], digests_of: Digests) -> None:
+    assert digests_of("mpirun1", prefix=mpirun(1)) == alone
+    assert digests_of("mpirun2", prefix=mpirun(2)) == alone
+    assert digests_of("mpirun-gloo", "--runtime.backend", "gloo", prefix=mpirun(2)) == alone
+    assert digests_of("mpirun-plan", "--plan", "one-player", prefix=mpirun(3)) == alone
+
+
+@pytest.mark.command("mpirun")
+@pytest.mark.extra("lightning_fabric")
+def test_fabric_under_mpirun_gives_the_same_bits(alone: list[str], digests_of: Digests) -> None:
+    assert digests_of("mpirun-fabric", *FABRIC, prefix=mpirun(2)) == alone
+
+
+def started_with(variables: str, ranks: int = 2) -> tuple[str, ...]:
+    """Starts ranks as a launcher would: `variables` of each, `{rank}` and `{size}` filled in."""
+    return (sys.executable, "-c", STARTER, variables, str(ranks))
+
+
+STARTER = """
+import os, subprocess, sys
+variables, size, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+given = [dict(pair.split("=", 1) for pair in variables.format(rank=rank, size=size).split()) for rank in range(size)]
+ranks = [subprocess.Popen([sys.executable, "-m", *words], env=os.environ | own) for own in given]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+SRUN = (
+    "SLURM_JOB_ID={job} SLURM_STEP_ID=0 SLURM_PROCID={{rank}} SLURM_STEP_NUM_TASKS={{size}} SLURM_NTASKS={{size}} "
+    "SLURM_LOCALID={local} SLURM_NODEID={node} SLURM_STEP_TASKS_PER_NODE={tasks} SLURM_STEP_NODELIST=localhost"
+).format
+HYDRA = "PMI_RANK={rank} PMI_SIZE={size} MPI_LOCALRANKID={rank} MPI_LOCALNRANKS={size}"
+
+
+def test_the_variables_of_srun_and_mpiexec_lead_to_the_same_bits(alone: list[str], digests_of: Digests) -> None:
+    job = os.getpid()
+    one_host = SRUN(job=job, local="{rank}", node=0, tasks="{size}")
+    assert digests_of("srun", prefix=started_with(one_host)) == alone
+    two_hosts = SRUN(job=job, local=0, node="{rank}", tasks="1(x2)")
+    assert digests_of("srun2", "--runtime.backend", "gloo", prefix=started_with(two_hosts)) == alone
+    assert digests_of("mpiexec", prefix=started_with(HYDRA)) == alone
+
+
+def test_ranks_started_by_hand_meet_in_a_file_more_than_once(
+    alone: list[str], digests_of: Digests, tmp_path: Path
+) -> None:
+    by_hand, meet = started_with("RANK={rank} WORLD_SIZE={size}"), tmp_path / "meet"
+    for name in ("first", "second"):
+        (tmp_path / "meet.rank-1").write_text("what a killed run has left")
+        assert digests_of(name, "--runtime.rendezvous", f"file://{meet}", prefix=by_hand) == alone
+        assert not [*tmp_path.glob("meet*")]
+
+
+@pytest.mark.extra("lightning_fabric")
+def test_bfloat16_gives_bits_of_its_own_on_any_number_of_ranks(alone: list[str], digests_of: Digests) -> None:
+    bf16 = ("--runtime.precision", "bf16")
+    found = digests_of("alone", *bf16)
+    assert not set(found) & set(alone)
+    assert digests_of("ranks", *bf16, "--ranks", 2) == found
+    assert digests_of("fabric", *bf16, *FABRIC, "--plan", "1:1") == found
+
+
+def test_bfloat16_learns(run_cli, tmp_path: Path) -> None:
+    words = ("--runtime.precision", "bf16", "--total-steps", 40_000, "--run.progress", "off", "--name", "long")
+    rc, out, err = run_cli("train", "cartpole", *words, timeout=100)
+    assert rc == 0, out + err
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "long" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["return_mean_20"] > 200 > 50 > rows[0]["return_mean"]

@@ -1,0 +1,149 @@
+"""Devices: which one is whose, and that ranks agree about them. What needs a GPU is skipped without."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tests.processes import digests
+from tests.runtime.test_hosts import Among
+
+from lockstep.agent import Agent
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.run import stop
+from lockstep.runtime.devices import choose_devices
+from lockstep.runtime.hosts import Seat
+from lockstep.runtime.place import Place
+from lockstep.runtime.settings import RuntimeConfig
+
+CPU = torch.device("cpu")
+SEAT = Seat(0, 1, 1)
+EVERYBODY = range(3)
+TRAINER, PLAYER, GPU = range(3)
+"""Columns of what ranks tell each other."""
+MIXED = "is 'auto': some hosts have a CUDA device and some have not; say cpu or cuda"
+
+
+def place_of(rank: int) -> Place:
+    return Place(rank, 3, rank, 3)
+
+
+def test_alone_on_the_cpu() -> None:
+    found = choose_devices(Place(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), SEAT, [0], [0])
+    assert (found.trainer, found.player, found.own_gpus) == (CPU, CPU, False)
+
+
+@pytest.mark.parametrize(("column", "name"), [(TRAINER, "device"), (PLAYER, "player_device")])
+def test_ranks_on_different_kinds_of_devices_are_refused(
+    monkeypatch: pytest.MonkeyPatch, column: int, name: str
+) -> None:
+    monkeypatch.setattr(stop, "_PATIENCE", 0.0)
+    config, others = RuntimeConfig(device="cpu"), {1: {column: 1}}
+    with pytest.raises(ValueError, match=f"runtime.{name} {MIXED}"):
+        choose_devices(place_of(0), config, Among(0, 3, others), SEAT, EVERYBODY, EVERYBODY)
+    with pytest.raises(SystemExit) as caught:
+        choose_devices(place_of(2), config, Among(2, 3, others), SEAT, EVERYBODY, EVERYBODY)
+    assert caught.value.code == 2
+
+
+def test_who_does_not_train_may_be_without() -> None:
+    config, others = RuntimeConfig(device="cpu"), {1: {TRAINER: -1, PLAYER: 0}, 2: {TRAINER: 0, PLAYER: -1}}
+    found = choose_devices(place_of(0), config, Among(0, 3, others), SEAT, [0, 2], [0, 1])
+    assert found.trainer == CPU
+
+
+def agent_on(device: torch.device) -> Agent:
+    from tests.watched import CONTINUOUS
+
+    config = PolicyConfig(hidden=(8,), normalize_observations=True)
+    return Agent(CONTINUOUS, config, True, 1, torch.float32, device)
+
+
+@pytest.mark.gpu
+def test_an_agent_begins_the_same_on_every_device() -> None:
+    here, there = agent_on(CPU), agent_on(torch.device("cuda"))
+    assert here.digest() == there.digest()
+    there.load(here.state())
+    assert here.digest() == there.digest()
+    assert {tensor.device for tensor in there.state().values()} == {CPU}
+    rows, noise = torch.ones(4, 3), torch.zeros(4, 2)
+    assert torch.allclose(here.act(rows, noise), there.act(rows, noise), atol=1e-5)
+    for mine, its in zip(here.judge(rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), there.judge(rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
+        assert its.device == CPU
+        assert torch.allclose(mine, its, atol=1e-5)
+
+
+def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
+    """Digests of a short run on the GPU, whose ranks share it if there is only one."""
+    short = (
+        "--rollout.steps",
+        64,
+        "--ppo.epochs",
+        3,
+        "--plan.shards",
+        4,
+        "--total-steps",
+        4096,
+        "--run.progress",
+        "off",
+    )
+    rc, out, err = run_cli("train", "cartpole", *short, "--runtime.device", "cuda", "--name", name, *words, timeout=110)
+    assert rc == 0, out + err
+    config = json.loads((tmp_path / "runs" / name / "config.json").read_text())
+    assert config["runtime"]["device"] == "cuda"
+    return digests(tmp_path / "runs" / name)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.serial
+class TestOnTheGPU:
+    def test_ranks_that_share_a_gpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
+        alone = trained(run_cli, tmp_path, "alone")
+        assert trained(run_cli, tmp_path, "again") == alone
+        assert trained(run_cli, tmp_path, "two", "--ranks", 2) == alone
+        assert trained(run_cli, tmp_path, "four", "--ranks", 4, "--runtime.backend", "gloo") == alone
+
+    def test_players_on_the_cpu(self, run_cli, tmp_path: Path) -> None:
+        player = ("--runtime.player-device", "cpu")
+        alone = trained(run_cli, tmp_path, "alone", *player)
+        assert trained(run_cli, tmp_path, "pair", *player, "--plan", "1:1") == alone
+        assert trained(run_cli, tmp_path, "players", *player, "--plan", "one-trainer", "--ranks", 3) == alone
+
+    def test_bfloat16(self, run_cli, tmp_path: Path) -> None:
+        bf16 = ("--runtime.precision", "bf16")
+        assert trained(run_cli, tmp_path, "one", *bf16) == trained(run_cli, tmp_path, "two", *bf16, "--ranks", 2)
+
+    @pytest.mark.extra("lightning_fabric")
+    def test_fabric_gives_the_bits_of_torch(self, run_cli, tmp_path: Path) -> None:
+        alone, fabric = trained(run_cli, tmp_path, "torch"), ("--runtime.kind", "fabric")
+        assert trained(run_cli, tmp_path, "one", *fabric) == alone
+        assert trained(run_cli, tmp_path, "two", *fabric, "--ranks", 2) == alone
+
+    def test_replicated_gradients_learn(self, run_cli, tmp_path: Path) -> None:
+        assert trained(run_cli, tmp_path, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
+
+    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than 2 GPUs")
+    def test_nccl_gives_the_same_bits(self, run_cli, tmp_path: Path) -> None:
+        alone, nccl = trained(run_cli, tmp_path, "alone"), ("--runtime.backend", "nccl", "--ranks", 2)
+        assert trained(run_cli, tmp_path, "nccl", *nccl) == alone
+        assert trained(run_cli, tmp_path, "ddp", *nccl, "--plan.gradients", "ddp")
+
+    def test_nccl_needs_a_gpu_for_each_rank(self, run_cli, tmp_path: Path) -> None:
+        count = torch.cuda.device_count()
+        words = (
+            "--runtime.device",
+            "cuda",
+            "--runtime.backend",
+            "nccl",
+            "--ranks",
+            count + 1,
+            "--plan.shards",
+            count + 1,
+        )
+        rc, _, err = run_cli("train", "cartpole", *words, "--env.count", 4 * (count + 1))
+        assert rc == 2
+        assert "and it needs one for each" in err
+        assert len(err.splitlines()) == 1
+        assert not (tmp_path / "runs").exists()

@@ -44,7 +44,7 @@ def fixture_alone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[
         done = subprocess.run(command, check=False, **options)
         return Finished(done.returncode, done.stdout, done.stderr)
 
-    return trained(run, folder, "alone")
+    return trained(run, folder, "alone", "--ranks", 1)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def digests_of(run_cli, tmp_path: Path) -> Digests:
 
 @pytest.mark.extra("lightning_fabric")
 def test_fabric_gives_the_bits_of_torch(alone: list[str], digests_of: Digests) -> None:
-    assert digests_of("fabric1", *FABRIC) == alone
+    assert digests_of("fabric1", *FABRIC, "--ranks", 1) == alone
     assert digests_of("fabric2", *FABRIC, "--ranks", 2) == alone
     assert digests_of("fabric-shared", *FABRIC, "--ranks", 2, "--runtime.backend", "shared") == alone
     assert digests_of("fabric-torchrun", *FABRIC, prefix=(*TORCHRUN, "2", "-m")) == alone
@@ -131,7 +131,7 @@ def test_ranks_started_by_hand_meet_in_a_file_more_than_once(
 @pytest.mark.extra("lightning_fabric")
 def test_bfloat16_gives_bits_of_its_own_on_any_number_of_ranks(alone: list[str], digests_of: Digests) -> None:
     bf16 = ("--runtime.precision", "bf16")
-    found = digests_of("alone", *bf16)
+    found = digests_of("alone", *bf16, "--ranks", 1)
     assert not set(found) & set(alone)
     assert digests_of("ranks", *bf16, "--ranks", 2) == found
     assert digests_of("fabric", *bf16, *FABRIC, "--plan", "1:1") == found

@@ -100,25 +100,27 @@ def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
 @pytest.mark.serial
 class TestOnTheGPU:
     def test_ranks_that_share_a_gpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
-        alone = trained(run_cli, tmp_path, "alone")
-        assert trained(run_cli, tmp_path, "again") == alone
+        alone = trained(run_cli, tmp_path, "alone", "--ranks", 1)
+        assert trained(run_cli, tmp_path, "again", "--ranks", 1) == alone
         assert trained(run_cli, tmp_path, "two", "--ranks", 2) == alone
         assert trained(run_cli, tmp_path, "four", "--ranks", 4, "--runtime.backend", "gloo") == alone
 
     def test_players_on_the_cpu(self, run_cli, tmp_path: Path) -> None:
         player = ("--runtime.player-device", "cpu")
-        alone = trained(run_cli, tmp_path, "alone", *player)
+        alone = trained(run_cli, tmp_path, "alone", *player, "--ranks", 1)
         assert trained(run_cli, tmp_path, "pair", *player, "--plan", "1:1") == alone
         assert trained(run_cli, tmp_path, "players", *player, "--plan", "one-trainer", "--ranks", 3) == alone
 
     def test_bfloat16(self, run_cli, tmp_path: Path) -> None:
         bf16 = ("--runtime.precision", "bf16")
-        assert trained(run_cli, tmp_path, "one", *bf16) == trained(run_cli, tmp_path, "two", *bf16, "--ranks", 2)
+        assert trained(run_cli, tmp_path, "one", *bf16, "--ranks", 1) == trained(
+            run_cli, tmp_path, "two", *bf16, "--ranks", 2
+        )
 
     @pytest.mark.extra("lightning_fabric")
     def test_fabric_gives_the_bits_of_torch(self, run_cli, tmp_path: Path) -> None:
-        alone, fabric = trained(run_cli, tmp_path, "torch"), ("--runtime.kind", "fabric")
-        assert trained(run_cli, tmp_path, "one", *fabric) == alone
+        alone, fabric = trained(run_cli, tmp_path, "torch", "--ranks", 1), ("--runtime.kind", "fabric")
+        assert trained(run_cli, tmp_path, "one", *fabric, "--ranks", 1) == alone
         assert trained(run_cli, tmp_path, "two", *fabric, "--ranks", 2) == alone
 
     def test_replicated_gradients_learn(self, run_cli, tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ class TestOnTheGPU:
 
     @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than 2 GPUs")
     def test_nccl_gives_the_same_bits(self, run_cli, tmp_path: Path) -> None:
-        alone, nccl = trained(run_cli, tmp_path, "alone"), ("--runtime.backend", "nccl", "--ranks", 2)
+        alone, nccl = trained(run_cli, tmp_path, "alone", "--ranks", 1), ("--runtime.backend", "nccl", "--ranks", 2)
         assert trained(run_cli, tmp_path, "nccl", *nccl) == alone
         assert trained(run_cli, tmp_path, "ddp", *nccl, "--plan.gradients", "ddp")
 

@@ -119,9 +119,8 @@ def test_the_last_iteration_is_told() -> None:
     assert player.publish(1, 9) == 9
     assert trainer.publish(1, 2) == 2
     assert player.publish(2, 9) == 2
-    assert trainer.publish(2, 2) == 2  # nobody will fetch it, so it is not sent
-    with pytest.raises(AssertionError, match="never sent"):
-        player.publish(3, 9)
+    assert trainer.publish(2, 2) == 2
+    player.confirm(2)
 
 
 def test_weights_that_came_broken_are_noticed() -> None:
@@ -138,6 +137,18 @@ def test_players_do_not_wait_for_an_update_that_failed(lag: int) -> None:
     trainer.give_up(1)
     with pytest.raises(NonFinite, match="a trainer"):
         player.publish(1 + lag, 9)
+
+
+def test_players_save_nothing_of_an_update_that_failed() -> None:
+    (trainer, _), (player, _) = pair(1)
+    trainer.publish(1, 9)
+    player.publish(1, 9)
+    player.publish(2, 9)  # still of the first update, while the second fails
+    with pytest.raises(AssertionError, match="never sent"):
+        player.confirm(2)
+    trainer.give_up(2)
+    with pytest.raises(NonFinite, match="a trainer"):
+        player.confirm(2)
 
 
 def test_a_run_that_goes_on_begins_with_two_agents() -> None:

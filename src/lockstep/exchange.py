@@ -97,24 +97,27 @@ class Exchange:
         Raises ReplicasDiffer, and NonFinite when the trainers had to give up.
         """
         for channel in self._outgoing:
-            if iteration + self._lag <= stop_at:  # else nobody comes to fetch it
-                self._write(channel.slot(iteration), stop_at)
-                channel.send(iteration)
+            self._write(channel.slot(iteration), stop_at)
+            channel.send(iteration)
         if self._incoming is None:
             return stop_at
         number = iteration - self._lag
-        if number > self._begun:
-            self._incoming.receive(number)
-        *published, orders = self._incoming.slot(number)
-        agreed, digest, fault = map(float, orders.tolist())
-        if fault:
-            raise NonFinite("a trainer met a value that is not finite; its message says where")
+        *published, orders = self._received(self._incoming, number)
+        agreed, digest, _ = map(float, orders.tolist())
         self.acting.take(published)
         if _short(self.acting.digest()) != digest:
             raise ReplicasDiffer(
                 f"player and trainer hold different weights after iteration {number}; please report this with the config"
             )
         return min(stop_at, agreed)
+
+    def confirm(self, iteration: int) -> None:
+        """Waits until the update of `iteration` is done, without acting on it: before a checkpoint, and before the end.
+
+        Raises NonFinite when the trainers had to give up.
+        """
+        if self._incoming is not None:
+            self._received(self._incoming, iteration)
 
     def give_up(self, iteration: int) -> None:
         """Tells the players that this iteration's update failed, so that they do not wait for it."""
@@ -127,6 +130,15 @@ class Exchange:
         for channel in (*self._routes, *self._outgoing):
             if channel:
                 channel.close()
+
+    def _received(self, channel: Channel, number: int) -> Sequence[Tensor]:
+        """What was published after that iteration."""
+        if number > self._begun:
+            channel.receive(number)
+        published = channel.slot(number)
+        if published[-1][-1]:
+            raise NonFinite("a trainer met a value that is not finite; its message says where")
+        return published
 
     def _slot(self, shard: int, iteration: int) -> Rollout:
         return self._slots[shard][iteration % (self._lag + 1)]

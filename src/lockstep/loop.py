@@ -27,4 +27,4 @@ def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run)
             run.stop_at = exchange.publish(iteration, run.stop_at)
         with run.phase("record"):
             run.record(iteration, losses)
-            run.save_if_due(shards, update, exchange.acting)
+            run.save_if_due(shards, update, exchange)

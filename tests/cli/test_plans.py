@@ -101,9 +101,10 @@ def test_a_signal_stops_all_roles_after_the_same_iteration(run_cli, begin, tmp_p
     assert digests(run) == digests(tmp_path / "runs" / "whole")
 
 
-def test_a_loss_that_is_not_finite_ends_all_roles_with_code_3(run_cli) -> None:
+@pytest.mark.parametrize("more", [(), ("--plan.lag", 1), ("--plan.lag", 1, "--run.checkpoint-every", 1)])
+def test_a_loss_that_is_not_finite_ends_all_roles_with_code_3(run_cli, more) -> None:
     words = ("--plan", "2:1", "--ppo.learning-rate", 1e30)
-    finished = run_cli("train", *TASK, *SHORT, *words)
+    finished = run_cli("train", *TASK, *SHORT, *words, *more)
     assert finished.rc == 3, finished
     assert len(finished.stderr.splitlines()) == 1, "told once"
     assert "the gradient's norm is" in finished.stderr

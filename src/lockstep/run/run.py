@@ -179,15 +179,17 @@ class Run:
         if goal is not None and mean is not None and mean >= goal and self.solved_at is None:
             self.solved_at = self.env_steps
 
-    def save_if_due(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
+    def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Leaves a checkpoint at its time and after the last iteration, and begins new episodes where the boundary rule says so.
 
         When the ranks stop early they save too, unless environments could not come back as they are: then the last regular
         checkpoint is the one to resume from, and what came after it will be done again to the same bits.
         """
-        regular = self.done % self._config.checkpoint_every == 0
-        if regular or self.done == self.last or (self.done == self.stop_at and self._restorable):
-            self.save(shards, update, acting)
+        regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop_at
+        if regular or ends:
+            exchange.confirm(self.done)  # players with a lag don't know yet whether the trainers have anything to save
+        if regular or self.done == self.last or (ends and self._restorable):
+            self.save(shards, update, exchange.acting)
         if regular:
             for shard in shards:
                 shard.renew(self.done)

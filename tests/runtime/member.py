@@ -49,6 +49,7 @@ def main(folder: Path, kind: str, backend: str, precision: str, rank: int, size:
         found["left alone"] = after == before[:3] and [*warnings.filters][: len(before[3])] == before[3]
         found["group"] = type(group).__name__
         found["cores"] = runtime.cores
+        found["by fabric"] = getattr(group, "_collective", None) is not None
         rows = torch.arange(6, dtype=torch.float64).view(2, 3) + 10 * rank
         group.timings()
         found["all"] = group.gather(rows, "all").numpy()

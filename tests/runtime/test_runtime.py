@@ -65,6 +65,7 @@ def joined(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.
 def test_the_group_is_the_one_asked_for(joined) -> None:
     _, group, found = joined
     assert [str(own["group"]) for own in found] == [group] * SIZE
+    assert all(bool(own["by fabric"]) is (group == "FabricGroup") for own in found)
 
 
 def test_rows_come_in_the_order_of_ranks(joined) -> None:

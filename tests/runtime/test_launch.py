@@ -1,5 +1,6 @@
 """Our own launch: what it opens while it runs, and what it leaves when it is over."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,14 @@ def test_nothing_is_left_in_shared_memory_or_temporary_folders(run_cli, tmp_path
 def test_the_first_failure_is_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(["digest", str(tmp_path / "nothing")], 2, RuntimeConfig()) == 2
     assert "there is no such run" in capfd.readouterr().err
+
+
+def test_a_signal_in_the_first_moments_of_a_rank_asks_it_to_stop(run_cli, environ, tmp_path: Path) -> None:
+    """Python runs `sitecustomize` before anything of ours."""
+    kill = "os.kill(os.getpid(), signal.SIGTERM) if os.environ.get('LOCKSTEP_RANK') == '1' else None"
+    (tmp_path / "sitecustomize.py").write_text(f"import os, signal\n{kill}\n")
+    path = f"{tmp_path}{os.pathsep}{environ['PYTHONPATH']}"
+    words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run"]
+    finished = run_cli(*words, env={"PYTHONPATH": path})
+    assert finished.rc == 75, finished
+    assert "stopped after iteration 1" in finished.stdout

@@ -10,9 +10,10 @@ import time
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["asked_to_stop", "end_unheard", "follow_launcher", "listen"]
+__all__ = ["SIGNALS", "asked_to_stop", "end_unheard", "follow_launcher", "listen"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""Those that ask."""
 _ECHO = 1.0
 """Seconds in which a signal that comes again is the same request: schedulers signal every process of a job, and a launcher
 passes its own on as well."""
@@ -29,6 +30,7 @@ def listen() -> None:
     """From now on the first signal asks for a clean stop, and one that comes a second later kills."""
     for number in SIGNALS:
         signal.signal(number, _hear)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # our own launch starts ranks with them held back
 
 
 def follow_launcher() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from lockstep.group.memory import create_memory
+from lockstep.run.stop import SIGNALS
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -36,6 +37,8 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
         memory = _memory(ranks, config)
         shared = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
         common = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_MEETING": f"file://{folder}/meeting", **shared}
+        # what comes before a rank listens, or before we pass it on, waits until then
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
             subprocess.Popen(
                 [sys.executable, *_path_options(), "-m", "lockstep", *command],
@@ -47,7 +50,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
         ]
         if memory is not None:
             os.close(memory)
-        return _supervise(processes)
+        return _supervise(processes, held)
 
 
 def _path_options() -> list[str]:
@@ -70,13 +73,16 @@ def _memory(ranks: int, config: RuntimeConfig) -> int | None:
         return None
 
 
-def _supervise(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
+def _supervise(processes: Sequence["subprocess.Popen[bytes]"], held: set[int]) -> int:
+    """`held` are the signals that were held back before the launch began."""
+
     def pass_on(number: int, frame: FrameType | None) -> None:
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
     try:
         return _wait(processes)
     finally:

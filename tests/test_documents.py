@@ -1,0 +1,32 @@
+"""Commands that the documents show are accepted."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli import train
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """The words after `lockstep train` of every line that needs no file beside it."""
+    found = {
+        f"--ranks {ranks} {words}" if ranks else words
+        for document in DOCUMENTS
+        for ranks, words in COMMAND.findall(document.read_text(encoding="utf-8"))
+        if "--config" not in words
+    }
+    return sorted(found)
+
+
+@pytest.mark.extra("Box2D", "mujoco")
+@pytest.mark.parametrize("command", commands())
+def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "start", lambda folder, ranks, resume_from: 0)
+    assert train.main(shlex.split(command, comments=True)) == 0

@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def runtime(group: Group | None = None) -> SimpleNamespace:
-    """What `lockstep.experiment.build` asks of a Runtime, on the CPU."""
+    """What `lockstep.cast.build` asks of a Runtime, on the CPU."""
     return SimpleNamespace(
         group=group or Solo(),
         device=CPU,

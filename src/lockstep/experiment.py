@@ -1,43 +1,32 @@
 """An experiment put together: from a config to environments, agent, update and run."""
 
-import contextlib
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
-from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.catalog import describe_env
 from lockstep.envs.choice import choose_engine
 from lockstep.plan import Plan
 from lockstep.run.environment import describe_environment
 from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
-    import torch
-
     from lockstep.agent import Agent
-    from lockstep.collect import Shard
-    from lockstep.exchange import Exchange
-    from lockstep.group.group import Group
-    from lockstep.models.policy import Autocast
+    from lockstep.cast import Cast
     from lockstep.run.run import Run
     from lockstep.runtime.runtime import Runtime
-    from lockstep.update import Update
 
 __all__ = [
-    "Cast",
-    "build",
     "check_checkpoint",
     "create_run",
     "execute",
     "iterations",
     "load_agent",
-    "make_agent",
     "open_run",
     "pick_checkpoint",
     "resolve",
@@ -159,6 +148,7 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
+    from lockstep.cast import build
     from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
@@ -195,84 +185,9 @@ def _train(cast: "Cast", run: "Run") -> None:
         raise
 
 
-@dataclasses.dataclass(frozen=True)
-class Cast:
-    """What one rank does in an experiment: nothing, where a list is empty."""
-
-    plan: Plan
-    trainers: "Group"
-    """The ranks that train."""
-    shards: "Sequence[Shard]"
-    """Those that this rank plays."""
-    exchange: "Exchange"
-    update: "Update"
-
-    def close(self) -> None:
-        """Ends environments and what is still on its way."""
-        self.exchange.close()
-        for shard in self.shards:
-            shard.engine.close()
-
-
-def build(config: Config, runtime: "Runtime") -> Cast:
-    """This rank's part of a resolved experiment."""
-    from lockstep.collect import Shard, rollout_specs
-    from lockstep.exchange import Exchange
-    from lockstep.update import Update
-
-    env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
-    plan = Plan.make(config.plan, group.size)
-    shards, training = len(plan.shards), group.rank in plan.training
-    separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
-    own = runtime.device if training else runtime.player_device
-    agent = make_agent(config, own, runtime.autocast(own))
-    acting = agent
-    if training and separate:
-        acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
-    specs = rollout_specs(agent, config.rollout.steps, env.count // shards)
-    exchange = Exchange(group, plan, agent, acting, specs, lag, separate)
-    exchange.begin(0)
-    played = [
-        Shard(
-            index,
-            make_engine(env, seed, index, shards, runtime.cores),
-            exchange.slots(index),
-            seed,
-            config.ppo.gamma,
-        )
-        for index in plan.played_by(group.rank)
-    ]
-    counts = [len(plan.trained_by(rank)) for rank in plan.training]
-    trainers = group.split(plan.training, counts)
-    update = Update(
-        agent,
-        config.ppo,
-        trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
-        plan.trained_by(group.rank),
-        seed,
-        share_data=config.plan.share_data,
-        vtrace=config.plan.correction == "vtrace",
-        fused=not config.plan.exact,
-        replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-    )
-    return Cast(plan, trainers, played, exchange, update)
-
-
-def make_agent(
-    config: Config, device: "torch.device | None" = None, autocast: "Autocast" = contextlib.nullcontext
-) -> "Agent":
-    """An agent with its first weights, on the CPU unless `device` says otherwise."""
-    import torch
-
-    from lockstep.agent import Agent
-
-    dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
-    spaces, rewards, seed = describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
-    return Agent(spaces, config.policy, rewards, seed, dtype, device or torch.device("cpu"), autocast)
-
-
 def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":
     """The agent of a run's checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
+    from lockstep.cast import make_agent
     from lockstep.run.checkpoint import Checkpoint
 
     _, config = open_run(folder.path)
@@ -287,6 +202,7 @@ def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config
 
 def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
     """Loads what every rank will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
+    from lockstep.cast import make_agent
     from lockstep.group.solo import Solo
     from lockstep.run.checkpoint import Checkpoint
     from lockstep.update import Update

@@ -10,10 +10,10 @@ import torch
 from tests import alone
 
 from lockstep.agent import Agent
+from lockstep.cast import build
 from lockstep.collect import collect
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.experiment import build
 from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig

@@ -11,11 +11,11 @@ import torch
 from tests import alone
 from torch import Tensor
 
+from lockstep.cast import Cast, build
 from lockstep.collect import collect
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.exchange import ReplicasDiffer
-from lockstep.experiment import Cast, build
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.loop import train

@@ -1,0 +1,87 @@
+"""One rank's part in an experiment: the environments that it plays, what it trains, what it hands to others."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from lockstep.agent import Agent
+from lockstep.collect import Shard, rollout_specs
+from lockstep.config import Config
+from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.exchange import Exchange
+from lockstep.group.group import Group
+from lockstep.models.policy import Autocast
+from lockstep.plan import Plan
+from lockstep.runtime.runtime import Runtime
+from lockstep.update import Update
+
+__all__ = ["Cast", "build", "make_agent"]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What one rank does in an experiment: nothing, where a list is empty."""
+
+    plan: Plan
+    trainers: Group
+    """The ranks that train."""
+    shards: Sequence[Shard]
+    """Those that this rank plays."""
+    exchange: Exchange
+    update: Update
+
+    def close(self) -> None:
+        """Ends environments and what is still on its way."""
+        self.exchange.close()
+        for shard in self.shards:
+            shard.engine.close()
+
+
+def build(config: Config, runtime: Runtime) -> Cast:
+    """This rank's part of a resolved experiment."""
+    env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
+    plan = Plan.make(config.plan, group.size)
+    shards, training = len(plan.shards), group.rank in plan.training
+    separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
+    own = runtime.device if training else runtime.player_device
+    agent = make_agent(config, own, runtime.autocast(own))
+    acting = agent
+    if training and separate:
+        acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
+    specs = rollout_specs(agent, config.rollout.steps, env.count // shards)
+    exchange = Exchange(group, plan, agent, acting, specs, lag, separate)
+    exchange.begin(0)
+    played = [
+        Shard(
+            index,
+            make_engine(env, seed, index, shards, runtime.cores),
+            exchange.slots(index),
+            seed,
+            config.ppo.gamma,
+        )
+        for index in plan.played_by(group.rank)
+    ]
+    counts = [len(plan.trained_by(rank)) for rank in plan.training]
+    trainers = group.split(plan.training, counts)
+    update = Update(
+        agent,
+        config.ppo,
+        trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
+        plan.trained_by(group.rank),
+        seed,
+        share_data=config.plan.share_data,
+        vtrace=config.plan.correction == "vtrace",
+        fused=not config.plan.exact,
+        replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
+    )
+    return Cast(plan, trainers, played, exchange, update)
+
+
+def make_agent(config: Config, device: torch.device | None = None, autocast: Autocast = nullcontext) -> Agent:
+    """An agent with its first weights, on the CPU unless `device` says otherwise."""
+    dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
+    spaces, rewards, seed = describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
+    return Agent(spaces, config.policy, rewards, seed, dtype, device or torch.device("cpu"), autocast)

@@ -31,7 +31,7 @@ TASKS = {
     "continuous": Config(
         env=PENDULUM,
         policy=PolicyConfig(hidden=(16,), normalize_observations=True),
-        ppo=PPOConfig(normalize_rewards=True, kl_stop=0.03, learning_rate=1e-3),
+        ppo=PPOConfig(normalize_rewards=True, kl_stop=0.00005, learning_rate=1e-3),
     ),
 }
 COLUMNS = {

@@ -1,5 +1,6 @@
 """The promise for every plan: one digest per experiment, whoever plays and whoever trains, over memory and over the network."""
 
+import json
 import os
 import subprocess
 import sys
@@ -62,7 +63,15 @@ def trained(folder: Path, plan: str, backend: str, kind: str, environ: dict[str,
 def fixture_alone(tmp_path_factory: pytest.TempPathFactory) -> Digests:
     """What one rank gets, to which all others are compared."""
     environ = os.environ | {"PYTHONPATH": str(MEMBER.parents[2] / "src")}
-    return trained(tmp_path_factory.mktemp("alone") / "runs", "solo", "shared", "torch", environ)
+    folder = tmp_path_factory.mktemp("alone") / "runs"
+    found = trained(folder, "solo", "shared", "torch", environ)
+    for column in COLUMNS:
+        if column.startswith("continuous"):
+            rows = (folder / column / "metrics.jsonl").read_text().splitlines()
+            assert {json.loads(row)["kl_stopped"] for row in rows} == {0, 1}, (
+                "updates that stop early, and some that don't"
+            )
+    return found
 
 
 def check(found: Digests, alone: Digests) -> None:

@@ -90,12 +90,13 @@ def _check_plan(config: Config, ranks: int) -> None:
     plan, made, threads = config.plan, Plan.make(config.plan, ranks), config.runtime.player_threads
     if plan.gradients == "ddp" and len(made.training) == 1:
         raise ValueError(
-            "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use 'ordered' or more trainers"
+            "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use more trainers, or 'ordered' "
+            "in a new run"
         )
     if threads not in (None, config.runtime.threads) and set(made.playing) & set(made.training):
         raise ValueError(
             f"runtime.player_threads is {threads}: this plan has ranks that play and train, with one number of threads for both; "
-            "leave it out"
+            "leave it out in a new run, or let players do nothing else"
         )
     if plan.correction == "vtrace" and not plan.lag:
         raise ValueError("plan.correction is 'vtrace': it corrects for a lag, and plan.lag is 0")
@@ -213,6 +214,8 @@ def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
     try:
         update.agent.load(checkpoint.tensors("agent"))
         update.load(checkpoint.tensors("optimizer"))
+        if config.plan.lag:
+            update.agent.load(checkpoint.tensors("acting"))
         for shard in shards:
             checkpoint.shard(shard)
     except ValueError as error:

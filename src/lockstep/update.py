@@ -101,6 +101,10 @@ class Update:
             return {}
         observed = self._merge_moments(rollouts)
         batch = self._prepare(rollouts, iteration)
+        if not bool(batch.table.isfinite().all()):
+            raise NonFinite(
+                "an observation, a reward or the critic's estimate is not finite: look at the environment, or lower ppo.learning_rate"
+            )
         rates = self._rates(progress)
         metrics = batch.metrics | self._train(batch, rates)
         if observed is not None and self.agent.observation_moments is not None:

@@ -58,5 +58,5 @@ def test_a_host_that_can_no_longer_be_reached_is_noticed_on_both_sides(begin: Ca
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors
         lost, host = ("2", NAMES[1]) if place < 2 else ("[01]", NAMES[0])
-        late = r"it did not arrive within 3 s \(runtime.timeout\)"
+        late = r"it did not arrive within 3 s \(see runtime.timeout\)"
         assert re.fullmatch(rf"rank {lost} on host {host} is lost in phase 'lost': {late}\n", printed)

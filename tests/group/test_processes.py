@@ -60,7 +60,7 @@ def test_a_rank_that_hangs_is_named_to_all_the_others(kind: str, started: Ranks,
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors
         assert printed.startswith("rank 2 ")
-        assert printed.endswith(" is lost in phase 'lost': it did not arrive within 3 s (runtime.timeout)\n")
+        assert printed.endswith(" is lost in phase 'lost': it did not arrive within 3 s (see runtime.timeout)\n")
 
 
 @pytest.mark.slow

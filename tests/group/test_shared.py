@@ -70,7 +70,7 @@ def test_a_rank_that_does_not_come_is_named_with_the_phase(join: Join, monkeypat
     other = threading.Thread(target=groups[1].barrier, args=("advantages",), daemon=True)
     monkeypatch.setattr(threading, "excepthook", lambda lost: None)  # it is not told in time either
     other.start()
-    line = rf"^rank 2 \(process {os.getpid()} on host .*\) is lost in phase 'advantages': it did not arrive within 0\.5 s \(runtime.timeout\)$"
+    line = rf"^rank 2 \(process {os.getpid()} on host .*\) is lost in phase 'advantages': it did not arrive within 0\.5 s \(see runtime.timeout\)$"
     with pytest.raises(RankLost, match=line):
         groups[0].barrier("advantages")
     other.join()

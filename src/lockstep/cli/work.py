@@ -1,12 +1,14 @@
 """One rank at work, however it was started."""
 
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from lockstep.config import Config
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.exchange import ReplicasDiffer
 from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
 from lockstep.group.group import Group, RankLost
@@ -21,7 +23,7 @@ from lockstep.update import NonFinite
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 
 _PATH_BYTES = 4096
-_CODES: dict[type[Exception], int] = {NonFinite: 3, RankLost: 4, ReplicasDiffer: 5}
+_CODES: dict[type[Exception], int] = {EnvironmentFailed: 1, NonFinite: 3, RankLost: 4, ReplicasDiffer: 5}
 _PREEMPTED = 75
 
 
@@ -115,6 +117,8 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
     try:
         return work()
     except tuple(_CODES) as error:
+        if isinstance(error, EnvironmentFailed) and error.__cause__:  # the way through the environment's own code
+            traceback.print_exception(error.__cause__)
         if rank == 0 or not isinstance(error, NonFinite):  # which all ranks find at once
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return _CODES[type(error)]

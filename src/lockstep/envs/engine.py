@@ -6,7 +6,12 @@ from numpy.typing import NDArray
 
 from lockstep.envs.spaces import Spaces
 
-__all__ = ["Engine", "State", "Step"]
+__all__ = ["Engine", "EnvironmentFailed", "State", "Step"]
+
+
+class EnvironmentFailed(RuntimeError):
+    """An environment raised an error, ended its process, or did not answer. The message names it."""
+
 
 Step = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """Observations `[B, O]` float, rewards `[B]` float, terminated `[B]` bool, truncated `[B]` bool."""

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.envs.engine import State, Step
+from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import KeyedEpisodes, Past, each_action
 from lockstep.envs.history import History, check_replay, check_state, pasts
 from lockstep.envs.single import Recipe
@@ -68,8 +68,8 @@ class InProcess:
         self._history.add(taken, terminated, truncated)
         return observations, rewards, terminated, truncated
 
-    def _failure(self, index: int, error: Exception) -> RuntimeError:
-        return RuntimeError(
+    def _failure(self, index: int, error: Exception) -> EnvironmentFailed:
+        return EnvironmentFailed(
             f"environment {self._first + index} ({self._recipe.env_id}) failed: {type(error).__name__}: {error}"
         )
 

@@ -18,7 +18,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
-from lockstep.envs.engine import State, Step
+from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import KeyedEpisodes, Past
 from lockstep.envs.history import History, check_replay, check_state, pasts
 from lockstep.envs.single import Recipe
@@ -116,7 +116,7 @@ class Subprocesses:
         except (_Failed, Late, EOFError, OSError) as error:
             problem = self._problem(phase, error)
             self._kill()
-            raise RuntimeError(problem) from error
+            raise EnvironmentFailed(problem) from None
 
     def reset(self) -> NDArray[Any]:
         self._history = History(self._count)

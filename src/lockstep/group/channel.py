@@ -9,7 +9,10 @@ from torch import Tensor
 
 from lockstep.group.memory import LINE
 
-__all__ = ["Channel", "LocalChannel", "Spec", "footprint", "laid_out"]
+__all__ = ["PATIENCE", "Channel", "LocalChannel", "Spec", "footprint", "laid_out"]
+
+PATIENCE = 10
+"""How many times the group's timeout a target waits for its source, which may be busy with a whole rollout or update."""
 
 Spec = tuple[tuple[int, ...], torch.dtype]
 """Shape and type of one tensor of a message."""

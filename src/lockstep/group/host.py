@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import torch
 
-from lockstep.group.channel import Channel, Spec, footprint, laid_out
+from lockstep.group.channel import PATIENCE, Channel, Spec, footprint, laid_out
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import LINE, Memory, usable_cores
 
@@ -61,10 +61,10 @@ class Host:
             with self._lock:
                 pass
 
-    def wait(self, counters: memoryview, place: int, target: int, peer: int, phase: str) -> None:
+    def wait(self, counters: memoryview, place: int, target: int, peer: int, phase: str, patience: float = 1) -> None:
         """Returns when `counters[place]` is `target` or more. `peer` is the rank of the world that raises it.
 
-        Raises RankLost when it has ended, or does not come in time.
+        Raises RankLost when it has ended, or does not come within `patience` times the timeout.
         """
         for _ in range(self._spins):
             if counters[place] >= target:
@@ -82,8 +82,10 @@ class Host:
                 checked = now
                 if self._ended(peer) and counters[place] < target:
                     self._lose(peer, phase)
-                if now - begun > self._timeout:
-                    self._lose(peer, phase, f"it did not arrive within {self._timeout:g} s (runtime.timeout)")
+                if now - begun > patience * self._timeout:
+                    self._lose(
+                        peer, phase, f"it did not arrive within {patience * self._timeout:g} s (see runtime.timeout)"
+                    )
 
     def _lose(self, peer: int, phase: str, why: str = "its process has ended") -> NoReturn:
         """Raises RankLost, for the rank that `peer` found lost if that is why it has ended."""
@@ -138,7 +140,7 @@ class SharedMemoryChannel(Channel):
     def receive(self, number: int) -> None:
         """See `Channel.receive`."""
         begun = perf_counter()
-        self._host.wait(self._sent, 0, number + 1, self._source, self._phase)
+        self._host.wait(self._sent, 0, number + 1, self._source, self._phase, PATIENCE)
         self._host.fence()
         self._clock.waited += perf_counter() - begun
 

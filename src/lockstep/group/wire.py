@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from lockstep.group.channel import Channel, Spec, footprint, laid_out
+from lockstep.group.channel import PATIENCE, Channel, Spec, footprint, laid_out
 from lockstep.group.group import Clock, RankLost
 
 __all__ = ["NetworkChannel", "Wire", "let_finish"]
@@ -107,21 +107,24 @@ class Wire:
         assert work is not None
         return work
 
-    def wait(self, work: dist.Work, peer: int, phase: str) -> None:
-        """Waits until `work` is done. Raises RankLost for `peer`, or for the rank that `peer` has lost."""
+    def wait(self, work: dist.Work, peer: int, phase: str, patience: float = 1) -> None:
+        """Waits until `work` is done, at most `patience` times the timeout. Raises RankLost for `peer`, or for the rank that
+        `peer` has lost.
+        """
         try:
-            work.wait(timedelta(seconds=self._timeout))
+            work.wait(timedelta(seconds=patience * self._timeout))
         except RuntimeError as error:
-            self._lose(peer, phase, error)
+            self._lose(peer, phase, error, patience)
 
     def linger(self, work: dist.Work) -> None:
         """Waits some seconds until `work` is done; whether it was does not matter any more."""
         with suppress(RuntimeError):
             work.wait(timedelta(seconds=min(self._timeout, _LINGER)))
 
-    def _lose(self, peer: int, phase: str, error: RuntimeError) -> NoReturn:
+    def _lose(self, peer: int, phase: str, error: RuntimeError, patience: float = 1) -> NoReturn:
         if "imed out" in str(error):
-            raise self.blame(peer, phase, f"it did not arrive within {self._timeout:g} s (runtime.timeout)") from error
+            late = f"it did not arrive within {patience * self._timeout:g} s (see runtime.timeout)"
+            raise self.blame(peer, phase, late) from error
         # Who gives up ends its connections to everybody, so it may have lost another rank and be about to say so.
         raise self.blame(peer, phase, "its connection has ended", _PATIENCE) from error
 
@@ -223,7 +226,8 @@ class NetworkChannel(Channel):
             self._clock.moved += perf_counter() - waited
 
     def _take(self, message: Tensor, tag: int) -> None:
-        self._wire.wait(self._wire.receive(message, self._source, tag, self._phase), self._source, self._phase)
+        work = self._wire.receive(message, self._source, tag, self._phase)
+        self._wire.wait(work, self._source, self._phase, PATIENCE)
 
     def close(self) -> None:
         """See `Channel.close`."""

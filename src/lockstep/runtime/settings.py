@@ -39,7 +39,8 @@ class RuntimeConfig:
     player_threads: int | None = None
     """The same for a rank that only plays. None: as `threads`."""
     timeout: float = 60.0
-    """Seconds that a rank waits for the others before the run stops."""
+    """Seconds that a rank waits for the others before the run stops; ten times that where players wait for trainers or trainers
+    for players, who may be busy with a whole update or rollout."""
 
     def __post_init__(self) -> None:
         for name, device in (("device", self.device), ("player_device", self.player_device)):

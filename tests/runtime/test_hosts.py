@@ -52,14 +52,15 @@ def test_ranks_of_other_hosts_do_not_count(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_affinity
-def test_ranks_that_are_bound_keep_their_own_cores() -> None:
+def test_ranks_that_are_bound_keep_their_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "usable_cores", lambda: 4)
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
         word, bit = divmod(min(allowed), 32)
         elsewhere = {1: {1 + word: 1 << (bit + 1) % 32}}
-        assert take_seat(Among(0, 2, elsewhere)) == Seat(0, 1, 2)
-        assert take_seat(Among(2, 3, elsewhere)) == Seat(2, 1, 2)
+        assert take_seat(Among(0, 2, elsewhere)) == Seat(0, 4, 2)
+        assert take_seat(Among(2, 3, elsewhere)) == Seat(2, 2, 2)
     finally:
         os.sched_setaffinity(0, allowed)
 

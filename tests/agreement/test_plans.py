@@ -12,7 +12,7 @@ from tests.processes import digests
 
 from lockstep.group.memory import create_memory
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 MEMBER = Path(__file__).with_name("member.py")
 PLANS = {

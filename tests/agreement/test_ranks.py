@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 SHORT = (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 CASES = {
     "cartpole": ("--env", "CartPole-v1"),

@@ -14,7 +14,7 @@ from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train
 from tests.conftest import Finished
 from tests.processes import digests
 
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 FABRIC = ("--runtime.kind", "fabric")
 FABRIC_RUN = Path(sys.executable).with_name("fabric")

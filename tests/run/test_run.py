@@ -95,9 +95,9 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
 def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path, lag: int) -> None:
     config = dataclasses.replace(CONFIG, plan=PlanConfig(shards=2, lag=lag))
     whole = trained(tmp_path / "whole", config=config)
-    trained(tmp_path / "part", config=config, last=2)
+    trained(tmp_path / "part", config=config, last=3)  # an odd number, which has another slot than the start
     cast, run = prepared(tmp_path / "part", config)
-    resume(cast, run, 2)
+    resume(cast, run, 3)
     go(cast, run)
     for name in ("digest", "env_steps", "episodes", "return_mean", "return_mean_20", "length_mean"):
         assert [row[name] for row in run.folder.metrics()] == [row[name] for row in whole.folder.metrics()]

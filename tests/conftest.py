@@ -55,6 +55,13 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernels are compiled once per session, for all of its processes."""
+    base = tmp_path_factory.getbasetemp()
+    os.environ["LOCKSTEP_CACHE"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels")
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout."""

@@ -46,13 +46,20 @@ class Watch:
         self.gradients: list[Tensor] = []
         self.rates: list[Mapping[str, float]] = []
         self.weights: list[Tensor] = []
-        self._step = self.update.adam.step
-        self.update.adam.step = self._note
+        self._limit = config.max_grad_norm
+        self._propose, self._accept = self.update.adam.propose, self.update.adam.accept
+        self.update.adam.propose, self.update.adam.accept = self._note, self._take
 
-    def _note(self, gradient: Tensor, rates: Mapping[str, float]) -> None:
-        self.gradients.append(gradient.clone())
-        self.rates.append(dict(rates))
-        self._step(gradient, rates)
+    def _note(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
+        means = self._propose(total, count, rates)
+        clipped = 1.0 if self._limit is None else min(1.0, self._limit / (means[-1] + 1e-6))
+        self._noted = (total[: len(self.agent.flat.buffer)] / count * clipped, dict(rates))
+        return means
+
+    def _take(self) -> None:
+        self._accept()
+        self.gradients.append(self._noted[0])
+        self.rates.append(self._noted[1])
         self.weights.append(self.agent.flat.buffer.clone())
 
     def __call__(

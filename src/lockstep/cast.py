@@ -13,6 +13,7 @@ from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.exchange import Exchange
 from lockstep.group.group import Group
+from lockstep.kernels import ahead_of_time, plainly
 from lockstep.models.policy import Autocast
 from lockstep.plan import Plan
 from lockstep.runtime.runtime import Runtime
@@ -76,7 +77,9 @@ def build(config: Config, runtime: Runtime) -> Cast:
         vtrace=config.plan.correction == "vtrace",
         fused=not config.plan.exact,
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
+        make_kernel=ahead_of_time if config.runtime.compile == "on" else plainly,
     )
+    update.make_kernels(env.count // shards * config.rollout.steps)
     return Cast(plan, trainers, played, exchange, update)
 
 

@@ -14,6 +14,7 @@ from lockstep.envs.choice import choose_engine
 from lockstep.plan import Plan
 from lockstep.run.environment import describe_environment
 from lockstep.run.folder import RunFolder
+from lockstep.runtime.checks import find_compiler
 
 if TYPE_CHECKING:
     from lockstep.agent import Agent
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_checkpoint",
+    "compiles",
     "create_run",
     "execute",
     "iterations",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 
+_REPAYS = 20_000
+"""Gradient steps after which compiling has saved the time that it takes, about 1 ms each."""
 _MOST_STEPS = 100_000_000
 """Of one iteration: rollouts are kept in memory."""
 
@@ -47,6 +51,7 @@ def resolve(config: Config, ranks: int) -> Config:
     env, plan = config.env, config.plan
     if env.per_rank is not None:
         env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
+        config = dataclasses.replace(config, env=env)
     shards = len(Plan.make(plan, ranks).shards)
     _check_plan(config, ranks)
     if env.count % shards:
@@ -82,7 +87,35 @@ def resolve(config: Config, ranks: int) -> Config:
         raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")
     if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
         raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
-    return dataclasses.replace(config, env=env, plan=dataclasses.replace(plan, shards=shards))
+    return dataclasses.replace(
+        config,
+        env=env,
+        plan=dataclasses.replace(plan, shards=shards),
+        runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
+    )
+
+
+def compiles(config: Config) -> bool:
+    """Whether `runtime.compile` asks for a compiler. Raises ValueError for `on` where nothing can be compiled."""
+    runtime, ppo = config.runtime, config.ppo
+    obstacle = next(
+        (
+            f"{field} is {value!r}"
+            for field, value, fine in (
+                ("runtime.device", runtime.device, ("auto", "cpu")),
+                ("runtime.precision", runtime.precision, ("fp32", "fp64")),
+                ("plan.gradients", config.plan.gradients, ("ordered",)),
+            )
+            if value not in fine
+        ),
+        None,
+    )
+    if runtime.compile == "on" and obstacle:
+        raise ValueError(
+            f"runtime.compile is 'on': it needs the CPU, fp32 or fp64 and ordered gradients, but {obstacle}"
+        )
+    steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatches
+    return not obstacle and (runtime.compile == "on" or (runtime.compile == "auto" and steps >= _REPAYS))
 
 
 def _check_plan(config: Config, ranks: int) -> None:

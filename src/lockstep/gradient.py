@@ -1,78 +1,132 @@
 """The gradient of one step: every part of a minibatch gives sums, and the sums are added over all ranks."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lockstep.agent import Agent
 from lockstep.group.group import Group
+from lockstep.kernels import MakeKernel, Kernel, plainly
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS
 
-__all__ = ["Aim", "OrderedGradient", "Replicate", "ReplicatedGradient"]
+__all__ = ["AIM", "COLUMNS", "GradientFormula", "OrderedGradient", "Replicate", "ReplicatedGradient", "Trained"]
 
 Replicate = Callable[[nn.Module], nn.Module]
 """Wraps a module in PyTorch's DistributedDataParallel over the ranks that train, whose backward pass averages gradients over them.
 Alone, a rank may get the module as it is."""
 
+Trained = tuple[bool, bool]
+"""Whether a step trains the policy, and whether it trains the critic."""
+
 COLUMNS = 5
 """Columns of a row behind observation and action: log-probability, advantage, value target, old value, weight."""
+AIM = ("mean", "scale", "clip", "entropy", "kl_coefficient")
+"""Numbers that a step's loss depends on: the mean of the minibatch's advantages over all shards, one over their deviation, ε of the
+clip, the weights of the entropy and of the KL penalty."""
 
 
 @dataclass(frozen=True)
-class Aim:
-    """What one gradient step trains, and with which numbers."""
+class Loss:
+    """The loss of one part of a minibatch, in sums over its rows."""
 
-    policy: bool
-    value: bool
-    mean: float
-    """Of the minibatch's advantages, over all shards."""
-    deviation: float
-    clip: float
-    entropy: float
-    kl_coefficient: float
+    agent: Agent
+    config: PPOConfig
+    trained: Trained
+
+    @property
+    def key(self) -> str:
+        """Names all that the loss depends on besides shapes."""
+        agent, config = self.agent, self.config
+        chosen = (config.surrogate, config.value_clip, config.value_coefficient, config.normalize_advantages)
+        sizes = (agent.spaces.observation_size, agent.spaces.discrete_actions, agent.spaces.action_size)
+        return f"{agent.policy} {list(agent.flat.parameters)} {sizes} {chosen} {self.trained}"
+
+    def __call__(self, parameters: Tensor, values: Tensor, rows: Tensor, aim: Tensor) -> tuple[Tensor, Tensor]:
+        """What the networks gave for the rows `[K, W]` -> the loss that is trained, and STATISTICS `[5]`."""
+        observed, config = self.agent.spaces.observation_size, self.config
+        actions = rows[:, observed:-COLUMNS]
+        if self.agent.spaces.discrete_actions is not None:
+            actions = actions.squeeze(-1).to(torch.int64)
+        old_log_probs, advantages, targets, old_values, weight = rows[:, -COLUMNS:].unbind(-1)
+        mean, scale, clip, entropy_coefficient, kl_coefficient = aim.unbind()
+        if config.normalize_advantages:
+            advantages = (advantages - mean) * scale
+        loss, found = weight.new_zeros(()), [weight.new_zeros(())] * len(STATISTICS)
+        policy, value = self.trained
+        if policy:
+            log_probs, entropies = self.agent.distribution.log_prob_and_entropy(parameters, actions)
+            log_ratio = log_probs - old_log_probs
+            surrogate = (
+                clipped_surrogate(log_ratio, advantages, clip)
+                if config.surrogate == "clip"
+                else penalized_surrogate(log_ratio, advantages, kl_coefficient)
+            )
+            policy_loss, entropy = (surrogate * weight).sum(), (entropies * weight).sum()
+            loss = policy_loss - entropy_coefficient * entropy
+            apart = log_ratio.detach()
+            outside = ((apart.exp() - 1).abs() > clip).to(weight.dtype)
+            found = [policy_loss, found[1], entropy, (divergence(apart) * weight).sum(), (outside * weight).sum()]
+        if value:
+            found[1] = (value_loss(values, targets, old_values, config.value_clip) * weight).sum()
+            loss = loss + config.value_coefficient * found[1]
+        return loss, torch.stack([x.detach() for x in found])
+
+
+@dataclass(frozen=True)
+class GradientFormula:
+    """Weights `[P]`, rows `[K, W]` and AIM `[5]` -> `[P + 5]`: gradient and STATISTICS, both sums over the rows."""
+
+    loss: Loss
+
+    @property
+    def key(self) -> str:
+        """See `Formula.key`."""
+        return f"gradient of {self.loss.key}"
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
+        """See the class."""
+        weights, rows, aim = tensors
+        agent = self.loss.agent
+        parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
+        with torch.enable_grad():
+            observations = rows[:, : agent.spaces.observation_size]
+            head, values = functional_call(agent.policy, parameters, (observations,))
+            loss, found = self.loss(head, values, rows, aim)
+            gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+        return (torch.cat([*(gradient.reshape(-1) for gradient in gradients), found]),)
 
 
 class OrderedGradient:
     """Each part's gradient by itself, added in the order of the parts: the same bits whoever carries them."""
 
-    def __init__(self, agent: Agent, config: PPOConfig, group: Group, parts: int) -> None:
-        """`parts` is how many this rank has."""
+    def __init__(self, agent: Agent, config: PPOConfig, group: Group, make_kernel: MakeKernel = plainly) -> None:
         self._agent = agent
         self._config = config
         self._group = group
-        self._sums = torch.zeros(
-            parts, len(agent.flat.buffer) + len(STATISTICS), dtype=agent.dtype, device=agent.device
-        )
+        self._make_kernel = make_kernel
+        self._kernels: dict[tuple[torch.Size, Trained], Kernel] = {}
 
-    def __call__(self, minibatch: Sequence[Tensor], aim: Aim) -> Tensor:
-        """Rows `[K, W]` of each part -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
-        for sums, rows in zip(self._sums, minibatch, strict=True):
-            self._write(sums, rows, aim)
-        return self._group.reduce(self._sums, "gradients")
+    def __call__(self, minibatch: Sequence[Tensor], aim: Tensor, trained: Trained) -> Tensor:
+        """Rows `[K, W]` of each part and AIM -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
+        weights, kernel = self._agent.flat.buffer, self.kernel(minibatch[0], trained)
+        sums = torch.stack([kernel(weights, rows, aim)[0] for rows in minibatch])
+        return self._group.reduce(sums, "gradients")
 
-    def _write(self, sums: Tensor, rows: Tensor, aim: Aim) -> None:
-        agent, flat = self._agent, self._agent.flat
-        batch = _Columns(rows, agent, self._config, aim)
-        if aim.policy and aim.value:
-            parameters, values = agent.policy(batch.observations)
-        else:
-            parameters = agent.policy.act(batch.observations) if aim.policy else None
-            values = agent.policy.value(batch.observations) if aim.value else None
-        loss, found = _loss(batch, parameters, values, agent, self._config, aim)
-        trained = [name for name, wanted in (("policy", aim.policy), ("value", aim.value)) if wanted]
-        gradients = torch.autograd.grad(loss, [parameter for name in trained for parameter in flat.parameters[name]])
-        if len(trained) < len(flat.slices):
-            sums.zero_()
-        start = flat.slices[trained[0]].start
-        pieces = [gradient.reshape(-1) for gradient in gradients]
-        torch.cat(pieces, out=sums[start : start + sum(map(len, pieces))])
-        sums[len(flat.buffer) :] = found
+    def kernel(self, rows: Tensor, trained: Trained) -> Kernel:
+        """What computes one part's sums from rows like these; made when it is first asked for."""
+        known = self._kernels.get((rows.shape, trained))
+        if known is None:
+            agent = self._agent
+            formula = GradientFormula(Loss(agent, self._config, trained))
+            examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(AIM)))
+            known = self._kernels[rows.shape, trained] = self._make_kernel(formula, examples)
+        return known
 
 
 class ReplicatedGradient:
@@ -86,70 +140,29 @@ class ReplicatedGradient:
         self._group = group
         self._module = replicate(agent.policy)
 
-    def __call__(self, minibatch: Sequence[Tensor], aim: Aim) -> Tensor:
+    def __call__(self, minibatch: Sequence[Tensor], aim: Tensor, trained: Trained) -> Tensor:
         """As `OrderedGradient`'s."""
         self._agent.policy.zero_grad()
         found, alone = [], getattr(self._module, "no_sync", nullcontext)
         for rows in minibatch[:-1]:
             with alone():  # these add up here, and the last part's backward pass takes them along
-                loss, statistics = self._loss(rows, aim)
+                loss, statistics = self._loss(rows, aim, trained)
                 loss.backward()
             found.append(statistics)
-        loss, statistics = self._loss(minibatch[-1], aim)
+        loss, statistics = self._loss(minibatch[-1], aim, trained)
         # before the backward pass: ranks that come late are waited for here, where waiting is booked as such
         total = self._group.reduce(torch.stack([*found, statistics]), "statistics")
         loss.backward()
         pieces = []
-        for parameter in itertools.chain.from_iterable(self._agent.flat.parameters.values()):
+        for parameter in self._agent.flat.parameters.values():
             assert parameter.grad is not None
             pieces.append(parameter.grad.reshape(-1))
         return torch.cat([*pieces, total])
 
-    def _loss(self, rows: Tensor, aim: Aim) -> tuple[Tensor, Tensor]:
-        batch = _Columns(rows, self._agent, self._config, aim)
+    def _loss(self, rows: Tensor, aim: Tensor, trained: Trained) -> tuple[Tensor, Tensor]:
         # the wrapper's forward and none of the policy's own methods: it is what makes the backward pass reduce
-        parameters, values = self._module(batch.observations)
-        loss, found = _loss(
-            batch, parameters if aim.policy else None, values if aim.value else None, self._agent, self._config, aim
-        )
+        parameters, values = self._module(rows[:, : self._agent.spaces.observation_size])
+        loss, found = Loss(self._agent, self._config, trained)(parameters, values, rows, aim)
         # every reduction waits for all parameters: what is not trained takes part with zeros
-        loss = loss + sum(0 * x.sum() for x, trained in ((parameters, aim.policy), (values, aim.value)) if not trained)
-        return loss * self._group.size, found  # against the average
-
-
-class _Columns:
-    """A minibatch's rows by what is in them."""
-
-    def __init__(self, rows: Tensor, agent: Agent, config: PPOConfig, aim: Aim) -> None:
-        observed = agent.spaces.observation_size
-        self.observations, self.actions = rows[:, :observed], rows[:, observed:-COLUMNS]
-        if agent.spaces.discrete_actions is not None:
-            self.actions = self.actions.squeeze(-1).to(torch.int64)
-        self.log_probs, self.advantages, self.targets, self.values, self.weight = rows[:, -COLUMNS:].unbind(-1)
-        if config.normalize_advantages:
-            self.advantages = (self.advantages - aim.mean) * (1 / (aim.deviation + 1e-8))
-
-
-def _loss(
-    batch: _Columns, parameters: Tensor | None, values: Tensor | None, agent: Agent, config: PPOConfig, aim: Aim
-) -> tuple[Tensor, Tensor]:
-    """Loss and STATISTICS, sums over the rows. None for what is not trained."""
-    zero, weight = batch.weight.new_zeros(()), batch.weight
-    loss, found = zero, [zero] * len(STATISTICS)
-    if parameters is not None:
-        log_probs, entropies = agent.distribution.log_prob_and_entropy(parameters, batch.actions)
-        log_ratio = log_probs - batch.log_probs
-        surrogate = (
-            clipped_surrogate(log_ratio, batch.advantages, aim.clip)
-            if config.surrogate == "clip"
-            else penalized_surrogate(log_ratio, batch.advantages, aim.kl_coefficient)
-        )
-        policy_loss, entropy = surrogate @ weight, entropies @ weight
-        loss = policy_loss - aim.entropy * entropy
-        with torch.no_grad():
-            outside = ((log_ratio.exp() - 1).abs() > aim.clip).to(weight.dtype)
-            found = [policy_loss, zero, entropy, divergence(log_ratio) @ weight, outside @ weight]
-    if values is not None:
-        found[1] = value_loss(values, batch.targets, batch.values, config.value_clip) @ weight
-        loss = loss + config.value_coefficient * found[1]
-    return loss, torch.stack([x.detach() for x in found])
+        idle = [0 * x.sum() for x, on in zip((parameters, values), trained, strict=True) if not on]
+        return (loss + sum(idle)) * self._group.size, found  # against the average

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from lockstep.agent import Agent
-from lockstep.gradient import Aim, OrderedGradient, Replicate, ReplicatedGradient
+from lockstep.gradient import COLUMNS, OrderedGradient, Replicate, ReplicatedGradient, Trained
 from lockstep.group.group import Group
+from lockstep.kernels import MakeKernel, plainly
 from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
-from lockstep.ppo.statistics import KL, Tally
+from lockstep.ppo.statistics import KL, STATISTICS, Tally
 from lockstep.prepare import Batch, Preparation, as_parts
 from lockstep.rollout import Rollout
 from lockstep.state import check_state
@@ -54,6 +55,7 @@ class Update:
         vtrace: bool = False,
         fused: bool = False,
         replicate: Replicate | None = None,
+        make_kernel: MakeKernel = plainly,
     ) -> None:
         """A rank's share of the training.
 
@@ -67,19 +69,28 @@ class Update:
             vtrace: Whether samples are corrected for having been collected by older weights (`plan.correction`).
             fused: Whether this rank's shards are computed as one batch (not `plan.exact`).
             replicate: Wraps the policy for `plan.gradients: ddp`; None: gradients are added in order.
+            make_kernel: How the arithmetic of gradients and steps is run (`runtime.compile`).
         """
         self.agent = agent
         self.fused = fused
         self._config = config
         self._group = group
+        self._shards = shards
         self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace, fused)
         self._gradient = (
-            OrderedGradient(agent, config, group, 1 if fused else len(shards))
+            OrderedGradient(agent, config, group, make_kernel)
             if replicate is None
             else ReplicatedGradient(agent, config, group, replicate)
         )
-        slices = agent.flat.slices if config.separate else {"all": slice(0, len(agent.flat.buffer))}
-        self.adam = Adam(agent.flat.buffer, slices, config.adam_epsilon)
+        parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
+        self.adam = Adam(
+            agent.flat.buffer,
+            parts if config.separate else {"all": sum(parts.values())},
+            config.adam_epsilon,
+            config.max_grad_norm,
+            len(STATISTICS),
+            make_kernel if shards else plainly,
+        )
         self.rate_factor = 1.0
         """What the KL-adaptive learning rate has been multiplied by so far."""
         self.kl_coefficient = config.kl_coefficient
@@ -129,32 +140,48 @@ class Update:
             return (total[:-3], means[:-1]) if self.agent.observation_moments is not None else None
         return total, means
 
+    def make_kernels(self, samples: int) -> None:
+        """Makes, before they are needed, all kernels that this rank may use. `samples` are those of one shard in one iteration."""
+        agent, config, held = self.agent, self._config, self._shards
+        if not held or not isinstance(self._gradient, OrderedGradient):
+            return
+        rows = (samples // config.minibatches) * (len(held) if self.fused else 1)
+        width = agent.spaces.observation_size + (agent.spaces.action_size or 1) + COLUMNS
+        policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None
+        alone: list[Trained] = [(True, False)] * (policy > value)
+        alone += [(False, True)] * (policy < value or (stops and config.separate))
+        for trained in [(True, True), *alone]:
+            self._gradient.kernel(torch.zeros(rows, width, dtype=agent.dtype, device=agent.device), trained)
+
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
-        config, size = self._config, len(self.agent.flat.buffer)
-        tally, stopped = Tally(config.minibatches), False
-        for epoch, (count, mean, deviation), minibatch in batch.minibatches():
-            policy, value = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
-            if not (policy or value):
+        config, tally, stopped = self._config, Tally(self._config.minibatches), False
+        for (epoch, (count, _, _), minibatch), aim in zip(batch.minibatches(), self._aims(batch, rates), strict=True):
+            trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
+            if not any(trained):
                 break
-            aim = Aim(policy, value, mean, deviation, rates.clip, rates.entropy, self.kl_coefficient)
-            total = self._gradient(minibatch, aim).div_(count)
-            gradient, found = total[:size], total[size:].tolist()
-            norm = torch.linalg.vector_norm(gradient).item()
+            total = self._gradient(minibatch, aim, trained)
+            *found, norm = self.adam.propose(total, count, self._active(rates, trained))
             if not math.isfinite(norm) or not all(map(math.isfinite, found)):
                 raise NonFinite(
                     f"the gradient's norm is {norm} in epoch {epoch + 1}: lower ppo.learning_rate or look at the rewards"
                 )
-            tally.add(found, norm, policy, value)
-            if policy and config.kl_stop is not None and found[KL] > config.kl_stop:
-                stopped, policy = True, False
-            if stopped and not (value and config.separate):
-                break
-            if config.max_grad_norm is not None:
-                gradient.mul_(min(1.0, config.max_grad_norm / (norm + 1e-6)))
-            self.adam.step(gradient, self._active(rates, policy, value))
+            tally.add(found, norm, *trained)
+            if trained[0] and config.kl_stop is not None and found[KL] > config.kl_stop:
+                stopped = True
+                if not (trained[1] and config.separate):
+                    break
+                self.adam.propose(total, count, self._active(rates, (False, True)))
+            self.adam.accept()
         metrics = tally.metrics()
         loss = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"]
         return metrics | {"loss": loss - rates.entropy * metrics["entropy"], "kl_stopped": float(stopped)}
+
+    def _aims(self, batch: Batch, rates: Rates) -> Sequence[Tensor]:
+        """AIM of every minibatch."""
+        _, mean, deviation = batch.table.flatten(0, 1).unbind(1)
+        same = torch.tensor([rates.clip, rates.entropy, self.kl_coefficient], dtype=mean.dtype).expand(len(mean), 3)
+        aims = torch.cat([torch.stack([mean, 1 / (deviation + 1e-8)], 1), same], 1)
+        return aims.to(self.agent.device, self.agent.dtype).unbind()
 
     def _rates(self, progress: float) -> Rates:
         factor = self.rate_factor
@@ -165,12 +192,11 @@ class Update:
             self._entropy(progress),
         )
 
-    def _active(self, rates: Rates, policy: bool, value: bool) -> Mapping[str, float]:
+    def _active(self, rates: Rates, trained: Trained) -> Mapping[str, float]:
         if not self._config.separate:
             return {"all": rates.policy}
-        return {
-            name: rate for name, rate, on in (("policy", rates.policy, policy), ("value", rates.value, value)) if on
-        }
+        both = {"policy": rates.policy, "value": rates.value}
+        return {name: rate for (name, rate), on in zip(both.items(), trained, strict=True) if on}
 
     def _adapt(self, kl: float) -> None:
         """Steers by the KL of the last epoch: the learning rate (as rl_games and rsl_rl do) and the penalty (paper, section 4)."""

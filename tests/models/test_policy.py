@@ -25,7 +25,7 @@ def observations(count: int = 7) -> torch.Tensor:
 @pytest.mark.parametrize("std", [0, HEAD])
 def test_parts_cover_every_parameter_once(shared: bool, std: int) -> None:
     policy = policy_of(std, shared=shared)
-    listed = [parameter for part in policy.parts().values() for parameter in part]
+    listed = [parameter for part in policy.parts().values() for parameter in part.values()]
     assert len({id(parameter) for parameter in listed}) == len(listed)
     assert {id(parameter) for parameter in listed} == {id(parameter) for parameter in policy.parameters()}
     # separate: 2 × (2 layers) + 2 heads; shared: 2 layers + 2 heads; each a matrix and a vector

@@ -8,7 +8,8 @@ from lockstep.ppo.adam import Adam
 from lockstep.randomness import stream
 
 SIZE, CUT = 12, 7
-PARTS = {"policy": slice(0, CUT), "value": slice(CUT, SIZE)}
+PARTS = {"policy": CUT, "value": SIZE - CUT}
+SLICES = {"policy": slice(0, CUT), "value": slice(CUT, SIZE)}
 
 
 def gradients(steps: int) -> Tensor:
@@ -18,13 +19,18 @@ def gradients(steps: int) -> Tensor:
     return drawn * torch.logspace(-6, 3, SIZE, dtype=torch.float64)
 
 
+def step(adam: Adam, gradient: Tensor, rates: dict[str, float]) -> None:
+    adam.propose(gradient, 1, rates)
+    adam.accept()
+
+
 def test_equals_torch() -> None:
     weights = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
     expected = torch.nn.Parameter(weights.clone())
-    ours, theirs = Adam(weights, {"all": slice(0, SIZE)}, 1e-5), torch.optim.Adam([expected], eps=1e-5)
-    for step, gradient in enumerate(gradients(50)):
-        rate = 1e-2 / (step + 1)
-        ours.step(gradient, {"all": rate})
+    ours, theirs = Adam(weights, {"all": SIZE}, 1e-5), torch.optim.Adam([expected], eps=1e-5)
+    for count, gradient in enumerate(gradients(50)):
+        rate = 1e-2 / (count + 1)
+        step(ours, gradient, {"all": rate})
         theirs.param_groups[0]["lr"], expected.grad = rate, gradient.clone()
         theirs.step()
     assert (weights - expected.detach()).abs().max() < 1e-12
@@ -33,18 +39,22 @@ def test_equals_torch() -> None:
 
 def test_parts_have_their_own_times_and_rates() -> None:
     weights = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
-    expected = {name: torch.nn.Parameter(weights[part].clone()) for name, part in PARTS.items()}
+    expected = {name: torch.nn.Parameter(weights[part].clone()) for name, part in SLICES.items()}
     ours = Adam(weights, PARTS, 1e-8)
     theirs = {name: torch.optim.Adam([parameter]) for name, parameter in expected.items()}
-    for step, gradient in enumerate(gradients(30)):
+    for count, gradient in enumerate(gradients(30)):
         rates = (
-            {"policy": 1e-2} if step % 3 == 0 else {"value": 3e-3} if step % 3 == 1 else {"policy": 1e-2, "value": 3e-3}
+            {"policy": 1e-2}
+            if count % 3 == 0
+            else {"value": 3e-3}
+            if count % 3 == 1
+            else {"policy": 1e-2, "value": 3e-3}
         )
-        ours.step(gradient, rates)
+        step(ours, gradient, rates)
         for name, rate in rates.items():
-            theirs[name].param_groups[0]["lr"], expected[name].grad = rate, gradient[PARTS[name]].clone()
+            theirs[name].param_groups[0]["lr"], expected[name].grad = rate, gradient[SLICES[name]].clone()
             theirs[name].step()
-    for name, part in PARTS.items():
+    for name, part in SLICES.items():
         assert (weights[part] - expected[name].detach()).abs().max() < 1e-12
     assert ours.steps == {"policy": 20, "value": 20}
 
@@ -52,7 +62,7 @@ def test_parts_have_their_own_times_and_rates() -> None:
 def test_a_part_that_is_not_stepped_stays_as_it_is() -> None:
     weights = torch.ones(SIZE, dtype=torch.float64)
     adam = Adam(weights, PARTS, 1e-8)
-    adam.step(torch.ones(SIZE, dtype=torch.float64), {"policy": 0.1})
+    step(adam, torch.ones(SIZE, dtype=torch.float64), {"policy": 0.1})
     assert torch.equal(weights[CUT:], torch.ones(SIZE - CUT, dtype=torch.float64))
     assert not adam.first[CUT:].any()
     assert not adam.second[CUT:].any()
@@ -63,12 +73,12 @@ def test_state_goes_on_exactly() -> None:
     stopped = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
     through = stopped.clone()
     one, whole = Adam(stopped, PARTS, 1e-8), Adam(through, PARTS, 1e-8)
-    for step, gradient in enumerate(gradients(20)):
-        if step == 10:
+    for count, gradient in enumerate(gradients(20)):
+        if count == 10:
             saved = {name: tensor.clone() for name, tensor in one.state().items()}
             one = Adam(stopped, PARTS, 1e-8)
             one.load(saved)
-        rates = {"policy": 1e-2} if step % 2 else {"policy": 1e-2, "value": 1e-2}
-        one.step(gradient, rates)
-        whole.step(gradient, rates)
+        rates = {"policy": 1e-2} if count % 2 else {"policy": 1e-2, "value": 1e-2}
+        step(one, gradient, rates)
+        step(whole, gradient, rates)
     assert torch.equal(stopped, through)

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
 from lockstep.group.memory import usable_cores
-from lockstep.runtime.checks import cuda_devices
+from lockstep.runtime.checks import cuda_devices, find_compiler
 
 __all__ = ["main"]
 
@@ -79,6 +79,7 @@ def _machine() -> None:
     usable = usable_cores()
     _line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
     _line("CUDA devices", str(_cuda() or "–"), "`--runtime.device cuda`")
+    _line("C++ compiler", find_compiler() or "–", "`--runtime.compile`, an update several times faster")
     _line(
         "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
     )
@@ -90,7 +91,6 @@ def _machine() -> None:
         "display", os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or "–", "windows of `lockstep play`"
     )
     _line("ffmpeg", _ffmpeg() or "–", "videos")
-    _line("C++ compiler", next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), "–"), "torch.compile")
 
 
 def _cuda() -> int:

@@ -37,7 +37,10 @@ def main(argv: Sequence[str]) -> int:
         listen_under(place)
         extended, place, ranks = settle(extended, place, own.ranks)
         resume_from = _start_of(folder, own.iteration)
-        resolve(extended, ranks)
+        if resolve(extended, ranks).runtime.compile != extended.runtime.compile:
+            raise ValueError(
+                "runtime.compile is 'on' in this run: there is no C++ compiler here; install g++, or let CXX name one"
+            )
     if resume_from >= iterations(extended):
         if place is None or place.rank == 0:
             print(f"{folder.path} is complete: {resume_from} iterations; give a larger --total-steps to go on")

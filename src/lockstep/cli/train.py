@@ -1,5 +1,7 @@
 """`lockstep train`: a new run."""
 
+import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,9 +11,13 @@ from lockstep.cli.start import listen_under, settle, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.config.help import help_text
-from lockstep.runtime.place import find_place
+from lockstep.runtime.place import Place, find_place
 
 __all__ = ["main"]
+
+_NO_COMPILER = (
+    "there is no C++ compiler here (g++, or what CXX names): the update is not compiled, so the run will be slower"
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -28,9 +34,14 @@ def main(argv: Sequence[str]) -> int:
         config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
         listen_under(place)
         config, place, ranks = settle(config, place, own.ranks)
-        from lockstep.experiment import create_run, resolve
+        from lockstep.experiment import compiles, create_run, resolve
 
         resolved = resolve(config, ranks)
+        if compiles(dataclasses.replace(resolved, runtime=config.runtime)) and resolved.runtime.compile == "off":
+            _tell(
+                place,
+                "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower",
+            )
     if place is not None:
         from lockstep.cli.work import train_under_launcher
 
@@ -38,6 +49,11 @@ def main(argv: Sequence[str]) -> int:
     folder = create_run(resolved, own.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
+
+
+def _tell(place: Place | None, line: str) -> None:
+    if place is None or place.rank == 0:
+        print(line, file=sys.stderr)
 
 
 def _parser() -> Arguments:

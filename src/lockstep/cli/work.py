@@ -12,6 +12,7 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.exchange import ReplicasDiffer
 from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
 from lockstep.group.group import Group, RankLost
+from lockstep.kernels import CompilerFailed
 from lockstep.plan import Plan
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
@@ -23,7 +24,13 @@ from lockstep.update import NonFinite
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 
 _PATH_BYTES = 4096
-_CODES: dict[type[Exception], int] = {EnvironmentFailed: 1, NonFinite: 3, RankLost: 4, ReplicasDiffer: 5}
+_CODES: dict[type[Exception], int] = {
+    CompilerFailed: 1,
+    EnvironmentFailed: 1,
+    NonFinite: 3,
+    RankLost: 4,
+    ReplicasDiffer: 5,
+}
 _PREEMPTED = 75
 
 

@@ -67,12 +67,11 @@ class Policy(nn.Module):
         with self._autocast():
             return self._value(self.trunk(observations) if self.critic_trunk is None else None, observations)
 
-    def parts(self) -> dict[str, list[nn.Parameter]]:
-        """Parameters by what trains them: `policy` (with a shared trunk, that too) and `value`."""
-        value = [*self.critic_trunk.parameters()] if self.critic_trunk is not None else []
-        value += self.value_head.parameters()
-        those = {id(parameter) for parameter in value}
-        return {"policy": [p for p in self.parameters() if id(p) not in those], "value": value}
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        """Parameters, by name, by what trains them: `policy` (with a shared trunk, that too) and `value`."""
+        named = dict(self.named_parameters())
+        value = {name: named[name] for name in named if name.startswith(("critic_trunk.", "value_head."))}
+        return {"policy": {name: named[name] for name in named if name not in value}, "value": value}
 
     def _head(self, hidden: Tensor) -> Tensor:
         head: Tensor = self.policy_head(hidden).to(self._dtype)

@@ -2,42 +2,109 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Adam"]
+from lockstep.kernels import MakeKernel, plainly
+
+__all__ = ["Adam", "StepFormula"]
 
 BETA1, BETA2 = 0.9, 0.999
 
 
-class Adam:
-    """Adam (Kingma & Ba 2015, arXiv:1412.6980, algorithm 1), written on flat memory: six operations per step whatever the
-    number of layers. Parts (policy, critic) can be stepped at their own rates and times; a part that is not stepped stays as
-    it is, moments included.
+@dataclass(frozen=True)
+class StepFormula:
+    """Average, clip, and Adam (Kingma & Ba 2015, arXiv:1412.6980, algorithm 1) on flat memory, whatever the number of layers.
+
+    Takes weights, first and second moments, each `[P]`, the sums over all samples `[P + S]`, of which the first P are the gradient's,
+    and numbers: the count of samples, the largest norm, and for each part whether it is stepped (1 or 0), its learning rate and a factor
+    of the root of its second moment. Gives new weights and moments, and `[S + 1]`: the other means, then the gradient's norm.
     """
 
-    def __init__(self, weights: Tensor, parts: Mapping[str, slice], epsilon: float) -> None:
-        """`weights` `[N]` is updated in place; `parts` names slices of it."""
+    sizes: tuple[int, ...]
+    """Of the parts."""
+    epsilon: float
+
+    @property
+    def key(self) -> str:
+        """See `Formula.key`."""
+        return repr(self)
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """See the class."""
+        weights, first, second, total, numbers = tensors
+        count, limit = numbers[0], numbers[1]
+        mean = total / count
+        gradient, others = mean.split([len(weights), len(total) - len(weights)])
+        norm = gradient.square().sum().sqrt()
+        gradient = gradient * (limit / (norm + 1e-6)).clamp_max(1)
+        on, rate, scale = (self._spread(column) for column in numbers[2:].view(-1, 3).unbind(1))
+        first = first + (1 - BETA1) * on * (gradient - first)
+        second = second + (1 - BETA2) * on * (gradient.square() - second)
+        moved = weights - on * rate * first / (second.sqrt() * scale + self.epsilon)
+        return moved, first, second, torch.cat([others, norm.view(1)])
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """One value per part -> one per weight."""
+        if len(self.sizes) == 1:
+            return values
+        return torch.cat([value.expand(size) for value, size in zip(values.unbind(), self.sizes, strict=True)])
+
+
+class Adam:
+    """Parts (policy, critic) can be stepped at their own rates and times; a part that is not stepped stays as it is, moments included.
+
+    A step is first proposed, so that it can be judged by what it would do, and then accepted or not.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        parts: Mapping[str, int],
+        epsilon: float,
+        limit: float | None = None,
+        others: int = 0,
+        make_kernel: MakeKernel = plainly,
+    ) -> None:
+        """`weights` `[P]` is updated in place; `parts` gives sizes of its parts, one after the other. `limit` is the largest
+        norm of the gradient, `others` how many other sums come behind it.
+        """
         self._weights = weights
-        self._parts = dict(parts)
-        self._epsilon = epsilon
+        self._limit = math.inf if limit is None else limit
         self.first = torch.zeros_like(weights)
         self.second = torch.zeros_like(weights)
         self.steps = dict.fromkeys(parts, 0)
+        numbers = weights.new_zeros(2 + 3 * len(parts))
+        examples = (weights, self.first, self.second, weights.new_zeros(len(weights) + others), numbers)
+        self._kernel = make_kernel(StepFormula(tuple(parts.values()), epsilon), examples)
+        self._proposed: tuple[Tensor, Tensor, Tensor] | None = None
+        self._stepped: tuple[str, ...] = ()
 
-    @torch.no_grad()
-    def step(self, gradient: Tensor, rates: Mapping[str, float]) -> None:
-        """One step of the parts named in `rates`, each at its learning rate. `gradient` is `[N]`."""
-        for name, rate in rates.items():
-            part = self._parts[name]
+    def propose(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
+        """A step of the parts named in `rates`, each at its learning rate, by sums `[P + S]` over `count` samples.
+
+        Returns the other means and, last, the norm of the gradient before it was clipped.
+        """
+        numbers = [count, self._limit]
+        for name, steps in self.steps.items():
+            bias1, bias2 = 1 - BETA1 ** (steps + 1), 1 - BETA2 ** (steps + 1)
+            numbers += [1, rates[name] / bias1, 1 / math.sqrt(bias2)] if name in rates else [0, 0, 1]
+        arguments = torch.tensor(numbers, dtype=total.dtype, device=total.device)
+        *proposed, found = self._kernel(self._weights, self.first, self.second, total, arguments)
+        self._proposed, self._stepped = (proposed[0], proposed[1], proposed[2]), tuple(rates)
+        means: list[float] = found.tolist()
+        return means
+
+    def accept(self) -> None:
+        """Takes the step that was proposed last."""
+        assert self._proposed is not None
+        weights, self.first, self.second = self._proposed
+        self._weights.copy_(weights)
+        self._proposed = None
+        for name in self._stepped:
             self.steps[name] += 1
-            now, first, second = gradient[part], self.first[part], self.second[part]
-            first.lerp_(now, 1 - BETA1)
-            second.mul_(BETA2).addcmul_(now, now, value=1 - BETA2)
-            scale = math.sqrt(1 - BETA2 ** self.steps[name])
-            root = second.sqrt().div_(scale).add_(self._epsilon)
-            self._weights[part].addcdiv_(first, root, value=-rate / (1 - BETA1 ** self.steps[name]))
 
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, by name."""

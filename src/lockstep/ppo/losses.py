@@ -1,4 +1,6 @@
-"""PPO's losses per sample (Schulman et al. 2017, arXiv:1707.06347). All arguments and results are `[N]`."""
+"""PPO's losses per sample (Schulman et al. 2017, arXiv:1707.06347). All arguments and results are `[N]`; coefficients are
+single numbers.
+"""
 
 import torch
 from torch import Tensor
@@ -6,7 +8,7 @@ from torch import Tensor
 __all__ = ["clipped_surrogate", "divergence", "penalized_surrogate", "value_loss"]
 
 
-def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: Tensor) -> Tensor:
     """Equation 7, as a loss: `-min(r A, clamp(r, 1 - ε, 1 + ε) A)` with `r = exp(log_ratio) = π(a|o) / π_old(a|o)`.
 
     With an infinite ε its gradient at r = 1 is that of the plain policy gradient, `-A ∇ log π`.
@@ -15,7 +17,7 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: float) -> Ten
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
-def penalized_surrogate(log_ratio: Tensor, advantages: Tensor, coefficient: float) -> Tensor:
+def penalized_surrogate(log_ratio: Tensor, advantages: Tensor, coefficient: Tensor) -> Tensor:
     """Equation 8, as a loss: `-r A + β KL(π_old ‖ π)`, the divergence estimated from the actions taken."""
     return -log_ratio.exp() * advantages + coefficient * divergence(log_ratio)
 

@@ -4,6 +4,8 @@
 """
 
 import os
+import shutil
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,7 +14,7 @@ from pathlib import Path
 from lockstep.runtime.place import Place
 from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["check_runtime", "cuda_devices", "resolve_devices", "shares_memory"]
+__all__ = ["check_runtime", "cuda_devices", "find_compiler", "resolve_devices", "shares_memory"]
 
 _SIGNS_OF_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
 _PRECISIONS = {"32-true": "fp32", "32": "fp32", "bf16-mixed": "bf16", "bf16": "bf16", "64-true": "fp64", "64": "fp64"}
@@ -25,6 +27,11 @@ def cuda_devices() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler that there is: `CXX`, else g++ (clang++ on macOS)."""
+    return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
 
 
 def resolve_devices(config: RuntimeConfig) -> RuntimeConfig:

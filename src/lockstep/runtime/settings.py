@@ -26,6 +26,10 @@ class RuntimeConfig:
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Arithmetic of the networks. `bf16`: their matrix products in bfloat16 (autocast), all else, weights too, in fp32. `fp64` is
     for checking against a reference. Part of what is computed."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Whether the arithmetic of the update is compiled for this machine's CPU: 2 to 7 times faster for small networks, after about 20 s the
+    first time (then from a cache). Needs a C++ compiler. `auto`: on for runs of at least 20,000 gradient steps on the CPU in `fp32` or
+    `fp64` without `ddp`; decided when the run is created. Part of what is computed: it rounds differently."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """How ranks exchange tensors. `shared`: memory of one host; the others are torch.distributed's, `nccl` for one GPU per rank,
     `mpi` where PyTorch was built with it. `auto`: shared memory where all ranks are on one host, else gloo; with `kind` fabric

@@ -1,0 +1,168 @@
+"""Pure functions of tensors, run by PyTorch as they are or compiled once for this machine's CPU.
+
+Compiling is ahead of time: traced to a graph, turned into C++ by PyTorch's inductor, built by the C++ compiler, kept in a cache. A later
+process only opens the library: milliseconds, and none of the compiler's modules or memory. There are no guards and no recompilation, so
+what is computed depends on the formula and on shapes alone.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["MakeKernel", "CompilerFailed", "Formula", "Kernel", "ahead_of_time", "cache_folder", "plainly"]
+
+_KEPT = 200
+"""Libraries in the cache, of 1 to 2 MB each; those that were not used for longest go."""
+
+
+class CompilerFailed(RuntimeError):
+    """The C++ compiler is missing or did not accept what it was given."""
+
+
+Kernel = Callable[..., Sequence[Tensor]]
+"""Takes and gives tensors of fixed shapes."""
+
+
+class Formula(Protocol):
+    """A pure function of tensors."""
+
+    @property
+    def key(self) -> str:
+        """Names all that its operations depend on, besides the shapes and types of its arguments."""
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Contiguous tensors that share no memory with its arguments."""
+
+
+MakeKernel = Callable[[Formula, Sequence[Tensor]], Kernel]
+"""Makes a kernel of a formula, for arguments like the examples."""
+
+
+def plainly(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+    """The formula itself, run operation by operation."""
+    return formula
+
+
+def ahead_of_time(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+    """A compiled library from the cache; made first, seconds, where it is not there yet. Other processes wait for one that makes some.
+
+    Raises CompilerFailed, in one line.
+    """
+    folder = cache_folder()
+    library = folder / f"{_key(formula, examples)}.so"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies
+            if not library.exists():
+                _build(formula, examples, library)
+    os.utime(library)
+    # PyTorch's public way, `aoti_load_package`, imports the whole compiler first: 1.5 s and 80 MB
+    runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+    return lambda *tensors: runner.run(list(tensors))
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept: `LOCKSTEP_CACHE`, else `lockstep` in the user's cache folder."""
+    chosen = os.environ.get("LOCKSTEP_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lockstep"
+
+
+def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
+    arguments = [f"{tuple(example.shape)} {example.dtype}" for example in examples]
+    parts = [formula.key, *arguments, _sources(), torch.__version__, _processor(), str(torch.get_num_threads())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def _sources() -> str:
+    """A digest of this package: whatever may have changed in a formula."""
+    root = Path(__file__).parent
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(root.rglob("*.py")))).hexdigest()
+
+
+@cache
+def _processor() -> str:
+    """What the compiler builds for."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
+
+
+def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
+    """Compiles `formula` into `library`, which appears whole or not at all. Only who holds the cache's lock may."""
+    _announce()
+    from torch._inductor import aot_compile
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from lockstep.rewrites import REWRITES
+
+    _tidy(library.parent)
+    table = REWRITES if examples[0].dtype == torch.float32 else {}
+    with _workplace(library.parent) as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = make_fx(formula, decomposition_table=table)(*examples)
+        for node in traced.graph.nodes:
+            node.meta.clear()  # traces of its own, which the compiler would not accept
+        try:
+            built = aot_compile(traced, tuple(examples), options=_OPTIONS)
+        except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
+            log = library.parent / "failure.log"
+            log.write_text(str(error))
+            raise CompilerFailed(
+                f"runtime.compile is 'on', but compiling failed, see {log}; use --runtime.compile off in a new run"
+            ) from error
+        Path(shutil.copy(str(built), folder / "built.so")).replace(library)
+
+
+@cache
+def _announce() -> None:
+    print("compiling the update for this machine, once: about 20 s", file=sys.stderr, flush=True)
+
+
+def _tidy(folder: Path) -> None:
+    """Removes what killed processes left, and libraries beyond those that are kept."""
+    for left in folder.glob("building-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for old in sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+_OPTIONS: dict[str, Any] = {
+    "compile_threads": 1,
+    "aot_inductor.package": False,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+    "cpp.enable_floating_point_contract_flag": "fast",
+}
+"""A wrapper that only calls kernels need not be optimized; fused multiply-adds are faster and round less."""
+
+
+@contextmanager
+def _workplace(beside: Path) -> Iterator[Path]:
+    """A temporary folder for all that the compiler leaves."""
+    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    with tempfile.TemporaryDirectory(dir=beside, prefix="building-") as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            if before is None:
+                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+            else:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before

@@ -1,0 +1,73 @@
+"""Compiled updates: the same bits whoever carries the shards, before and after an interruption."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.config import Config
+from lockstep.experiment import resolve
+from lockstep.ppo.settings import PPOConfig
+from lockstep.run.settings import RunConfig
+from lockstep.runtime.settings import RuntimeConfig
+
+pytestmark = pytest.mark.slow
+
+WORDS = ("train", "--env", "CartPole-v1", "--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 8 * 32 * 8)
+COMPILED = (*WORDS, "--runtime.compile", "on", "--plan.shards", 2, "--run.checkpoint-every", 3, "--run.progress", "off")
+
+
+def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path) -> None:
+    for name, flags in {
+        "alone": ("--ranks", 1),
+        "coupled": ("--ranks", 2),
+        "players": ("--plan", "1:2"),
+        "gloo": ("--ranks", 2, "--runtime.backend", "gloo"),
+    }.items():
+        rc, _, err = run_cli(*COMPILED, "--name", name, *flags, timeout=100)
+        assert rc == 0, err
+        same("alone", name, 8)
+    rc, _, err = run_cli("resume", "coupled", "--iteration", 3, "--ranks", 1)
+    assert rc == 0, err
+    same("alone", "coupled", 8)
+    rc, _, err = run_cli(*WORDS, "--plan.shards", 2, "--name", "plain", "--run.progress", "off")
+    assert rc == 0, err
+    assert _last(tmp_path, "plain")["digest"] != _last(tmp_path, "alone")["digest"], "nothing was compiled"
+
+
+def _last(tmp_path: Path, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()[-1])
+    return found
+
+
+def test_auto_is_decided_by_the_config_alone() -> None:
+    short = Config(run=RunConfig(total_steps=8 * 1024), ppo=PPOConfig(epochs=4, minibatches=4))
+    assert resolve(short, 1).runtime.compile == "off"
+    long = replace(short, run=RunConfig(total_steps=1250 * 1024))  # 1250 iterations of 16 gradient steps: 20,000
+    assert resolve(long, 1).runtime.compile == "on"
+    assert resolve(replace(long, run=RunConfig(total_steps=1249 * 1024)), 1).runtime.compile == "off"
+    for runtime in (RuntimeConfig(device="cuda"), RuntimeConfig(precision="bf16"), RuntimeConfig(compile="off")):
+        assert resolve(replace(long, runtime=runtime), 1).runtime.compile == "off"
+
+
+def test_without_a_compiler_a_new_run_says_so_and_is_not_compiled(run_cli, tmp_path: Path) -> None:
+    rc, _, err = run_cli(*COMPILED, "--name", "plain", env={"CXX": "no-such-compiler"})
+    assert rc == 0
+    assert err.splitlines() == [
+        "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
+    ]
+    assert json.loads((tmp_path / "runs" / "plain" / "config.json").read_text())["runtime"]["compile"] == "off"
+
+
+def test_what_cannot_be_compiled_is_refused_in_one_line(run_cli, tmp_path: Path) -> None:
+    rc, out, err = run_cli(*WORDS, "--runtime.compile", "on", "--runtime.precision", "bf16")
+    assert (rc, out, len(err.splitlines())) == (2, "", 1)
+    assert (
+        "runtime.compile is 'on': it needs the CPU, fp32 or fp64 and ordered gradients, but runtime.precision is 'bf16'"
+        in err
+    )
+    assert run_cli(*COMPILED, "--name", "made", "--ranks", 1).rc == 0
+    rc, out, err = run_cli("resume", "made", "--iteration", 3, env={"CXX": "no-such-compiler"})
+    assert (rc, out, len(err.splitlines())) == (2, "", 1)
+    assert "there is no C++ compiler here" in err

@@ -1,0 +1,184 @@
+"""Compiled kernels against the same formulas run operation by operation, and the cache that they come from."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.watched import CONTINUOUS, DISCRETE
+from torch import Tensor
+
+from lockstep import kernels
+from lockstep.agent import Agent
+from lockstep.gradient import AIM, COLUMNS, GradientFormula, Loss
+from lockstep.kernels import CompilerFailed, ahead_of_time, cache_folder
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.adam import StepFormula
+from lockstep.ppo.settings import PPOConfig
+from lockstep.rewrites import REWRITES
+
+pytestmark = pytest.mark.slow
+
+ROWS = 24
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """The least there is to compile."""
+
+    salt: str
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
+        return (tensors[0] * 2,)
+
+
+def formula_of(spaces, dtype: torch.dtype, policy: PolicyConfig, config: PPOConfig) -> tuple[GradientFormula, tuple]:
+    """A gradient, and weights, rows and aim that it can be taken of."""
+    agent = Agent(spaces, policy, False, 1, dtype)
+    generator = torch.Generator().manual_seed(2)
+    actions = 1 if spaces.discrete_actions else spaces.action_size
+    rows = torch.randn(ROWS, spaces.observation_size + actions + COLUMNS, dtype=dtype, generator=generator)
+    if spaces.discrete_actions:
+        rows[:, spaces.observation_size] = torch.randint(spaces.discrete_actions, (ROWS,), generator=generator).to(
+            dtype
+        )
+    rows[:, -COLUMNS] = rows[:, -COLUMNS].abs().neg()
+    rows[:, -1] = 1
+    rows[3] = 0  # a reset row
+    aim = dict(zip(AIM, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
+    return GradientFormula(Loss(agent, config, (True, True))), (
+        agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
+        rows,
+        torch.tensor([*aim.values()], dtype=dtype),
+    )
+
+
+CASES = {
+    "discrete": (DISCRETE, torch.float32, PolicyConfig(hidden=(16, 16)), PPOConfig(entropy=0.01)),
+    "continuous": (
+        CONTINUOUS,
+        torch.float32,
+        PolicyConfig(hidden=(16,), shared=True, activation="silu"),
+        PPOConfig(value_clip=0.2, normalize_advantages=False),
+    ),
+    "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_compiled_gradient_is_that_of_autograd(case: str) -> None:
+    formula, arguments = formula_of(*CASES[case])
+    (plain,), (compiled,) = formula(*arguments), ahead_of_time(formula, arguments)(*arguments)
+    assert plain.abs().max() > 0.1
+    bound = 1e-6 if plain.dtype == torch.float32 else 1e-12
+    assert (compiled - plain).abs().max() <= bound * plain.abs().max()
+
+
+@pytest.mark.parametrize("parts", [(40,), (25, 15)])
+def test_a_compiled_step_is_that_of_the_formula(parts: tuple[int, ...]) -> None:
+    size, generator = sum(parts), torch.Generator().manual_seed(3)
+    weights, first, total = (torch.randn(size, generator=generator) for _ in range(3))
+    total = torch.cat([total, torch.ones(5)])
+    numbers = torch.tensor([24, 0.5, 1, 1e-2, 3, *([0, 0, 1] if len(parts) == 2 else [])])
+    arguments = (weights, first, first.square(), total, numbers)
+    formula = StepFormula(parts, 1e-5)
+    for plain, compiled in zip(formula(*arguments), ahead_of_time(formula, arguments)(*arguments), strict=True):
+        assert (compiled - plain).abs().max() <= 1e-6
+    if len(parts) == 2:  # the part that is not stepped stays as it is, to the bit
+        moved, *_ = ahead_of_time(formula, arguments)(*arguments)
+        assert torch.equal(moved[parts[0] :], weights[parts[0] :])
+        assert not torch.equal(moved[: parts[0]], weights[: parts[0]])
+
+
+def test_what_is_compiled_in_another_form_is_the_same_function() -> None:
+    x = torch.cat([torch.linspace(-12, 12, 100_001), torch.logspace(-30, 0, 1000)])
+    exact = x.double().tanh()
+    ours = REWRITES[torch.ops.aten.tanh.default](x).double()
+    assert ((ours - exact).abs() <= 4e-7 * exact.abs()).all()
+    assert not REWRITES[torch.ops.aten.tanh.default](torch.tensor([math.nan])).isfinite().any()
+    generator = torch.Generator().manual_seed(4)
+    product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
+    for rows, columns in ((30, 1), (30, 3), (2, 30)):
+        left, right = torch.randn(rows, 7, generator=generator), torch.randn(7, columns, generator=generator)
+        assert torch.allclose(product(left, right), left @ right, atol=1e-6)
+        assert torch.allclose(with_bias(right[0], left, right), right[0] + left @ right, atol=1e-6)
+    assert product(torch.zeros(30, 7), torch.zeros(7, 30)) is NotImplemented
+
+
+def test_a_library_is_made_once_and_what_it_depends_on_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    build = kernels._build
+    monkeypatch.setattr(kernels, "_build", lambda *arguments: (made.append(1), build(*arguments)))
+    example = (torch.ones(3),)
+    for _ in range(2):
+        assert torch.equal(
+            ahead_of_time(Doubled("once"), example)(torch.tensor([1.0, 2, 3]))[0], torch.tensor([2.0, 4, 6])
+        )
+    assert len(made) == 1
+    keys = {kernels._key(*of) for of in (
+        (Doubled("once"), example), (Doubled("other"), example), (Doubled("once"), (torch.ones(4),)),
+        (Doubled("once"), (torch.ones(3, dtype=torch.float64),)),
+    )}  # fmt: skip
+    assert len(keys) == 4
+
+
+WORK = """
+import sys, torch
+sys.path.insert(0, {root!r})
+from tests.test_kernels import Doubled
+from lockstep.kernels import ahead_of_time
+print(ahead_of_time(Doubled({salt!r}), (torch.ones(3),))(torch.ones(3))[0].tolist())
+"""
+
+
+def test_processes_that_want_the_same_wait_for_one_that_makes_it(environ, root: Path) -> None:
+    words = [sys.executable, "-c", WORK.format(root=str(root), salt="shared")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ends = [process.communicate() for process in [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]]
+    assert [out for out, _ in ends] == ["[2.0, 2.0, 2.0]\n"] * 2, ends
+    assert sorted(bool(err) for _, err in ends) == [False, True], "one of the two compiles, and says so"
+
+
+def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Path, tmp_path: Path) -> None:
+    environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
+    words = [sys.executable, "-c", WORK.format(root=str(root), salt="killed")]
+    process = subprocess.Popen(words, env=environ, start_new_session=True)
+    while not list(tmp_path.glob("cache/building-*/*")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(tmp_path.glob("cache/*.so"))
+    finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=100)
+    assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
+    assert not list(tmp_path.glob("cache/building-*"))
+
+
+def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernels, "_KEPT", 2)
+    for age, name in enumerate("cab"):
+        (tmp_path / f"{name}.so").touch()
+        os.utime(tmp_path / f"{name}.so", (age, age))
+    kernels._tidy(tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.so")) == ["a.so", "b.so"]
+
+
+def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch._inductor.config as options
+
+    monkeypatch.setattr(options.cpp, "cxx", (None, "false"))
+    with pytest.raises(CompilerFailed, match=r"compiling failed, see .*failure\.log") as caught:
+        ahead_of_time(replace(Doubled("failed"), salt=str(tmp_path)), (torch.ones(3),))
+    assert len(str(caught.value).splitlines()) == 1
+    assert (cache_folder() / "failure.log").read_text()
+    assert not list(cache_folder().glob("building-*"))

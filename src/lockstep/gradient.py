@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from lockstep.agent import Agent
 from lockstep.group.group import Group
-from lockstep.kernels import MakeKernel, Kernel, plainly
+from lockstep.kernels import Kernel, MakeKernel, plainly
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS

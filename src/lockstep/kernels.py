@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["MakeKernel", "CompilerFailed", "Formula", "Kernel", "ahead_of_time", "cache_folder", "plainly"]
+__all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "cache_folder", "plainly"]
 
 _KEPT = 200
 """Libraries in the cache, of 1 to 2 MB each; those that were not used for longest go."""

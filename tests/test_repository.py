@@ -1,6 +1,7 @@
 """Rules that hold for the whole repository."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -123,6 +124,32 @@ def test_importing_is_light(module: str, environ: dict[str, str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+_HEAVY = {
+    "docstring_parser",
+    "google.protobuf",
+    "matplotlib",
+    "rich",
+    "sympy",
+    "tensorboard",
+    "torch.utils.tensorboard",
+    "tyro",
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_imports_nothing_that_it_does_not_need(ranks: int, tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, os, sys\n"
+        f"atexit.register(lambda: open(f'{tmp_path}/{{os.getpid()}}.txt', 'w').write(str(sorted({_HEAVY} & set(sys.modules)))))"
+    )
+    command = [sys.executable, "-m", "lockstep", "train", "cartpole", "--total-steps", "256", "--ranks", str(ranks)]
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])}
+    done = subprocess.run(command, env=environ | path, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [path.read_text() for path in tmp_path.glob("*.txt")]
+    assert found == ["[]"] * (1 if ranks == 1 else 1 + ranks)
 
 
 def test_the_installed_version_is_the_one_in_the_code() -> None:

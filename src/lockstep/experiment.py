@@ -1,6 +1,7 @@
 """An experiment put together: from a config to environments, agent, update and run."""
 
 import dataclasses
+import gc
 import itertools
 import re
 from collections.abc import Iterator
@@ -199,6 +200,7 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
         run.start(cast.shards)
+        gc.freeze()  # what is here now stays: the search for garbage need not look at it again, nor the end of the process
         _train(cast, run)
     finally:
         run.close()

@@ -1,5 +1,6 @@
 """The command `lockstep`: finds the verb, and says in one line what went wrong."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ VERBS = {
     "doctor": "check what is installed here and what it allows",
 }
 _HIDDEN = ("rank",)
+_OBJECTS = 100_000
+"""Python looks for garbage after so many new objects. By default after 700, which is a tenth of the time that PyTorch takes to be
+imported: what is imported stays."""
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -30,6 +34,7 @@ _PIPE_CLOSED = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb and returns the exit code: 0 done, 2 bad input, others see the verbs; the unforeseen is raised."""
+    gc.set_threshold(_OBJECTS)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of ending the program

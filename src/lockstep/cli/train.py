@@ -10,7 +10,6 @@ from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import listen_under, settle, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
-from lockstep.config.help import help_text
 from lockstep.runtime.place import Place, find_place
 
 __all__ = ["main"]
@@ -24,6 +23,8 @@ def main(argv: Sequence[str]) -> int:
     """Trains, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
     parser = _parser()
     if {"-h", "--help"} & set(argv):
+        from lockstep.config.help import help_text
+
         preset = next((presets.read(word) for word in argv if word in presets.names()), None)
         print(help_text("train", load(preset, None, {}), parser.format_help()))
         return 0

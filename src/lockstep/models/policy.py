@@ -43,10 +43,10 @@ class Policy(nn.Module):
         widths, activation = (observation_size, *config.hidden), _ACTIVATIONS[config.activation]
         self.trunk = _trunk(widths, activation, dtype)
         self.critic_trunk = None if config.shared else _trunk(widths, activation, dtype)
-        self.policy_head = _linear(widths[-1], head_size, dtype)
-        self.value_head = _linear(widths[-1], 1, dtype)
+        self.policy_head = _Linear(widths[-1], head_size, dtype=dtype)
+        self.value_head = _Linear(widths[-1], 1, dtype=dtype)
         self.log_std = nn.Parameter(torch.full((std_size,), config.log_std, dtype=dtype)) if std_size else None
-        gains = {self.policy_head: _POLICY_GAIN, self.value_head: _VALUE_GAIN}
+        gains: dict[nn.Module, float] = {self.policy_head: _POLICY_GAIN, self.value_head: _VALUE_GAIN}
         for layer in self.modules():
             if isinstance(layer, nn.Linear):
                 _initialize(layer, gains.get(layer, _TRUNK_GAIN) if config.orthogonal else None, generator)
@@ -83,15 +83,17 @@ class Policy(nn.Module):
         return values.squeeze(-1)
 
 
-def _linear(inputs: int, outputs: int, dtype: torch.dtype) -> nn.Linear:
-    # made without content, because nn.Linear would draw its first weights from the global generator
-    return nn.Linear(inputs, outputs, device="meta", dtype=dtype).to_empty(device="cpu")
+class _Linear(nn.Linear):
+    """Made without content: nn.Linear would draw its first weights from the global generator."""
+
+    def reset_parameters(self) -> None:
+        """Nothing."""
 
 
 def _trunk(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype) -> nn.Sequential:
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
-        layers += [_linear(inputs, outputs, dtype), activation()]
+        layers += [_Linear(inputs, outputs, dtype=dtype), activation()]
     return nn.Sequential(*layers)
 
 

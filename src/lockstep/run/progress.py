@@ -4,9 +4,6 @@ import sys
 from collections.abc import Mapping
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
 __all__ = ["Bar", "Display", "Lines", "Nothing", "display"]
 
 
@@ -50,6 +47,16 @@ class Bar:
     """A bar with the return, steps per second and the time left."""
 
     def __init__(self, first: int, iterations: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from lockstep.run.events import EventFile
+
 __all__ = ["JsonLines", "Logger", "TensorBoard"]
 
 
@@ -13,6 +15,9 @@ class Logger(Protocol):
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Keeps an iteration's metrics."""
+
+    def flush(self) -> None:
+        """From now on a kill of this process leaves what was written."""
 
     def close(self) -> None:
         """Leaves everything on disk."""
@@ -28,6 +33,9 @@ class JsonLines:
         """Appends a line."""
         self._file.write(json.dumps(metrics) + "\n")
 
+    def flush(self) -> None:
+        """See `Logger.flush`: every line is."""
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
@@ -38,26 +46,26 @@ class TensorBoard:
 
     def __init__(self, folder: Path, purge_step: int) -> None:
         """`purge_step` hides what a killed process wrote at or after that step."""
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from torch.utils.tensorboard import FileWriter
-
-        self._summary = Summary
-        self._writer = FileWriter(str(folder))
-        self._writer.add_event(Event(step=purge_step, file_version="brain.Event:2"))
-        self._writer.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+        self._events = EventFile(folder, purge_step)
+        self._tags: dict[str, str] = {}
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Adds a point to every curve, all in one event: `add_scalar` for each takes ten times as long."""
-        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
-        points = [
-            self._summary.Value(tag=f"{_group(name)}/{name}", simple_value=value) for name, value in numbers.items()
-        ]
-        self._writer.add_summary(self._summary(value=points), metrics["env_steps"])
+        """Adds a point to every curve, all in one event."""
+        scalars = {self._tag(name): value for name, value in metrics.items() if isinstance(value, (int, float))}
+        self._events.add(int(str(metrics["env_steps"])), scalars)
+
+    def flush(self) -> None:
+        """See `Logger.flush`."""
+        self._events.flush()
 
     def close(self) -> None:
         """Flushes and closes."""
-        self._writer.close()
+        self._events.close()
+
+    def _tag(self, name: str) -> str:
+        if name not in self._tags:
+            self._tags[name] = f"{_group(name)}/{name}"
+        return self._tags[name]
 
 
 def _group(name: str) -> str:

@@ -144,10 +144,10 @@ class Agent:
 
     def digest(self) -> str:
         """SHA-256 over weights and moments, in hexadecimal: equal for two agents that are equal to the last bit."""
-        hashed = hashlib.sha256(self.flat.buffer.cpu().numpy().tobytes())
+        hashed = hashlib.sha256(self.flat.buffer.cpu().numpy().data)
         for _, moments in self._moments():
             for value in moments.state().values():
-                hashed.update(value.numpy().tobytes())
+                hashed.update(value.numpy().data)
         return hashed.hexdigest()
 
     def _moments(self) -> list[tuple[str, Moments]]:

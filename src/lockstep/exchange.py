@@ -53,7 +53,7 @@ class Exchange:
         self._agent = agent
         self._lag = lag
         self._begun = 0
-        self._plan, self._rank = plan, group.rank
+        self._played, self._trained = plan.played_by(group.rank), plan.trained_by(group.rank)
         self._routes = [
             group.channel(player, trainer, specs, lag + 1, "rollout")
             for player, trainer in zip(plan.players, plan.trainers, strict=True)
@@ -82,13 +82,12 @@ class Exchange:
 
     def route(self, iteration: int, status: Sequence[float]) -> list[Rollout]:
         """Sends the rollouts that were played here; returns those to be trained on here, by shard."""
-        for shard in self._plan.played_by(self._rank):
-            self._slot(shard, iteration).status.copy_(torch.tensor(status, dtype=torch.float64))
+        for shard in self._played:
+            self._slot(shard, iteration).status.numpy()[:] = status
             self._channel(shard).send(iteration)
-        trained = self._plan.trained_by(self._rank)
-        for shard in trained:
+        for shard in self._trained:
             self._channel(shard).receive(iteration)
-        return [self._slot(shard, iteration) for shard in trained]
+        return [self._slot(shard, iteration) for shard in self._trained]
 
     def publish(self, iteration: int, stop_at: float) -> float:
         """Sends the trained agent, and brings `acting` to that of `lag` iterations ago.

@@ -1,6 +1,5 @@
 """What is written here, TensorBoard reads."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -72,15 +71,3 @@ def test_a_kill_leaves_what_was_flushed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert read(tmp_path) == {"a": [(1, 1.0)]}
-
-
-def test_what_was_added_is_handed_over_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = EventFile(tmp_path, 1)
-    size = lambda: sum(os.path.getsize(path) for path in tmp_path.iterdir())  # noqa: E731, PTH202
-    before = size()
-    file.add(1, {"a": 1})
-    assert size() == before
-    monkeypatch.setattr(events, "_PERIOD", 0.0)
-    file.add(2, {"a": 2})
-    assert read(tmp_path) == {"a": [(1, 1.0), (2, 2.0)]}
-    file.close()

@@ -103,9 +103,10 @@ def test_cut_metrics_forgets_what_will_be_done_again(folder: RunFolder) -> None:
     assert folder.metrics() == []
 
 
-def test_a_line_is_on_disk_as_soon_as_it_is_written(folder: RunFolder) -> None:
+def test_a_line_is_handed_over_when_it_is_flushed(folder: RunFolder) -> None:
     logger = JsonLines(folder.path / "metrics.jsonl")
     logger.write({"iteration": 1, "digest": "ab"})
+    logger.flush()
     assert json.loads((folder.path / "metrics.jsonl").read_text()) == {"iteration": 1, "digest": "ab"}
     logger.close()
 

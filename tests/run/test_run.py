@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests import alone
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import STATUS
+from lockstep.run import run as runs
 from lockstep.run import stop
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
@@ -186,3 +188,29 @@ def test_moments_are_those_of_all_that_was_seen(lag: int) -> None:
     assert moments.count.item() == len(expected)
     assert torch.allclose(moments.mean, expected.mean(0), rtol=0, atol=1e-12)
     assert torch.allclose(moments.squares, (expected - expected.mean(0)).square().sum(0), rtol=1e-9)
+
+
+def test_metrics_up_to_a_checkpoint_are_on_disk_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PERIOD", 1e9)
+    config = dataclasses.replace(CONFIG, run=dataclasses.replace(CONFIG.run, loggers=("tensorboard",)))
+    cast, run = prepared(tmp_path / "run", config, last=7)
+    found, write = [], runs.write_checkpoint
+
+    def look(folder: RunFolder, iteration: int, *rest: object) -> None:
+        events = EventAccumulator(str(folder.path / "tb")).Reload().Scalars("time/iteration")
+        found.append((iteration, len(folder.metrics()), len(events)))
+        write(folder, iteration, *rest)
+
+    monkeypatch.setattr(runs, "write_checkpoint", look)
+    go(cast, run)
+    assert found == [(2, 2, 2), (4, 4, 4), (6, 6, 6), (7, 7, 7)]
+
+
+def test_a_fault_leaves_the_metrics_of_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PERIOD", 1e9)
+    cast, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, run=RunConfig(loggers=(), progress="off")))
+    update = cast.update.__call__
+    monkeypatch.setattr(type(cast.update), "__call__", lambda self, *words: update(*words) if words[1] < 4 else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        go(cast, run)
+    assert [row["iteration"] for row in run.folder.metrics()] == [1, 2, 3]

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 __all__ = ["EventFile"]
 
 _POLYNOMIAL = 0x82F63B78
-_PERIOD = 1.0
-"""Seconds after which what was written is handed to the system."""
 
 
 class EventFile:
@@ -41,13 +39,10 @@ class EventFile:
             numbers = np.array(list(scalars.values()), np.float64).astype("<f4").tobytes()
         summary = b"".join([self._head(tag) + numbers[4 * i : 4 * i + 4] for i, tag in enumerate(scalars)])
         self._write(_event(time.time(), step, b"\x2a" + _varint(len(summary)) + summary))
-        if time.monotonic() - self._flushed > _PERIOD:
-            self.flush()
 
     def flush(self) -> None:
         """From now on a kill of this process leaves what was added."""
         self._file.flush()
-        self._flushed = time.monotonic()
 
     def close(self) -> None:
         """Flushes and closes."""

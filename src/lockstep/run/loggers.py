@@ -1,4 +1,4 @@
-"""Where metrics go. Rank 0 has loggers, the others have none."""
+"""Where metrics go; the terminal is one of these places. Rank 0 has loggers, the others have none."""
 
 import json
 from collections.abc import Mapping
@@ -27,14 +27,15 @@ class JsonLines:
     """`metrics.jsonl`: always written, the source of everything that is shown later."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1)  # a line is handed over whole, so a kill cuts at most the last one
+        self._file = path.open("a")
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Appends a line."""
         self._file.write(json.dumps(metrics) + "\n")
 
     def flush(self) -> None:
-        """See `Logger.flush`: every line is."""
+        """See `Logger.flush`."""
+        self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""

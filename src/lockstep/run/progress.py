@@ -2,42 +2,33 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Protocol
 
-__all__ = ["Bar", "Display", "Lines", "Nothing", "display"]
+from lockstep.run.loggers import Logger
 
+__all__ = ["Bar", "Lines", "display"]
 
-class Display(Protocol):
-    """Shows iterations as they come."""
-
-    def show(self, metrics: Mapping[str, object], iterations: int) -> None:
-        """Shows an iteration's metrics; `iterations` is the run's last one."""
-
-    def close(self) -> None:
-        """Leaves the terminal as it was."""
-
-
-class Nothing:
-    """Shows nothing: `progress: off`, and ranks other than 0."""
-
-    def show(self, metrics: Mapping[str, object], iterations: int) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
+_DRAWINGS = 2
+"""Of the bar per second: each takes milliseconds, that training waits for."""
 
 
 class Lines:
     """One plain line per iteration."""
 
-    def show(self, metrics: Mapping[str, object], iterations: int) -> None:
+    def __init__(self, iterations: int) -> None:
+        """`iterations` is the number of the run's last one."""
+        self._iterations = iterations
+
+    def write(self, metrics: Mapping[str, object]) -> None:
         """Prints the line."""
         print(
-            f"iteration {metrics['iteration']}/{iterations}  steps {metrics['env_steps']:,}  "
+            f"iteration {metrics['iteration']}/{self._iterations}  steps {metrics['env_steps']:,}  "
             f"return {_return(metrics)}  fps {metrics['fps']:,.0f}  "
-            f"kl {_number(metrics['approx_kl'])}  entropy {_number(metrics['entropy'])}",
-            flush=True,
+            f"kl {_number(metrics['approx_kl'])}  entropy {_number(metrics['entropy'])}"
         )
+
+    def flush(self) -> None:
+        """Shows what was printed, in a pipe too."""
+        sys.stdout.flush()
 
     def close(self) -> None:
         """Nothing."""
@@ -47,6 +38,7 @@ class Bar:
     """A bar with the return, steps per second and the time left."""
 
     def __init__(self, first: int, iterations: int) -> None:
+        """Begins at iteration `first` of `iterations`."""
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -64,27 +56,30 @@ class Bar:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=_DRAWINGS)
         self._task = self._progress.add_task("training", total=iterations, completed=first)
         self._progress.start()
 
-    def show(self, metrics: Mapping[str, object], iterations: int) -> None:
-        """Moves the bar."""
+    def write(self, metrics: Mapping[str, object]) -> None:
+        """Moves the bar, which is drawn at its own pace."""
         text = f"return {_return(metrics):>8}  {metrics['fps']:>9,.0f} steps/s"
         self._progress.update(self._task, completed=float(str(metrics["iteration"])), description=text)
+
+    def flush(self) -> None:
+        """Nothing."""
 
     def close(self) -> None:
         """Leaves the last state on the screen."""
         self._progress.stop()
 
 
-def display(kind: str, first: int, iterations: int) -> Display:
-    """`auto` is a bar on a terminal and lines elsewhere."""
+def display(kind: str, first: int, iterations: int) -> list[Logger]:
+    """`auto` is a bar on a terminal and lines elsewhere; `off` is nothing."""
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
     if kind == "bar":
-        return Bar(first, iterations)
-    return Lines() if kind == "lines" else Nothing()
+        return [Bar(first, iterations)]
+    return [Lines(iterations)] if kind == "lines" else []
 
 
 def _number(value: object) -> str:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from time import perf_counter
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from lockstep.agent import Agent
 from lockstep.collect import Shard
@@ -13,10 +15,10 @@ from lockstep.group.group import Group
 from lockstep.plan import Plan
 from lockstep.rollout import STATUS, Rollout
 from lockstep.run.checkpoint import Checkpoint, prune, write_checkpoint
-from lockstep.run.episodes import EpisodeWindow, episode_row
+from lockstep.run.episodes import EPISODE_ROW, EpisodeWindow, write_episode_row
 from lockstep.run.folder import RunFolder
 from lockstep.run.loggers import JsonLines, Logger, TensorBoard
-from lockstep.run.progress import Display, Nothing, display
+from lockstep.run.progress import display
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
@@ -26,6 +28,10 @@ __all__ = ["Run"]
 
 _OWN = 2
 """Entries of a row of `agree` before the status and the episodes: digest, and whether this trainer was asked to stop."""
+_EPISODES = _OWN + len(STATUS)
+"""Those before the episodes."""
+_PERIOD = 0.25
+"""Seconds between two times that metrics are written and shown. Before a checkpoint and at the end they are in any case."""
 
 
 class Run:
@@ -44,15 +50,18 @@ class Run:
         self.solved_at: int | None = None
         self._config = config
         self._plan = plan
+        self._alone = [shard for shard, player in enumerate(plan.players) if player not in plan.training]
+        """Shards whose players do nothing else."""
         self._lag = lag
         self._group = group
         self._trainers = trainers
         self._episodes = EpisodeWindow()
         self.seconds = 0.0
-        self._news = torch.zeros(0)
+        self._news: NDArray[np.float64] = np.zeros(0)
         self._digest = ""
+        self._notes: list[tuple[int, str, NDArray[np.float64], dict[str, float], Mapping[str, float]]] = []
+        self._write_at = 0.0
         self._loggers: list[Logger] = []
-        self._display: Display = Nothing()
         self.saved = 0
         self._restorable = True
 
@@ -83,14 +92,14 @@ class Run:
         return self.stop_at < self.last
 
     def start(self, shards: Sequence[Shard]) -> None:
-        """Opens loggers and display, and listens to signals. `shards` are those that are played here."""
+        """Opens loggers, and listens to signals. `shards` are those that are played here."""
         renews = torch.tensor([[any(shard.engine.renews for shard in shards)]])
         self._restorable = not bool(self._group.gather(renews, "start").any())
         if self._group.rank == 0:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
             if "tensorboard" in self._config.loggers:
                 self._loggers.append(TensorBoard(self.folder.path / "tb", self.env_steps + 1))
-            self._display = display(self._config.progress, self.done, self.last)
+            self._loggers.extend(display(self._config.progress, self.done, self.last))
         listen()
         self._watch = Stopwatch(self._group)
         self._lap, self._status_lap = Lap(self._watch), Lap(self._watch)
@@ -118,60 +127,63 @@ class Run:
         self._digest = agent.digest()
         own = [int(self._digest[: DIGEST_BITS // 4], 16), asked_to_stop()]
         shards = self._plan.trained_by(self._group.rank)
-        rows = [
-            torch.cat(
-                [
-                    torch.tensor(own, dtype=torch.float64),
-                    rollout.status,
-                    episode_row(rollout, shard * rollout.rewards.shape[1]),
-                ]
-            )
-            for shard, rollout in zip(shards, rollouts, strict=True)
-        ]
-        self._news = self._trainers.gather(torch.stack(rows), "record")
-        if bool((self._news[:, 0] != self._news[0, 0]).any()):
+        rows = torch.empty(len(shards), _EPISODES + EPISODE_ROW, dtype=torch.float64)
+        for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
+            row[:_OWN] = own
+            row[_OWN:_EPISODES] = rollout.status
+            write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_EPISODES:])
+        self._news = self._trainers.gather(rows, "record").numpy()
+        told = self._news[:, : _OWN + 1].tolist()
+        if any(digest != told[0][0] for digest, *_ in told):
             raise ReplicasDiffer(
                 f"ranks hold different weights after iteration {iteration}; please report this with the config"
             )
-        if bool(self._news[:, 1 : _OWN + 1].any()):  # a trainer's own wish, or its player's
+        if any(any(wishes) for _, *wishes in told):  # a trainer's own wish, or its player's
             # players are ahead by the lag, and end where everybody ends
             self.stop_at = min(self.stop_at, iteration + self._lag)
 
     def record(self, iteration: int, losses: Mapping[str, float]) -> None:
-        """Writes the iteration's metrics, on a rank that trains."""
+        """Notes the iteration's metrics, on rank 0; a few times a second they are written."""
         self.done = iteration
-        if not losses:
+        if self._group.rank:
             return
-        status, rows = self._news[:, _OWN : _OWN + len(STATUS)], self._news[:, _OWN + len(STATUS) :]
-        steps = int(rows[:, 0].sum())
-        self.env_steps += steps
-        episodes = self._episodes.add(rows)
-        lap = self._lap()
-        self.seconds += lap["iter"]
-        self._note_solved(episodes["return_mean_20"])
-        metrics = {
-            "iteration": iteration,
-            "env_steps": self.env_steps,
-            "fps": steps / lap["iter"],
-            "seconds": self.seconds,
-            **{f"t_{name}": seconds for name, seconds in lap.items()},
-            **self._players(status),
-            "lag": min(self._lag, iteration - 1),
-            **episodes,
-            **losses,
-            "digest": self._digest,
-        }
-        for logger in self._loggers:
-            logger.write(metrics)
-        self._display.show(metrics, self.last)
+        self._notes.append((iteration, self._digest, self._news, self._lap(), losses))
+        if perf_counter() >= self._write_at:
+            self._write_notes()
 
-    def _players(self, status: Tensor) -> dict[str, float]:
+    def _write_notes(self) -> None:
+        """Several iterations' at once take a fifth of the time per iteration: their code and tables are in the processor's caches."""
+        for iteration, digest, news, lap, losses in self._notes:
+            status, rows = news[:, _OWN:_EPISODES], news[:, _EPISODES:]
+            steps = int(rows[:, 0].sum())
+            self.env_steps += steps
+            self.seconds += lap["iter"]
+            episodes = self._episodes.add(rows)
+            self._note_solved(episodes["return_mean_20"])
+            metrics = {
+                "iteration": iteration,
+                "env_steps": self.env_steps,
+                "fps": steps / lap["iter"],
+                "seconds": self.seconds,
+                **{f"t_{name}": seconds for name, seconds in lap.items()},
+                **self._players(status),
+                "lag": min(self._lag, iteration - 1),
+                **episodes,
+                **losses,
+                "digest": digest,
+            }
+            for logger in self._loggers:
+                logger.write(metrics)
+        for logger in self._loggers:
+            logger.flush()
+        self._notes.clear()
+        self._write_at = perf_counter() + _PERIOD
+
+    def _players(self, status: NDArray[np.float64]) -> dict[str, float]:
         """Mean seconds of the players that do nothing else."""
-        training = self._plan.training
-        alone = [shard for shard, player in enumerate(self._plan.players) if player not in training]
-        if not alone:
+        if not self._alone:
             return {}
-        mean = status[alone].mean(0).tolist()
+        mean = status[self._alone].mean(0).tolist()
         return {f"player_t_{name}": mean[place] for place, name in enumerate(STATUS) if place}
 
     def _note_solved(self, mean: float | int | None) -> None:
@@ -196,6 +208,7 @@ class Run:
 
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Writes a checkpoint, all ranks together."""
+        self._write_notes()  # or after a kill those before the checkpoint would be missing
         counters = {
             "env_steps": self.env_steps,
             "seconds": self.seconds,
@@ -231,7 +244,7 @@ class Run:
             raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 
     def close(self) -> None:
-        """Closes loggers and display."""
-        self._display.close()
+        """Writes what is left to write, and closes the loggers."""
+        self._write_notes()
         for logger in self._loggers:
             logger.close()

@@ -1,7 +1,6 @@
 """Where a rank's time goes. Every moment is booked once, so the phases add up to the whole."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from time import perf_counter
 
 from lockstep.group.group import Group
@@ -19,31 +18,42 @@ class Stopwatch:
         """`group` knows what was spent on other ranks, in whatever phase: that is booked as `wait` and `sync`."""
         self._group = group
         self._seconds = dict.fromkeys(_PHASES, 0.0)
+        self._inside = {name: _Phase(self, name) for name in _PHASES}
         self._phase = "record"
         self._mark = perf_counter()
         group.timings()
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> AbstractContextManager[None]:
         """Books what passes inside as `name`, less what is spent on other ranks."""
-        self._book()
-        self._phase = name
-        yield
-        self._book()
-        self._phase = "record"
+        return self._inside[name]
 
-    def _book(self) -> None:
+    def turn_to(self, name: str) -> None:
+        """From now on books as `name`."""
         now = perf_counter()
         waited, moved = self._group.timings()
-        self._seconds["wait"] += waited
-        self._seconds["sync"] += moved
-        self._seconds[self._phase] += now - self._mark - waited - moved
+        seconds = self._seconds
+        seconds["wait"] += waited
+        seconds["sync"] += moved
+        seconds[self._phase] += now - self._mark - waited - moved
         self._mark = now
+        self._phase = name
 
     def seconds(self) -> dict[str, float]:
         """Seconds per phase up to now, the phase that goes on included."""
-        self._book()
+        self.turn_to(self._phase)
         return dict(self._seconds)
+
+
+class _Phase(AbstractContextManager[None]):
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self._watch = watch
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._watch.turn_to(self._name)
+
+    def __exit__(self, *error: object) -> None:
+        self._watch.turn_to("record")
 
 
 class Lap:
@@ -55,7 +65,7 @@ class Lap:
 
     def __call__(self) -> dict[str, float]:
         """Asks, and starts anew."""
-        now = self._watch.seconds()
-        passed = {name: now[name] - self._before[name] for name in _PHASES}
+        now, before = self._watch.seconds(), self._before
+        passed = {name: now[name] - before[name] for name in _PHASES}
         self._before = now
         return {"iter": sum(passed.values()), **passed}

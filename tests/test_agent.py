@@ -1,5 +1,8 @@
 """The agent: what it makes of observations, and what it saves, loads and hashes."""
 
+from contextlib import nullcontext
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -42,13 +45,13 @@ def see(agent: Agent, rows: np.ndarray) -> None:
 
 
 def test_actions_are_clipped_to_the_bounds() -> None:
-    drawn = torch.tensor([[-3.0, 5.0], [0.5, -0.1], [3.0, 11.0]])
+    drawn = np.float32([[-3.0, 5.0], [0.5, -0.1], [3.0, 11.0]])
     assert agent_of(dtype=torch.float32).for_environment(drawn).tolist() == [[-1, 5], [0.5, 0], [1, 10]]
 
 
 def test_actions_are_squashed_onto_the_bounds() -> None:
     agent = agent_of(squash=True)
-    drawn = torch.tensor([[0.0, 0.0], [-40.0, 40.0], [np.arctanh(0.5), np.arctanh(-0.5)]], dtype=torch.float64)
+    drawn = np.array([[0.0, 0.0], [-40.0, 40.0], [np.arctanh(0.5), np.arctanh(-0.5)]])
     # tanh 0, -1, +1, ½, -½ onto [-1, 1] and [0, 10]
     np.testing.assert_allclose(agent.for_environment(drawn), [[0, 5], [-1, 10], [0.5, 2.5]], atol=1e-12)
 
@@ -81,6 +84,57 @@ def test_judge_and_act_speak_of_the_same_policy(spaces: Spaces) -> None:
         assert torch.allclose(log_probs[t], expected.log_prob(actions[t]), rtol=0, atol=1e-12)
         assert torch.allclose(values[t], row_values, rtol=0, atol=1e-12)
     assert torch.allclose(values[steps], agent.policy.value(rows[steps]), rtol=0, atol=1e-12)
+
+
+def by_pytorch(agent: Agent) -> Agent:
+    """The same agent, computing as it would on a GPU."""
+    agent._inference = None
+    return agent
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("spaces", "settings"),
+    [(DISCRETE, {}), (CONTINUOUS, {}), (CONTINUOUS, {"squash": True, "log_std": 1.0, "shared": True})],
+    ids=["discrete", "clipped", "squashed"],
+)
+def test_numpy_plays_as_pytorch_does(spaces: Spaces, settings: dict[str, object], dtype: torch.dtype) -> None:
+    settings |= {"normalize_observations": True, "orthogonal": False}
+    one, other = (agent_of(spaces, dtype=dtype, **settings) for _ in range(2))
+    other = by_pytorch(other)
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-12
+    steps, count = 5, 7
+    rows = stream(3, "test").normal(3, 40, (steps + 1, count, SIZE))
+    rows[2:] *= 0.01  # some of the normalized are cut off, some are not
+    noise = one.distribution.noise(stream(4, "test"), steps, count)
+    found = []
+    for agent in (one, other):
+        see(agent, observations(mean=3.0))
+        own = torch.from_numpy(rows).to(dtype)
+        taken = torch.zeros(noise.shape, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
+        act = agent.actor(noise, taken.numpy())
+        given = np.array([act(t, own[t].numpy()).copy() for t in range(steps)])
+        found.append([taken.numpy(), given, *(x.numpy() for x in agent.judge(own, taken))])
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def test_acting_on_what_is_not_finite_passes_in_silence() -> None:
+    agent = agent_of(normalize_observations=True, squash=True)
+    taken = np.zeros((1, 2, 2))
+    with np.errstate(all="raise"):
+        given = agent.actor(np.zeros((1, 2, 2)), taken)(0, np.array([[np.inf] * SIZE, [np.nan] * SIZE]))
+    assert np.isfinite(given[0]).all()  # the observation is cut off at ±10
+    assert np.isnan(given[1]).all()
+
+
+def test_numpy_plays_only_where_the_networks_compute_in_their_own_precision() -> None:
+    config = PolicyConfig(hidden=(8,))
+    for autocast, expected in ((nullcontext, True), (partial(torch.autocast, "cpu", torch.bfloat16), False)):
+        agent = Agent(CONTINUOUS, config, False, 1, torch.float32, autocast=autocast)
+        assert (agent._inference is not None) is expected
+        assert agent.sample(observations().astype(np.float32), stream(1, "test")).dtype == np.float32
 
 
 def test_mode_is_the_most_probable_action() -> None:

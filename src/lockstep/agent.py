@@ -1,15 +1,17 @@
 """The one thing that is trained, published, saved and loaded: policy, critic and moments."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.models.flat import FlatParameters
+from lockstep.models.inference import Inference, silent
 from lockstep.models.moments import Moments
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.settings import PolicyConfig
@@ -57,8 +59,11 @@ class Agent:
         self.flat = FlatParameters(self.policy.parts())
         self.observation_moments = Moments(spaces.observation_size) if config.normalize_observations else None
         self.return_moments = Moments(1) if normalize_rewards else None
-        self._low = torch.from_numpy(spaces.action_low).to(dtype)
-        self._high = torch.from_numpy(spaces.action_high).to(dtype)
+        with autocast():
+            own_precision = not torch.is_autocast_enabled(device.type)
+        self._inference = Inference(self.policy, config.activation) if device.type == "cpu" and own_precision else None
+        self._kind = torch.empty(0, dtype=dtype).numpy().dtype
+        self._low, self._high = spaces.action_low.astype(self._kind), spaces.action_high.astype(self._kind)
         self.refresh()
 
     def refresh(self) -> None:
@@ -74,18 +79,44 @@ class Agent:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT)
 
+    def actor(self, noise: NDArray[Any], taken: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
+        """Acting in one rollout, with the weights and moments of now.
+
+        Args:
+            noise: `[T, B, …]` of the distribution's kind.
+            taken: `[T, B]` or `[T, B, A]`, where actions are written as a rollout stores them.
+
+        Returns:
+            A function of t and observations `[B, O]`: writes `taken[t]`, and gives the actions as an environment takes them, in an
+            array that its next call may overwrite.
+        """
+        fit, inference = self._fit(taken[0].shape), self._inference
+        if inference is None:
+            drawn = torch.from_numpy(noise).to(self.dtype)
+
+            def plain(t: int, observations: NDArray[Any]) -> NDArray[Any]:
+                taken[t] = self.act(torch.from_numpy(observations), drawn[t]).numpy()
+                return fit(taken[t])
+
+            return plain
+        spread = silent(self.distribution.spread)(noise.astype(self._kind), inference.log_std)
+        see, head, draw = self._see(noise.shape[1]), inference.head(noise.shape[1]), self.distribution.draw
+
+        def act(t: int, observations: NDArray[Any]) -> NDArray[Any]:
+            return fit(draw(head(see(observations)), spread[t], taken[t]))
+
+        return silent(act)
+
     @torch.inference_mode()
     def act(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """`[B, O]` and noise of the distribution's kind -> actions as a rollout stores them, `[B]` or `[B, A]`."""
+        """`[B, O]` and noise of the distribution's kind -> actions as a rollout stores them, `[B]` or `[B, A]`: by PyTorch, on any
+        device and in any precision.
+        """
         return self.distribution.sample(self.policy.act(self.normalize(observations)), noise.to(self.device)).cpu()
 
-    def for_environment(self, actions: Tensor) -> np.ndarray:
+    def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
-        if self.spaces.discrete_actions is not None:
-            return actions.numpy()
-        if self.squash:  # clamped all the same: rounding may carry it past the bound
-            actions = self._low + (actions.tanh() + 1) * (0.5 * (self._high - self._low))
-        return torch.clamp(actions, self._low, self._high).numpy()
+        return self._fit(actions.shape)(actions)
 
     @torch.inference_mode()
     def judge(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,7 +127,8 @@ class Agent:
             actions: `[T, B]` or `[T, B, A]`.
         """
         rows, count = observations.shape[:2]
-        parameters, values = self.policy(self.normalize(observations).flatten(0, 1))
+        seen = self.normalize(observations).flatten(0, 1)
+        parameters, values = self.policy(seen) if self._inference is None else self._judge(self._inference, seen)
         log_probs = self.distribution.log_prob(parameters[: (rows - 1) * count], actions.flatten(0, 1).to(self.device))
         return values.view(rows, count).cpu(), log_probs.view(rows - 1, count).cpu()
 
@@ -104,13 +136,17 @@ class Agent:
     def mode(self, observations: np.ndarray) -> np.ndarray:
         """`[B, O]` -> the most probable actions, ready for an environment."""
         parameters = self.policy.act(self.normalize(torch.from_numpy(observations).to(self.dtype)))
-        return self.for_environment(self.distribution.mode(parameters).cpu())
+        return self.for_environment(self.distribution.mode(parameters).cpu().numpy())
 
     @torch.inference_mode()
     def sample(self, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """`[B, O]` -> drawn actions, ready for an environment."""
-        noise = torch.from_numpy(self.distribution.noise(generator, len(observations))).to(self.dtype)
-        return self.for_environment(self.act(torch.from_numpy(observations).to(self.dtype), noise))
+        noise, discrete = (
+            self.distribution.noise(generator, 1, len(observations)),
+            self.spaces.discrete_actions is not None,
+        )
+        taken = np.empty(noise.shape[:2], np.int64) if discrete else np.empty(noise.shape, self._kind)
+        return self.actor(noise, taken)(0, observations.astype(self._kind))
 
     def state(self) -> dict[str, Tensor]:
         """Everything, by name: each parameter, then the moments."""
@@ -149,6 +185,54 @@ class Agent:
             for value in moments.state().values():
                 hashed.update(value.numpy().data)
         return hashed.hexdigest()
+
+    def _see(self, count: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """`normalize` for `[count, O]` at a time, in NumPy; its next call overwrites what it gave."""
+        if self.observation_moments is None:
+            return lambda rows: rows
+        shift, scale = self._shift.numpy(), self._scale.numpy()
+        seen = np.empty((count, len(shift)), dtype=self._kind)
+        low, high = (np.full_like(shift, limit) for limit in (-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT))
+
+        def see(rows: NDArray[Any]) -> NDArray[Any]:
+            np.subtract(rows, shift, out=seen)
+            np.multiply(seen, scale, out=seen)
+            np.maximum(seen, low, out=seen)
+            np.minimum(seen, high, out=seen)
+            return seen
+
+        return see
+
+    def _fit(self, shape: tuple[int, ...]) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """`for_environment` for arrays of that shape; its next call overwrites what it gave."""
+        low, high, fitting = self._low, self._high, np.empty(shape, dtype=self._kind)
+        if self.spaces.discrete_actions is not None:
+            return lambda actions: actions
+
+        def clip(actions: NDArray[Any]) -> NDArray[Any]:
+            np.maximum(actions, low, out=fitting)
+            np.minimum(fitting, high, out=fitting)
+            return fitting
+
+        if not self.squash:
+            return clip
+        half = 0.5 * (high - low)
+
+        def squash(actions: NDArray[Any]) -> NDArray[Any]:
+            np.tanh(actions, out=fitting)
+            np.add(fitting, 1, out=fitting)
+            np.multiply(fitting, half, out=fitting)
+            np.add(fitting, low, out=fitting)
+            return clip(fitting)  # all the same: rounding may carry it past the bound
+
+        return squash
+
+    def _judge(self, inference: Inference, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """`Policy.forward` in NumPy."""
+        head, values = map(torch.from_numpy, inference.judge(seen.numpy()))
+        if self.policy.log_std is not None:
+            head = torch.cat([head, self.policy.log_std.expand_as(head)], -1)
+        return head, values
 
     def _moments(self) -> list[tuple[str, Moments]]:
         named = (("observation_moments", self.observation_moments), ("return_moments", self.return_moments))

@@ -102,20 +102,18 @@ def _play(shards: Sequence[Shard], whole: Rollout, agent: Agent, iteration: int)
     """Fills the columns of `whole`: those of the first shard's environments, of the second's, …."""
     steps, count = whole.rewards.shape[0], whole.rewards.shape[1] // len(shards)
     drawn = [
-        torch.from_numpy(agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count))
+        agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count)
         for shard in shards
     ]
-    noise = (drawn[0] if len(drawn) == 1 else torch.cat(drawn, 1)).to(agent.dtype)
+    act = agent.actor(drawn[0] if len(drawn) == 1 else np.concatenate(drawn, 1), whole.actions.numpy())
     torch.cat([shard.observations for shard in shards], out=whole.observations[0])
-    engines = [(shard.engine, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
+    engines = [(shard.engine.step, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
     observations = whole.observations.numpy()
     rewards, terminated, truncated = whole.rewards.numpy(), whole.terminated.numpy(), whole.truncated.numpy()
-    rows = whole.observations.unbind(0)
-    for t, (action, now) in enumerate(zip(whole.actions.unbind(0), noise.unbind(0), strict=True)):
-        action.copy_(agent.act(rows[t], now))
-        actions = agent.for_environment(action)
-        for engine, at in engines:
-            observations[t + 1, at], rewards[t, at], terminated[t, at], truncated[t, at] = engine.step(actions[at])
+    for t in range(steps):
+        actions = act(t, observations[t])
+        for step, at in engines:
+            observations[t + 1, at], rewards[t, at], terminated[t, at], truncated[t, at] = step(actions[at])
 
 
 def _joint(rollouts: Sequence[Rollout]) -> Rollout:

@@ -69,3 +69,16 @@ def test_actions_have_the_documented_types() -> None:
     logits, mean = torch.zeros(6, 3), torch.zeros(6, 8)
     assert Categorical(3).sample(logits, torch.rand(6, 3, generator=torch.Generator())).dtype == torch.int64
     assert Gaussian(4).sample(mean, torch.zeros(6, 4)).shape == (6, 4)
+
+
+def test_draws_in_numpy_are_samples() -> None:
+    logits, gumbel = normal(5, ROWS, SIZE), Categorical(SIZE).noise(stream(6, "test"), ROWS)
+    actions = np.empty(ROWS, dtype=np.int64)
+    assert Categorical(SIZE).draw(logits.numpy().copy(), Categorical(SIZE).spread(gumbel, None), actions) is actions
+    assert np.array_equal(actions, Categorical(SIZE).sample(logits, torch.from_numpy(gumbel)))
+    mean, log_std, noise = normal(7, ROWS, SIZE), normal(8, SIZE), normal(9, ROWS, SIZE)
+    drawn = np.empty((ROWS, SIZE))
+    gaussian = Gaussian(SIZE)
+    assert gaussian.draw(mean.numpy(), gaussian.spread(noise.numpy(), log_std.numpy()), drawn) is drawn
+    expected = gaussian.sample(torch.cat([mean, log_std.expand_as(mean)], -1), noise)
+    np.testing.assert_allclose(drawn, expected, rtol=0, atol=1e-14)

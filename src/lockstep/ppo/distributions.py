@@ -1,11 +1,13 @@
-"""Action distributions as plain functions of tensors: no object is made per step.
+"""Action distributions as plain functions of tensors, and for acting of arrays: no object is made per step.
 
 Noise is drawn outside, from a keyed stream, so that acting is a function of weights, observation and noise.
 """
 
 import math
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 __all__ = ["Categorical", "Gaussian"]
@@ -24,6 +26,16 @@ class Categorical:
     def sample(self, logits: Tensor, noise: Tensor) -> Tensor:
         """`[N]` actions."""
         return (logits + noise).argmax(-1)
+
+    def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
+        """What `draw` adds, for any number of steps at once: the noise."""
+        return noise
+
+    def draw(self, logits: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        """`sample` in NumPy, into `out`; overwrites `logits`."""
+        logits += spread
+        logits.argmax(-1, out)
+        return out
 
     def mode(self, logits: Tensor) -> Tensor:
         """`[N]` most probable actions."""
@@ -60,6 +72,17 @@ class Gaussian:
         mean, log_std = parameters.split(self.size, -1)
         drawn: Tensor = mean + log_std.exp() * noise
         return drawn
+
+    def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
+        """What `draw` adds, for any number of steps at once: noise times standard deviations."""
+        assert log_std is not None
+        spread: NDArray[Any] = noise * np.exp(log_std)
+        return spread
+
+    def draw(self, mean: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        """`sample` in NumPy, into `out`."""
+        np.add(mean, spread, out)
+        return out
 
     def mode(self, parameters: Tensor) -> Tensor:
         """`[N, A]` most probable actions."""

@@ -122,9 +122,9 @@ def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -
     assert torch.allclose(watch.gradients[0], expected, rtol=0, atol=1e-12)
     assert metrics["vtrace_ratio"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-12)
     assert metrics["vtrace_ratio"] < 0.99
-    assert metrics["approx_kl"] < 1e-24  # of the new policy from the trainer's own, which are the same in the first step, to rounding
-        metrics["approx_kl"] < 1e-24
-    )  # old log-probabilities come from NumPy: equal to rounding  # of the new policy from the trainer's own, which are the same in the first step
+    assert metrics["approx_kl"] < 1e-24, (
+        "of the new policy from the trainer's own, which are the same in the first step"
+    )
 
 
 def test_vtrace_on_policy_with_lambda_1_is_no_correction() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lockstep.agent import Agent
-from lockstep.collect import Shard, collect, rollout_specs
+from lockstep.collect import Shard, _finish, collect, rollout_specs
 from lockstep.envs.engine import State, Step
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
@@ -165,6 +165,46 @@ def test_returns_and_lengths_of_episodes_also_over_several_rollouts(rollouts: li
                 assert episodes[t, i].tolist() == [total, length]
             else:
                 assert episodes[t, i].isnan().all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_episodes_and_gains_are_those_of_a_plain_loop(seed: int) -> None:
+    """To the last bit, for many environments whose episodes end in any row, from one rollout to the next."""
+    steps, count, draw = 9, 40, stream(seed, "test")
+    agent, spaces = agent_of(), DISCRETE
+    rollouts = [Rollout.empty(steps, count, spaces.observation_size, None, (3, 1), torch.float64)]
+    engine = Scripted()
+    engine.reset = lambda: np.zeros((count, 3))
+    shard = Shard(0, engine, rollouts, 1, GAMMA)
+    total, length, gain, waiting = np.zeros(count), np.zeros(count), np.zeros(count), np.zeros(count, dtype=bool)
+    for iteration in range(1, 4):
+        rollout = shard.rollout(iteration)
+        ends = draw.random((2, steps, count)) < 0.2
+        rewards = draw.normal(size=(steps, count))
+        gains = np.zeros((steps, count))
+        expected = np.full((steps, count, 2), np.nan)
+        for t in range(steps):
+            for b in range(count):
+                if waiting[b]:
+                    rewards[t, b], ends[:, t, b] = 0, False
+                total[b], length[b], gain[b] = (
+                    total[b] + rewards[t, b],
+                    length[b] + (not waiting[b]),
+                    gain[b] + rewards[t, b],
+                )
+                gains[t, b] = gain[b]
+                gain[b] *= GAMMA
+                waiting[b] = ends[:, t, b].any()
+                if waiting[b]:
+                    expected[t, b] = total[b], length[b]
+                    total[b] = length[b] = gain[b] = 0
+        rollout.rewards.copy_(torch.from_numpy(rewards))
+        rollout.terminated.copy_(torch.from_numpy(ends[0]))
+        rollout.truncated.copy_(torch.from_numpy(ends[1]))
+        _finish(shard, rollout, agent)
+        assert np.array_equal(rollout.episodes, expected, equal_nan=True)
+        kept = gains[rollout.valid.numpy()]
+        assert rollout.moments[-3:].tolist() == pytest.approx([len(kept), kept.sum(), np.square(kept).sum()], rel=1e-12)
 
 
 def test_values_and_log_probs_are_those_of_the_weights_that_played(rollouts: list[Rollout]) -> None:

@@ -142,40 +142,36 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     ended = rollout.terminated | rollout.truncated
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
     shard.ended.copy_(ended[-1])
-    _count_episodes(shard, rollout, ended)
+    discounted = _run_through(shard, rollout, ended)
     sums, means = [], []
     if agent.observation_moments is not None:
         sums.append(agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), rollout.valid.flatten()))
         means.append(agent.observation_moments.mean)
     if agent.return_moments is not None:
-        sums.append(agent.return_moments.sums(_discounted(shard, rollout, ended).view(-1, 1), rollout.valid.flatten()))
+        sums.append(agent.return_moments.sums(discounted.reshape(-1, 1), rollout.valid.flatten()))
         means.append(agent.return_moments.mean)
     if sums:
         rollout.moments.copy_(torch.cat(sums))
         rollout.means.copy_(torch.cat(means))
 
 
-def _count_episodes(shard: Shard, rollout: Rollout, ended: Tensor) -> None:
-    """Returns and lengths of the episodes that ended, from sums over the whole rollout instead of counters per step."""
-    running = shard.running
-    sums = torch.stack([rollout.rewards.to(torch.float64), rollout.valid.to(torch.float64)], -1).cumsum(0)  # [T, B, 2]
-    sums += running[:2].T
-    rollout.episodes.fill_(torch.nan)
-    at = ended.nonzero()
-    for t, b in at[at[:, 1].argsort(stable=True)].tolist():  # each environment's ends in order of time
-        rollout.episodes[t, b] = sums[t, b]
-        sums[t + 1 :, b] -= sums[t, b].clone()
-        sums[t, b] = 0  # so that an episode that ends in the last row leaves nothing running
-    running[:2] = sums[-1].T
-
-
-def _discounted(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
-    """`[T, B]` float64: `G_t = γ G_{t-1} + r_t` within each episode, whose deviation scales the rewards."""
-    rewards = rollout.rewards.numpy().astype(np.float64)
-    carried = shard.running[2].numpy()
-    keep = np.where(ended.numpy(), 0.0, shard.gamma)
+def _run_through(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
+    """Writes returns and lengths of the episodes that ended, and gives `[T, B]` float64: `G_t = γ G_{t-1} + r_t` within each
+    episode, whose deviation scales the rewards.
+    """
+    steps, count = rollout.rewards.shape
+    # what each step adds: reward, 1, reward; and how much of the sum up to it lives on
+    sums = np.empty((steps, 3, count))
+    sums[:, 0] = sums[:, 2] = rollout.rewards.numpy()
+    sums[:, 1] = rollout.valid.numpy()
+    keep = np.empty((steps, 3, count))
+    np.logical_not(ended.numpy()[:, np.newaxis], out=keep, casting="unsafe")
+    keep[:, 2] *= shard.gamma
+    carried = shard.running.numpy()
     with np.errstate(all="ignore"):  # what is not finite is found in the loss, on all ranks at once
-        for t in range(len(rewards)):
-            rewards[t] += carried
-            np.multiply(rewards[t], keep[t], out=carried)
-    return torch.from_numpy(rewards)
+        for now, kept in zip(sums, keep, strict=True):
+            now += carried
+            np.multiply(now, kept, out=carried)
+    over = torch.from_numpy(sums)
+    rollout.episodes.copy_(torch.where(ended.unsqueeze(-1), over[:, :2].transpose(1, 2), torch.nan))
+    return over[:, 2]

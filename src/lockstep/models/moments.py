@@ -1,9 +1,13 @@
 """Running mean and variance, exact over any number of ranks."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 __all__ = ["Moments"]
+
+_BLOCK = 1024
+"""Rows that are summed at a time, so that their deviations stay in the cache."""
 
 
 class Moments:
@@ -32,8 +36,16 @@ class Moments:
             rows: `[N, size]`.
             valid: `[N]` bool: which rows count.
         """
-        deviations = torch.where(valid.unsqueeze(-1), rows.to(torch.float64) - self.mean, 0)
-        return torch.cat([valid.sum().view(1).to(torch.float64), deviations.sum(0), deviations.square().sum(0)])
+        data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
+        weights, found = counted.astype(np.float64), np.zeros((2, len(mean)))
+        with np.errstate(all="ignore"):  # what is not finite is found in the loss, on all ranks at once
+            for start in range(0, len(data), _BLOCK):
+                at = slice(start, start + _BLOCK)
+                deviations = data[at] - mean
+                deviations[~counted[at]] = 0  # weight 0 alone would not keep a NaN out
+                found[0] += weights[at] @ deviations
+                found[1] += weights[at] @ np.square(deviations, out=deviations)
+        return torch.from_numpy(np.concatenate([[weights.sum()], *found]))
 
     def merge(self, sums: Tensor, about: Tensor) -> None:
         """Takes in the total of all shards' `sums`, which were made about the mean `about`, `[size]`."""

@@ -24,37 +24,36 @@ class History:
         self.first = 0
         """Number of the step whose actions are in `rows[0]`."""
         self.rows: list[NDArray[Any]] = []
-        self.episodes = [0] * count
-        self.starts = [0] * count
+        self.episodes = np.zeros(count, dtype=np.int64)
+        self.starts = np.zeros(count, dtype=np.int64)
         """Number of the step that took the first action of the running episode."""
-        self.waiting: list[int] = []
+        self.waiting: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        """Environments whose next step is their reset."""
 
     def add(self, actions: NDArray[Any], terminated: NDArray[Any], truncated: NDArray[Any]) -> None:
         """Notes one step. Keeps `actions`, which nobody may change after."""
         self.rows.append(actions)
-        if self.waiting:
-            now = self.first + len(self.rows)
-            for index in self.waiting:
-                self.episodes[index] += 1
-                self.starts[index] = now
-        ended = terminated | truncated
-        self.waiting = np.flatnonzero(ended).tolist() if np.count_nonzero(ended) else []
+        if len(self.waiting):
+            self.episodes[self.waiting] += 1
+            self.starts[self.waiting] = self.first + len(self.rows)
+        self.waiting = (terminated | truncated).nonzero()[0]
         if len(self.rows) % _PRUNE == 0:
-            oldest = min(self.starts)
+            oldest = int(self.starts.min())
             del self.rows[: oldest - self.first]
             self.first = oldest
 
     def state(self, observations: NDArray[Any]) -> State:
         """As plain arrays; `actions` are those of environment 0, then 1, …, `lengths` of them each."""
-        end = self.first + len(self.rows)
-        taken = [row[i] for i, start in enumerate(self.starts) for row in self.rows[start - self.first :]]
-        waiting = np.zeros(len(self.starts), dtype=np.bool_)
+        lengths = self.first + len(self.rows) - self.starts
+        longest = int(lengths.max())
+        rows = np.array(self.rows[len(self.rows) - longest :]) if longest else np.zeros((0, len(lengths)), np.float32)
+        waiting = np.zeros(len(lengths), dtype=np.bool_)
         waiting[self.waiting] = True
         return {
-            "episodes": np.array(self.episodes, dtype=np.int64),
+            "episodes": self.episodes.copy(),
             "waiting": waiting,
-            "lengths": np.array([end - start for start in self.starts], dtype=np.int64),
-            "actions": np.array(taken) if taken else np.zeros(0, dtype=np.float32),
+            "lengths": lengths,
+            "actions": np.concatenate([rows[longest - length :, i] for i, length in enumerate(lengths)]),
             "observations": observations.copy(),
         }
 
@@ -62,11 +61,11 @@ class History:
     def of(cls, state: State) -> "History":
         """The history that gave `state`."""
         history = cls(len(state["episodes"]))
-        lengths, actions = state["lengths"].tolist(), state["actions"]
-        history.episodes = state["episodes"].tolist()
-        history.waiting = np.flatnonzero(state["waiting"]).tolist()
-        steps = max(lengths)
-        history.starts = [steps - length for length in lengths]
+        lengths, actions = state["lengths"], state["actions"]
+        history.episodes = state["episodes"].copy()
+        history.waiting = np.flatnonzero(state["waiting"])
+        steps = int(lengths.max())
+        history.starts = steps - lengths
         rows = np.zeros((steps, len(lengths), *actions.shape[1:]), dtype=actions.dtype)
         for index, past in enumerate(pasts(state)):
             rows[history.starts[index] :, index] = past.actions

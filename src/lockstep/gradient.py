@@ -1,5 +1,6 @@
 """The gradient of one step: every part of a minibatch gives sums, and the sums are added over all ranks."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ Trained = tuple[bool, bool]
 
 COLUMNS = 5
 """Columns of a row behind observation and action: log-probability, advantage, value target, old value, weight."""
+BLOCK = 1024
+"""Rows that a kernel takes at once, so that what lies between two layers stays in the cache."""
 AIM = ("mean", "scale", "clip", "entropy", "kl_coefficient")
 """Numbers that a step's loss depends on: the mean of the minibatch's advantages over all shards, one over their deviation, ε of the
 clip, the weights of the entropy and of the KL penalty."""
@@ -114,12 +117,31 @@ class OrderedGradient:
 
     def __call__(self, minibatch: Sequence[Tensor], aim: Tensor, trained: Trained) -> Tensor:
         """Rows `[K, W]` of each part and AIM -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
-        weights, kernel = self._agent.flat.buffer, self.kernel(minibatch[0], trained)
-        sums = torch.stack([kernel(weights, rows, aim)[0] for rows in minibatch])
-        return self._group.reduce(sums, "gradients")
+        sums = [self._sum(rows, aim, trained) for rows in minibatch]
+        return self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
 
-    def kernel(self, rows: Tensor, trained: Trained) -> Kernel:
-        """What computes one part's sums from rows like these; made when it is first asked for."""
+    def _sum(self, rows: Tensor, aim: Tensor, trained: Trained) -> Tensor:
+        weights, total = self._agent.flat.buffer, None
+        for block in self._blocks(rows):
+            (found,) = self._kernel(block, trained)(weights, block, aim)
+            total = found if total is None else total.add_(found)
+        assert total is not None
+        return total
+
+    def _blocks(self, rows: Tensor) -> Sequence[Tensor]:
+        """Rows in blocks of one size, or two; operation by operation, larger blocks are faster."""
+        if self._make_kernel is plainly or len(rows) <= BLOCK:
+            return [rows]
+        count = math.ceil(len(rows) / BLOCK)
+        blocks: Sequence[Tensor] = rows.split(math.ceil(len(rows) / count))
+        return blocks
+
+    def make_kernels(self, rows: Tensor, trained: Trained) -> None:
+        """Makes what parts of a minibatch like `rows` will need."""
+        for block in self._blocks(rows):
+            self._kernel(block, trained)
+
+    def _kernel(self, rows: Tensor, trained: Trained) -> Kernel:
         known = self._kernels.get((rows.shape, trained))
         if known is None:
             agent = self._agent

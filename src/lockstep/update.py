@@ -151,7 +151,7 @@ class Update:
         alone: list[Trained] = [(True, False)] * (policy > value)
         alone += [(False, True)] * (policy < value or (stops and config.separate))
         for trained in [(True, True), *alone]:
-            self._gradient.kernel(torch.zeros(rows, width, dtype=agent.dtype, device=agent.device), trained)
+            self._gradient.make_kernels(torch.zeros(rows, width, dtype=agent.dtype, device=agent.device), trained)
 
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
         config, tally, stopped = self._config, Tally(self._config.minibatches), False

@@ -1,0 +1,28 @@
+"""The gradient of a minibatch from the sums of its parts."""
+
+import torch
+from tests.watched import DISCRETE, agent_of
+
+from lockstep.gradient import AIM, BLOCK, COLUMNS, OrderedGradient
+from lockstep.group.solo import Solo
+from lockstep.ppo.settings import PPOConfig
+
+
+def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
+    """Every size costs a compilation."""
+    agent, sizes = agent_of(), []
+    count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + COLUMNS
+    rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    rows[:, DISCRETE.observation_size] = 1
+    aim = torch.full((len(AIM),), 0.5, dtype=torch.float64)
+
+    def counting(formula, examples):
+        sizes.append(len(examples[1]))
+        return formula
+
+    whole = OrderedGradient(agent, PPOConfig(), Solo())([rows], aim, (True, True))
+    ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
+    ordered.make_kernels(rows, (True, True))
+    assert sizes == [684, 683]
+    assert torch.allclose(ordered([rows], aim, (True, True)), whole, rtol=1e-12)
+    assert sizes == [684, 683], "nothing is compiled while training"

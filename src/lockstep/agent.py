@@ -190,9 +190,13 @@ class Agent:
         """`normalize` for `[count, O]` at a time, in NumPy; its next call overwrites what it gave."""
         if self.observation_moments is None:
             return lambda rows: rows
-        shift, scale = self._shift.numpy(), self._scale.numpy()
-        seen = np.empty((count, len(shift)), dtype=self._kind)
-        low, high = (np.full_like(shift, limit) for limit in (-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT))
+        # whole arrays of one shape: to repeat a row or a number costs more than the arithmetic
+        shift, scale = (np.tile(row.numpy(), (count, 1)) for row in (self._shift, self._scale))
+        seen, low, high = (
+            np.empty_like(shift),
+            np.full_like(shift, -_OBSERVATION_LIMIT),
+            np.full_like(shift, _OBSERVATION_LIMIT),
+        )
 
         def see(rows: NDArray[Any]) -> NDArray[Any]:
             np.subtract(rows, shift, out=seen)
@@ -205,9 +209,10 @@ class Agent:
 
     def _fit(self, shape: tuple[int, ...]) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """`for_environment` for arrays of that shape; its next call overwrites what it gave."""
-        low, high, fitting = self._low, self._high, np.empty(shape, dtype=self._kind)
         if self.spaces.discrete_actions is not None:
             return lambda actions: actions
+        low, high, fitting = np.empty(shape, self._kind), np.empty(shape, self._kind), np.empty(shape, self._kind)
+        low[:], high[:] = self._low, self._high
 
         def clip(actions: NDArray[Any]) -> NDArray[Any]:
             np.maximum(actions, low, out=fitting)

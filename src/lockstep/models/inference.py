@@ -16,7 +16,7 @@ __all__ = ["Inference", "silent"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _Layer = tuple[NDArray[Any], NDArray[Any]]
-"""Weights `[inputs, outputs]` and bias `[outputs]`."""
+"""Weights `[inputs, outputs]` and bias, `[outputs]` or `[count, outputs]`."""
 
 _BLOCK = 1024
 """Rows that go through all layers together, so that what lies between two layers stays in the cache."""
@@ -68,13 +68,11 @@ class Inference:
         """`[A]` for continuous actions."""
 
     def head(self, count: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """A function from `[count, O]` to the policy's head `[count, H]`, which its next call overwrites."""
-        outputs, head = self._outputs(count), _output(self._policy_head, count)
-
-        def compute(rows: NDArray[Any]) -> NDArray[Any]:
-            return _affine(self._hidden(self._trunk, rows, outputs), self._policy_head, head)
-
-        return compute
+        """A function from `[count, O]` to the policy's head `[count, H]`, which its next call overwrites. It has the weights of now."""
+        # a bias for every row: adding arrays of one shape costs a third of repeating one of them
+        *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
+        outputs, head = self._outputs(count), _output(last, count)
+        return lambda rows: _affine(self._hidden(trunk, rows, outputs), last, head)
 
     def judge(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """`[N, O]` -> the policy's head `[N, H]` and values `[N]`, in fresh arrays."""

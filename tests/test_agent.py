@@ -1,8 +1,5 @@
 """The agent: what it makes of observations, and what it saves, loads and hashes."""
 
-from contextlib import nullcontext
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -68,9 +65,16 @@ def test_judge_and_act_speak_of_the_same_policy(spaces: Spaces) -> None:
     agent = agent_of(spaces)
     steps, count = 4, 5
     rows = torch.from_numpy(stream(3, "test").standard_normal((steps + 1, count, SIZE)))
-    noise = torch.from_numpy(agent.distribution.noise(stream(4, "test"), steps, count))
-    actions = torch.stack([agent.act(rows[t], noise[t]) for t in range(steps)])
+    noise = agent.distribution.noise(stream(4, "test"), steps, count)
+    actions = (
+        torch.zeros(noise.shape[:2], dtype=torch.int64) if spaces is DISCRETE else torch.zeros(noise.shape).double()
+    )
+    actor = agent.actor(noise, actions.numpy())
+    for t in range(steps):
+        actor.act(t, rows[t].numpy())
     values, log_probs = agent.judge(rows, actions)
+    assert torch.allclose(actor.log_probs(), log_probs, rtol=0, atol=1e-12)
+    assert torch.allclose(agent.values(rows), values, rtol=0, atol=1e-12)
     assert values.shape == (steps + 1, count)
     for t in range(steps):
         parameters, row_values = agent.policy(rows[t])
@@ -84,57 +88,6 @@ def test_judge_and_act_speak_of_the_same_policy(spaces: Spaces) -> None:
         assert torch.allclose(log_probs[t], expected.log_prob(actions[t]), rtol=0, atol=1e-12)
         assert torch.allclose(values[t], row_values, rtol=0, atol=1e-12)
     assert torch.allclose(values[steps], agent.policy.value(rows[steps]), rtol=0, atol=1e-12)
-
-
-def by_pytorch(agent: Agent) -> Agent:
-    """The same agent, computing as it would on a GPU."""
-    agent._inference = None
-    return agent
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("spaces", "settings"),
-    [(DISCRETE, {}), (CONTINUOUS, {}), (CONTINUOUS, {"squash": True, "log_std": 1.0, "shared": True})],
-    ids=["discrete", "clipped", "squashed"],
-)
-def test_numpy_plays_as_pytorch_does(spaces: Spaces, settings: dict[str, object], dtype: torch.dtype) -> None:
-    settings |= {"normalize_observations": True, "orthogonal": False}
-    one, other = (agent_of(spaces, dtype=dtype, **settings) for _ in range(2))
-    other = by_pytorch(other)
-    tolerance = 1e-6 if dtype == torch.float32 else 1e-12
-    steps, count = 5, 7
-    rows = stream(3, "test").normal(3, 40, (steps + 1, count, SIZE))
-    rows[2:] *= 0.01  # some of the normalized are cut off, some are not
-    noise = one.distribution.noise(stream(4, "test"), steps, count)
-    found = []
-    for agent in (one, other):
-        see(agent, observations(mean=3.0))
-        own = torch.from_numpy(rows).to(dtype)
-        taken = torch.zeros(noise.shape, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
-        act = agent.actor(noise, taken.numpy())
-        given = np.array([act(t, own[t].numpy()).copy() for t in range(steps)])
-        found.append([taken.numpy(), given, *(x.numpy() for x in agent.judge(own, taken))])
-    for ours, theirs in zip(*found, strict=True):
-        assert ours.dtype == theirs.dtype
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-
-
-def test_acting_on_what_is_not_finite_passes_in_silence() -> None:
-    agent = agent_of(normalize_observations=True, squash=True)
-    taken = np.zeros((1, 2, 2))
-    with np.errstate(all="raise"):
-        given = agent.actor(np.zeros((1, 2, 2)), taken)(0, np.array([[np.inf] * SIZE, [np.nan] * SIZE]))
-    assert np.isfinite(given[0]).all()  # the observation is cut off at ±10
-    assert np.isnan(given[1]).all()
-
-
-def test_numpy_plays_only_where_the_networks_compute_in_their_own_precision() -> None:
-    config = PolicyConfig(hidden=(8,))
-    for autocast, expected in ((nullcontext, True), (partial(torch.autocast, "cpu", torch.bfloat16), False)):
-        agent = Agent(CONTINUOUS, config, False, 1, torch.float32, autocast=autocast)
-        assert (agent._inference is not None) is expected
-        assert agent.sample(observations().astype(np.float32), stream(1, "test")).dtype == np.float32
 
 
 def test_mode_is_the_most_probable_action() -> None:

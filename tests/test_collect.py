@@ -2,12 +2,12 @@
 
 import itertools
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
+from lockstep.acting import Actor
 from lockstep.agent import Agent
 from lockstep.collect import Shard, _finish, collect, rollout_specs
 from lockstep.envs.engine import State, Step
@@ -244,8 +244,8 @@ def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> 
     shard = shard_of(agent, index=3)
     (rollout,) = play(shard, agent, range(5, 6))
     noise = torch.from_numpy(agent.distribution.noise(stream(1, "actions", 3, 5), STEPS, COUNT))
-    expected = agent.act(rollout.observations[2], noise[2])
-    assert torch.allclose(rollout.actions[2], expected, rtol=0, atol=1e-12)
+    parameters = agent.policy.act(agent.normalize(rollout.observations[2]))
+    assert torch.allclose(rollout.actions[2], agent.distribution.sample(parameters, noise[2]), rtol=0, atol=1e-12)
     assert isinstance(shard.engine, Scripted)
     for drawn, taken in zip(rollout.actions, shard.engine.taken, strict=True):
         assert np.array_equal(taken, drawn if spaces is DISCRETE else drawn.clamp(-1, 1))
@@ -258,11 +258,13 @@ def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_fused_shards_collect_the_same_with_one_batch_per_step(spaces: Spaces) -> None:
     agent, batches = agent_of(spaces), []
-    actor = agent.actor
+    make = agent.actor
 
-    def counting(noise: np.ndarray, taken: np.ndarray) -> Callable[[int, np.ndarray], np.ndarray]:
-        act = actor(noise, taken)
-        return lambda t, observations: batches.append(len(observations)) or act(t, observations)
+    def counting(noise: np.ndarray, taken: np.ndarray) -> Actor:
+        actor = make(noise, taken)
+        act = actor.act
+        actor.act = lambda t, observations: batches.append(len(observations)) or act(t, observations)
+        return actor
 
     agent.actor = counting
     apart, fused = ([shard_of(agent, index) for index in (2, 0, 5)] for _ in range(2))

@@ -107,10 +107,9 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
         rollout.valid[0, shard % COUNT] = False  # its episode ended in the rollout before
         rollout.rewards[~rollout.valid] = 0
         noise = agent.distribution.noise(stream(SEED, "noise", shard), STEPS, COUNT)
-        for action, observations, now in zip(
-            rollout.actions, rollout.observations, torch.from_numpy(noise), strict=False
-        ):
-            action.copy_(agent.act(observations, now))
+        act = agent.actor(noise, rollout.actions.numpy()).act
+        for t in range(STEPS):
+            act(t, rollout.observations[t].numpy())
         values, log_probs = agent.judge(rollout.observations, rollout.actions)
         rollout.values.copy_(values)
         rollout.log_probs.copy_(log_probs)

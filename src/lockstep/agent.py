@@ -1,7 +1,7 @@
 """The one thing that is trained, published, saved and loaded: policy, critic and moments."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.acting import Actor, Change, NumpyActor, TorchActor, clip, normalize, squash, unchanged
 from lockstep.models.flat import FlatParameters
-from lockstep.models.inference import Inference, silent
+from lockstep.models.inference import Inference
 from lockstep.models.moments import Moments
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.settings import PolicyConfig
@@ -63,7 +64,6 @@ class Agent:
             own_precision = not torch.is_autocast_enabled(device.type)
         self._inference = Inference(self.policy, config.activation) if device.type == "cpu" and own_precision else None
         self._kind = torch.empty(0, dtype=dtype).numpy().dtype
-        self._low, self._high = spaces.action_low.astype(self._kind), spaces.action_high.astype(self._kind)
         self.refresh()
 
     def refresh(self) -> None:
@@ -79,44 +79,33 @@ class Agent:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT)
 
-    def actor(self, noise: NDArray[Any], taken: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
-        """Acting in one rollout, with the weights and moments of now.
+    def actor(self, noise: NDArray[Any], taken: NDArray[Any]) -> Actor:
+        """What acts in one rollout, with the weights and moments of now.
 
         Args:
             noise: `[T, B, …]` of the distribution's kind.
-            taken: `[T, B]` or `[T, B, A]`, where actions are written as a rollout stores them.
-
-        Returns:
-            A function of t and observations `[B, O]`: writes `taken[t]`, and gives the actions as an environment takes them, in an
-            array that its next call may overwrite.
+            taken: `[T, B]` or `[T, B, A]`: where actions are written as a rollout stores them.
         """
-        fit, inference = self._fit(taken[0].shape), self._inference
-        if inference is None:
-            drawn = torch.from_numpy(noise).to(self.dtype)
-
-            def plain(t: int, observations: NDArray[Any]) -> NDArray[Any]:
-                taken[t] = self.act(torch.from_numpy(observations), drawn[t]).numpy()
-                return fit(taken[t])
-
-            return plain
-        spread = silent(self.distribution.spread)(noise.astype(self._kind), inference.log_std)
-        see, head, draw = self._see(noise.shape[1]), inference.head(noise.shape[1]), self.distribution.draw
-
-        def act(t: int, observations: NDArray[Any]) -> NDArray[Any]:
-            return fit(draw(head(see(observations)), spread[t], taken[t]))
-
-        return silent(act)
-
-    @torch.inference_mode()
-    def act(self, observations: Tensor, noise: Tensor) -> Tensor:
-        """`[B, O]` and noise of the distribution's kind -> actions as a rollout stores them, `[B]` or `[B, A]`: by PyTorch, on any
-        device and in any precision.
-        """
-        return self.distribution.sample(self.policy.act(self.normalize(observations)), noise.to(self.device)).cpu()
+        fit, count = self._fit(noise.shape[1]), noise.shape[1]
+        if self._inference is None:
+            drawn = torch.from_numpy(noise).to(self.device, self.dtype)
+            return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, taken)
+        see: Change = unchanged
+        if self.observation_moments is not None:
+            see = normalize(self._shift.numpy(), self._scale.numpy(), _OBSERVATION_LIMIT, count)
+        return NumpyActor(self._inference, self.distribution, see, fit, noise, taken)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
-        return self._fit(actions.shape)(actions)
+        return self._fit(len(actions))(actions)
+
+    @torch.inference_mode()
+    def values(self, observations: Tensor) -> Tensor:
+        """`[…, O]` -> `[…]`."""
+        seen = self.normalize(observations)
+        if self._inference is None:
+            return self.policy.value(seen).cpu()
+        return self._inference.value(seen.flatten(0, -2).numpy()).view(seen.shape[:-1])
 
     @torch.inference_mode()
     def judge(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,7 +117,7 @@ class Agent:
         """
         rows, count = observations.shape[:2]
         seen = self.normalize(observations).flatten(0, 1)
-        parameters, values = self.policy(seen) if self._inference is None else self._judge(self._inference, seen)
+        parameters, values = self.policy(seen) if self._inference is None else self._inference.forward(seen.numpy())
         log_probs = self.distribution.log_prob(parameters[: (rows - 1) * count], actions.flatten(0, 1).to(self.device))
         return values.view(rows, count).cpu(), log_probs.view(rows - 1, count).cpu()
 
@@ -146,7 +135,7 @@ class Agent:
             self.spaces.discrete_actions is not None,
         )
         taken = np.empty(noise.shape[:2], np.int64) if discrete else np.empty(noise.shape, self._kind)
-        return self.actor(noise, taken)(0, observations.astype(self._kind))
+        return self.actor(noise, taken).act(0, observations.astype(self._kind))
 
     def state(self) -> dict[str, Tensor]:
         """Everything, by name: each parameter, then the moments."""
@@ -186,58 +175,12 @@ class Agent:
                 hashed.update(value.numpy().data)
         return hashed.hexdigest()
 
-    def _see(self, count: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """`normalize` for `[count, O]` at a time, in NumPy; its next call overwrites what it gave."""
-        if self.observation_moments is None:
-            return lambda rows: rows
-        # whole arrays of one shape: to repeat a row or a number costs more than the arithmetic
-        shift, scale = (np.tile(row.numpy(), (count, 1)) for row in (self._shift, self._scale))
-        seen, low, high = (
-            np.empty_like(shift),
-            np.full_like(shift, -_OBSERVATION_LIMIT),
-            np.full_like(shift, _OBSERVATION_LIMIT),
-        )
-
-        def see(rows: NDArray[Any]) -> NDArray[Any]:
-            np.subtract(rows, shift, out=seen)
-            np.multiply(seen, scale, out=seen)
-            np.maximum(seen, low, out=seen)
-            np.minimum(seen, high, out=seen)
-            return seen
-
-        return see
-
-    def _fit(self, shape: tuple[int, ...]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """`for_environment` for arrays of that shape; its next call overwrites what it gave."""
+    def _fit(self, count: int) -> Change:
+        """`for_environment`, for `count` actions."""
         if self.spaces.discrete_actions is not None:
-            return lambda actions: actions
-        low, high, fitting = np.empty(shape, self._kind), np.empty(shape, self._kind), np.empty(shape, self._kind)
-        low[:], high[:] = self._low, self._high
-
-        def clip(actions: NDArray[Any]) -> NDArray[Any]:
-            np.maximum(actions, low, out=fitting)
-            np.minimum(fitting, high, out=fitting)
-            return fitting
-
-        if not self.squash:
-            return clip
-        half = 0.5 * (high - low)
-
-        def squash(actions: NDArray[Any]) -> NDArray[Any]:
-            np.tanh(actions, out=fitting)
-            np.add(fitting, 1, out=fitting)
-            np.multiply(fitting, half, out=fitting)
-            np.add(fitting, low, out=fitting)
-            return clip(fitting)  # all the same: rounding may carry it past the bound
-
-        return squash
-
-    def _judge(self, inference: Inference, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """`Policy.forward` in NumPy."""
-        head, values = map(torch.from_numpy, inference.judge(seen.numpy()))
-        if self.policy.log_std is not None:
-            head = torch.cat([head, self.policy.log_std.expand_as(head)], -1)
-        return head, values
+            return unchanged
+        low, high = (bound.astype(self._kind) for bound in (self.spaces.action_low, self.spaces.action_high))
+        return squash(low, high, count) if self.squash else clip(low, high, count)
 
     def _moments(self) -> list[tuple[str, Moments]]:
         named = (("observation_moments", self.observation_moments), ("return_moments", self.return_moments))

@@ -89,9 +89,7 @@ def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool =
     for at in [slice(None)] if fused and len(shards) > 1 else each:
         whole = rollouts[at][0] if len(rollouts[at]) == 1 else _joint(rollouts[at])
         _play(shards[at], whole, agent, iteration)
-        values, log_probs = agent.judge(whole.observations, whole.actions)
-        whole.values.copy_(values)
-        whole.log_probs.copy_(log_probs)
+        whole.values.copy_(agent.values(whole.observations))
         _deal(whole, rollouts[at])
     for shard, rollout in zip(shards, rollouts, strict=True):
         _finish(shard, rollout, agent)
@@ -105,15 +103,16 @@ def _play(shards: Sequence[Shard], whole: Rollout, agent: Agent, iteration: int)
         agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count)
         for shard in shards
     ]
-    act = agent.actor(drawn[0] if len(drawn) == 1 else np.concatenate(drawn, 1), whole.actions.numpy())
+    actor = agent.actor(drawn[0] if len(drawn) == 1 else np.concatenate(drawn, 1), whole.actions.numpy())
     torch.cat([shard.observations for shard in shards], out=whole.observations[0])
     engines = [(shard.engine.step, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
     observations = whole.observations.numpy()
     rewards, terminated, truncated = whole.rewards.numpy(), whole.terminated.numpy(), whole.truncated.numpy()
     for t in range(steps):
-        actions = act(t, observations[t])
+        actions = actor.act(t, observations[t])
         for step, at in engines:
             observations[t + 1, at], rewards[t, at], terminated[t, at], truncated[t, at] = step(actions[at])
+    whole.log_probs.copy_(actor.log_probs())
 
 
 def _joint(rollouts: Sequence[Rollout]) -> Rollout:

@@ -24,6 +24,10 @@ def rows_of(count: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(stream(1, "test").normal(0, 3, (count, OBSERVATION))).to(dtype)
 
 
+def head_of(inference: Inference, rows: torch.Tensor) -> np.ndarray:
+    return inference.head(len(rows))(rows.numpy(), np.empty((len(rows), HEAD), dtype=rows.numpy().dtype))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
@@ -32,22 +36,22 @@ def test_equals_pytorch(activation: str, shared: bool, dtype: torch.dtype, count
     policy, _ = policy_of(dtype, activation=activation, shared=shared)
     inference, rows = Inference(policy, activation), rows_of(count, dtype)
     head, values = policy(rows)
-    found = (inference.head(count)(rows.numpy()), *inference.judge(rows.numpy()))
-    for ours, theirs in zip(found, (head, head, values), strict=True):
+    found = (head_of(inference, rows), *inference.forward(rows.numpy()), inference.value(rows.numpy()))
+    for ours, theirs in zip(found, (head, head, values, values), strict=True):
         assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs.detach(), rtol=0, atol=TOLERANCE[dtype], strict=True)
+        np.testing.assert_allclose(ours, theirs.detach(), rtol=0, atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("std_size", [0, HEAD])
 def test_follows_the_weights(std_size: int) -> None:
     policy, flat = policy_of(torch.float64, std_size)
     inference, rows = Inference(policy, "tanh"), rows_of(4, torch.float64)
-    before = inference.head(4)(rows.numpy())
+    before = head_of(inference, rows)
     flat.buffer += 0.25
     head, values = policy(rows)
-    found = (inference.head(4)(rows.numpy()), *inference.judge(rows.numpy()))
+    found = (head_of(inference, rows), *inference.forward(rows.numpy()))
     assert not np.array_equal(found[0], before)
-    for ours, theirs in zip(found, (head[:, :HEAD], head[:, :HEAD], values), strict=True):
+    for ours, theirs in zip(found, (head[:, :HEAD], head, values), strict=True):
         np.testing.assert_allclose(ours, theirs.detach(), rtol=0, atol=1e-12)
     assert (None if inference.log_std is None else inference.log_std.tolist()) == ([0.25] * HEAD if std_size else None)
 
@@ -58,7 +62,9 @@ def test_what_is_not_finite_passes_in_silence(activation: str) -> None:
     inference = Inference(policy, activation)
     rows = np.full((2, OBSERVATION), [[np.inf], [np.nan]], dtype=np.float32)
     with np.errstate(all="raise"):
-        assert np.isnan(inference.judge(rows)[1][1])
-        assert np.isnan(silent(inference.head(2))(rows)[1]).all()
+        assert inference.forward(rows)[1][1].isnan()
+        assert inference.value(rows)[1].isnan()
+        out = np.zeros((2, HEAD), dtype=np.float32)
+        assert np.isnan(silent(inference.head(2))(rows, out)[1]).all()
         with pytest.raises(FloatingPointError):
-            inference.head(2)(rows)
+            inference.head(2)(rows, out)

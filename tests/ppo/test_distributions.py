@@ -74,7 +74,8 @@ def test_actions_have_the_documented_types() -> None:
 def test_draws_in_numpy_are_samples() -> None:
     logits, gumbel = normal(5, ROWS, SIZE), Categorical(SIZE).noise(stream(6, "test"), ROWS)
     actions = np.empty(ROWS, dtype=np.int64)
-    assert Categorical(SIZE).draw(logits.numpy().copy(), Categorical(SIZE).spread(gumbel, None), actions) is actions
+    spread = Categorical(SIZE).spread(gumbel.copy(), None)
+    assert Categorical(SIZE).draw(logits.numpy(), spread, actions) is actions
     assert np.array_equal(actions, Categorical(SIZE).sample(logits, torch.from_numpy(gumbel)))
     mean, log_std, noise = normal(7, ROWS, SIZE), normal(8, SIZE), normal(9, ROWS, SIZE)
     drawn = np.empty((ROWS, SIZE))

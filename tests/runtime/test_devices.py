@@ -68,7 +68,14 @@ def test_an_agent_begins_the_same_on_every_device() -> None:
     assert here.digest() == there.digest()
     assert {tensor.device for tensor in there.state().values()} == {CPU}
     rows, noise = torch.ones(4, 3), torch.zeros(4, 2)
-    assert torch.allclose(here.act(rows, noise), there.act(rows, noise), atol=1e-5)
+    done = []
+    for agent in (here, there):
+        taken = torch.zeros(1, 4, 2)
+        actor = agent.actor(noise.unsqueeze(0).numpy(), taken.numpy())
+        done.append((torch.from_numpy(actor.act(0, rows.numpy())), taken, actor.log_probs(), agent.values(rows)))
+    for mine, its in zip(*done, strict=True):
+        assert its.device == CPU
+        assert torch.allclose(mine, its, atol=1e-5)
     for mine, its in zip(here.judge(rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), there.judge(rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
         assert its.device == CPU
         assert torch.allclose(mine, its, atol=1e-5)

@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from lockstep.models.policy import Policy
 
@@ -62,37 +63,52 @@ class Inference:
         """`activation` is the one in `policy`. The parameters must have their final place in memory."""
         self._activate = _ACTIVATIONS[activation]
         self._trunk = _layers(policy.trunk)
-        self._critic_trunk = None if policy.critic_trunk is None else _layers(policy.critic_trunk)
+        self._critic_trunk = self._trunk if policy.critic_trunk is None else _layers(policy.critic_trunk)
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
-        self.log_std: NDArray[Any] | None = None if policy.log_std is None else policy.log_std.detach().numpy()
+        self.log_std = None if policy.log_std is None else policy.log_std.detach()
         """`[A]` for continuous actions."""
+        weight, _ = self._policy_head
+        self.head_size, self.kind = weight.shape[1], weight.dtype
 
-    def head(self, count: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """A function from `[count, O]` to the policy's head `[count, H]`, which its next call overwrites. It has the weights of now."""
+    def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
+        """A function from `[count, O]` to the policy's head `[count, H]`, which it writes into its second argument.
+
+        It has the weights of now.
+        """
         # a bias for every row: adding arrays of one shape costs a third of repeating one of them
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
-        outputs, head = self._outputs(count), _output(last, count)
-        return lambda rows: _affine(self._hidden(trunk, rows, outputs), last, head)
+        outputs = [_output(layer, count) for layer in trunk]
+        return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
 
-    def judge(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """`[N, O]` -> the policy's head `[N, H]` and values `[N]`, in fresh arrays."""
-        return silent(self._judge)(rows)
+    def parameters(self, head: NDArray[Any]) -> Tensor:
+        """The policy's head `[N, H]` -> parameters of the action distribution `[N, P]`."""
+        found = torch.from_numpy(head)
+        return found if self.log_std is None else torch.cat([found, self.log_std.expand_as(found)], -1)
 
-    def _judge(self, rows: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def forward(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        """`Policy.forward`, in fresh tensors."""
         head, values = _output(self._policy_head, len(rows)), _output(self._value_head, len(rows))
-        outputs = self._outputs(min(_BLOCK, len(rows)))
-        for start in range(0, len(rows), _BLOCK):
-            at = slice(start, start + _BLOCK)
-            own = [out[: len(rows[at])] for out in outputs]
-            hidden = self._hidden(self._trunk, rows[at], own)
-            _affine(hidden, self._policy_head, head[at])
-            if self._critic_trunk is not None:
-                hidden = self._hidden(self._critic_trunk, rows[at], own)
-            _affine(hidden, self._value_head, values[at])
-        return head, values[:, 0]
+        silent(self._write)(
+            rows, [(self._trunk, self._policy_head, head), (self._critic_trunk, self._value_head, values)]
+        )
+        return self.parameters(head), torch.from_numpy(values).squeeze(-1)
 
-    def _outputs(self, count: int) -> list[NDArray[Any]]:
-        return [_output(layer, count) for layer in self._trunk]
+    def value(self, rows: NDArray[Any]) -> Tensor:
+        """`Policy.value`, in a fresh tensor."""
+        values = _output(self._value_head, len(rows))
+        silent(self._write)(rows, [(self._critic_trunk, self._value_head, values)])
+        return torch.from_numpy(values).squeeze(-1)
+
+    def _write(self, rows: NDArray[Any], wanted: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
+        """Fills each output from its trunk and its head."""
+        outputs = [_output(layer, min(_BLOCK, len(rows))) for layer in self._trunk]
+        for start in range(0, len(rows), _BLOCK):
+            block, known = rows[start : start + _BLOCK], None
+            own = [out[: len(block)] for out in outputs]
+            for trunk, head, result in wanted:
+                if trunk is not known:  # a shared one has been computed
+                    hidden, known = self._hidden(trunk, block, own), trunk
+                _affine(hidden, head, result[start : start + _BLOCK])
 
     def _hidden(self, trunk: list[_Layer], rows: NDArray[Any], outputs: list[NDArray[Any]]) -> NDArray[Any]:
         for layer, out in zip(trunk, outputs, strict=True):

@@ -32,9 +32,9 @@ class Categorical:
         return noise
 
     def draw(self, logits: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """`sample` in NumPy, into `out`; overwrites `logits`."""
-        logits += spread
-        logits.argmax(-1, out)
+        """`sample` in NumPy, into `out`; overwrites `spread`."""
+        np.add(logits, spread, spread)
+        spread.argmax(-1, out)
         return out
 
     def mode(self, logits: Tensor) -> Tensor:

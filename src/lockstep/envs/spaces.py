@@ -89,7 +89,11 @@ def flattener(space: Space[Any]) -> Callable[[Any], Any] | None:
 
 
 def batch_flattener(space: Space[Any]) -> Callable[[Any], Any]:
-    """A function from a batch of observations of the single-environment `space`, `[B, …]` each, to rows `[B, O]`."""
+    """A function from a batch of observations of the single-environment `space`, `[B, …]` each, to rows `[B, O]`, which may be the
+    batch itself.
+    """
+    if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == flat_dtype(space):
+        return lambda batch: batch
     if isinstance(space, Discrete):
         rows, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
         return lambda batch: rows[batch - start]

@@ -24,6 +24,7 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     group, parts = Solo(), torch.rand(3, 4, generator=torch.Generator())
     assert torch.equal(group.gather(parts, "rows"), parts)
     assert torch.equal(group.reduce(parts, "sum"), ordered_sum(parts))
+    assert group.reduce(parts[1:2], "sum").data_ptr() == parts[1].data_ptr()  # a single row is its own sum
     group.barrier("barrier")
     assert group.timings()[0] == 0
 

@@ -69,7 +69,10 @@ class Group(ABC):
         """
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
-        """`[counts[rank], N]` on each rank -> `[N]`, the sum over all rows in shard order; every rank gets the same bits."""
+        """`[counts[rank], N]` on each rank -> `[N]`, the sum over all rows in shard order; every rank gets the same bits.
+
+        The sum may lie where `parts` did: the caller fills them anew before it uses them again.
+        """
         everything = self.gather(parts, phase)
         begun = perf_counter()
         total = ordered_sum(everything)

@@ -41,10 +41,11 @@ class NumpyActor:
             taken: `[T, B]` or `[T, B, A]`: where actions are written as a rollout stores them.
         """
         self._inference, self._distribution, self._taken = inference, distribution, taken
-        head, draw, kind = inference.head(noise.shape[1]), distribution.draw, inference.kind
+        steps, count = noise.shape[:2]
+        head, heads, draw = inference.head(count), inference.heads(steps, count), distribution.draw
         log_std = None if inference.log_std is None else inference.log_std.numpy()
-        spread = silent(distribution.spread)(noise.astype(kind), log_std)
-        heads = self._heads = np.empty((*noise.shape[:2], inference.head_size), kind)
+        spread = silent(distribution.spread)(noise.astype(heads.dtype), log_std)
+        self._heads = heads
 
         def act(t: int, observations: NDArray[Any]) -> NDArray[Any]:
             return fit(draw(head(see(observations), heads[t]), spread[t], taken[t]))
@@ -104,7 +105,8 @@ def normalize(shift: NDArray[Any], scale: NDArray[Any], limit: float, count: int
     """Shifts, scales and cuts off at ±`limit`, for `[count, O]`."""
     # whole arrays of one shape: to repeat a row or a number costs more than the arithmetic
     shift, scale = np.tile(shift, (count, 1)), np.tile(scale, (count, 1))
-    seen, low, high = np.empty_like(shift), np.full_like(shift, -limit), np.full_like(shift, limit)
+    seen = torch.from_numpy(shift).clone().numpy()  # aligned, as all that is multiplied by weights
+    low, high = np.full_like(shift, -limit), np.full_like(shift, limit)
 
     def change(rows: NDArray[Any]) -> NDArray[Any]:
         np.subtract(rows, shift, out=seen)

@@ -130,10 +130,8 @@ class Agent:
     @torch.inference_mode()
     def sample(self, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """`[B, O]` -> drawn actions, ready for an environment."""
-        noise, discrete = (
-            self.distribution.noise(generator, 1, len(observations)),
-            self.spaces.discrete_actions is not None,
-        )
+        noise = self.distribution.noise(generator, 1, len(observations))
+        discrete = self.spaces.discrete_actions is not None
         taken = np.empty(noise.shape[:2], np.int64) if discrete else np.empty(noise.shape, self._kind)
         return self.actor(noise, taken).act(0, observations.astype(self._kind))
 

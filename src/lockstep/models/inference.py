@@ -17,7 +17,7 @@ __all__ = ["Inference", "silent"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _Layer = tuple[NDArray[Any], NDArray[Any]]
-"""Weights `[inputs, outputs]` and bias, `[outputs]` or `[count, outputs]`."""
+"""Weights `[inputs, outputs]`, and bias `[outputs]` or `[rows, outputs]`."""
 
 _BLOCK = 1024
 """Rows that go through all layers together, so that what lies between two layers stays in the cache."""
@@ -67,8 +67,7 @@ class Inference:
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
         self.log_std = None if policy.log_std is None else policy.log_std.detach()
         """`[A]` for continuous actions."""
-        weight, _ = self._policy_head
-        self.head_size, self.kind = weight.shape[1], weight.dtype
+        self._dtype = policy.policy_head.weight.dtype
 
     def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
         """A function from `[count, O]` to the policy's head `[count, H]`, which it writes into its second argument.
@@ -77,8 +76,12 @@ class Inference:
         """
         # a bias for every row: adding arrays of one shape costs a third of repeating one of them
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
-        outputs = [_output(layer, count) for layer in trunk]
+        outputs = [self._output(layer, count) for layer in trunk]
         return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
+
+    def heads(self, steps: int, count: int) -> NDArray[Any]:
+        """`[steps, count, H]`, for `head` to write into."""
+        return self._output(self._policy_head, steps, count)
 
     def parameters(self, head: NDArray[Any]) -> Tensor:
         """The policy's head `[N, H]` -> parameters of the action distribution `[N, P]`."""
@@ -87,7 +90,7 @@ class Inference:
 
     def forward(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """`Policy.forward`, in fresh tensors."""
-        head, values = _output(self._policy_head, len(rows)), _output(self._value_head, len(rows))
+        head, values = self._output(self._policy_head, len(rows)), self._output(self._value_head, len(rows))
         silent(self._write)(
             rows, [(self._trunk, self._policy_head, head), (self._critic_trunk, self._value_head, values)]
         )
@@ -95,13 +98,13 @@ class Inference:
 
     def value(self, rows: NDArray[Any]) -> Tensor:
         """`Policy.value`, in a fresh tensor."""
-        values = _output(self._value_head, len(rows))
+        values = self._output(self._value_head, len(rows))
         silent(self._write)(rows, [(self._critic_trunk, self._value_head, values)])
         return torch.from_numpy(values).squeeze(-1)
 
     def _write(self, rows: NDArray[Any], wanted: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
         """Fills each output from its trunk and its head."""
-        outputs = [_output(layer, min(_BLOCK, len(rows))) for layer in self._trunk]
+        outputs = [self._output(layer, min(_BLOCK, len(rows))) for layer in self._trunk]
         for start in range(0, len(rows), _BLOCK):
             block, known = rows[start : start + _BLOCK], None
             own = [out[: len(block)] for out in outputs]
@@ -109,6 +112,11 @@ class Inference:
                 if trunk is not known:  # a shared one has been computed
                     hidden, known = self._hidden(trunk, block, own), trunk
                 _affine(hidden, head, result[start : start + _BLOCK])
+
+    def _output(self, layer: _Layer, *rows: int) -> NDArray[Any]:
+        """An empty array for what comes out of `layer`."""
+        # torch aligns alike in every process: some BLAS kernels round differently on other alignments
+        return torch.empty(*rows, layer[0].shape[1], dtype=self._dtype).numpy()
 
     def _hidden(self, trunk: list[_Layer], rows: NDArray[Any], outputs: list[NDArray[Any]]) -> NDArray[Any]:
         for layer, out in zip(trunk, outputs, strict=True):
@@ -123,11 +131,6 @@ def _layers(trunk: nn.Sequential) -> list[_Layer]:
 
 def _layer(linear: nn.Linear) -> _Layer:
     return linear.weight.detach().numpy().T, linear.bias.detach().numpy()
-
-
-def _output(layer: _Layer, count: int) -> NDArray[Any]:
-    weight, _ = layer
-    return np.empty((count, weight.shape[1]), dtype=weight.dtype)
 
 
 def _affine(rows: NDArray[Any], layer: _Layer, out: NDArray[Any]) -> NDArray[Any]:

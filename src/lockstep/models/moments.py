@@ -37,11 +37,13 @@ class Moments:
             valid: `[N]` bool: which rows count.
         """
         data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
-        weights, found = counted.astype(np.float64), np.zeros((2, len(mean)))
+        weights, found = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))
+        # torch aligns alike in every process: some BLAS kernels round differently on other alignments
+        room = torch.empty(min(_BLOCK, len(data)), len(mean), dtype=torch.float64).numpy()
         with np.errstate(all="ignore"):  # what is not finite is found in the loss, on all ranks at once
             for start in range(0, len(data), _BLOCK):
                 at = slice(start, start + _BLOCK)
-                deviations = data[at] - mean
+                deviations = np.subtract(data[at], mean, out=room[: len(data[at])])
                 deviations[~counted[at]] = 0  # weight 0 alone would not keep a NaN out
                 found[0] += weights[at] @ deviations
                 found[1] += weights[at] @ np.square(deviations, out=deviations)

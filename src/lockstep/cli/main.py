@@ -19,6 +19,7 @@ VERBS = {
     "digest": "print the digest of a run's weights",
     "diff": "find the iteration where two runs part",
     "plot": "draw a run's learning curve",
+    "bench": "measure how fast experiments train here, also beside other implementations",
     "presets": "list the ready experiments, or print one",
     "envs": "list the environments",
     "doctor": "check what is installed here and what it allows",

@@ -1,0 +1,50 @@
+"""PPO of Stable-Baselines3 on one of the works that are compared."""
+
+import argparse
+
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+
+class Marks(BaseCallback):
+    """Says after every update how many steps were taken, which is when the next rollout starts."""
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps:
+            print("steps", self.num_timesteps, flush=True)
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def main() -> None:
+    """Trains."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--env")
+    parser.add_argument("--entropy", type=float)
+    for name in ("environments", "steps", "updates", "epochs", "minibatches"):
+        parser.add_argument(f"--{name}", type=int)
+    work = parser.parse_args()
+    torch.set_num_threads(1)
+    # asked for nothing, make_vec_env makes environments that draw, which costs LunarLander half of its speed
+    envs = make_vec_env(work.env, work.environments, 1, env_kwargs={"render_mode": None}, vec_env_cls=DummyVecEnv)
+    batch = work.environments * work.steps
+    agent = PPO(
+        "MlpPolicy",
+        envs,
+        n_steps=work.steps,
+        n_epochs=work.epochs,
+        batch_size=batch // work.minibatches,
+        ent_coef=work.entropy,
+        device="cpu",
+        seed=1,
+    )
+    agent.learn(batch * work.updates, callback=Marks())
+    print("steps", agent.num_timesteps, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""How fast environments are without training: the same engines in as many processes, with random actions.
+
+    python -m lockstep.bench.stepping CONFIG RANK RANKS SECONDS
+
+is one of these processes. It says `ready`, waits for a line, steps, and prints its steps per second.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.bench.children import Failed, child, own, own_environment
+from lockstep.config import Config
+from lockstep.config.decode import decode, encode
+from lockstep.envs.catalog import make_engine
+from lockstep.envs.engine import Engine
+from lockstep.group.memory import usable_cores
+from lockstep.plan import Plan
+from lockstep.randomness import stream
+from lockstep.runtime.threads import arithmetic_threads, limit_threads, share_of_cores
+
+__all__ = ["engine_rate"]
+
+_DRAWN = 256
+"""Steps whose actions are drawn beforehand; they are taken again and again."""
+_CHUNK = 16
+"""Steps between looks at the clock."""
+_WARMUP = 0.2
+
+
+def engine_rate(config: Config, ranks: int, seconds: float) -> float:
+    """Environment steps per second of all the ranks that play, at once, where nobody trains. Reset rows don't count.
+
+    `config` is resolved. Raises Failed.
+    """
+    playing = Plan.make(config.plan, ranks).playing
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as place, ExitStack() as stack:
+        file = Path(place) / "config.json"
+        file.write_text(json.dumps(encode(config)))
+        commands = [own("lockstep.bench.stepping", str(file), str(rank), str(ranks), str(seconds)) for rank in playing]
+        processes = [stack.enter_context(child(command, own_environment(), reads=True)) for command in commands]
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                break  # it has ended, and `child` tells why
+        else:
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            return sum(float(process.stdout.readline() or 0) for process in processes if process.stdout)
+    raise Failed("an engine ended before it could step")
+
+
+def main(argv: Sequence[str]) -> int:
+    """One process: the engines of the shards that a rank plays."""
+    config = decode(json.loads(Path(argv[0]).read_text()), Config())
+    rank, ranks, seconds = int(argv[1]), int(argv[2]), float(argv[3])
+    plan = Plan.make(config.plan, ranks)
+    limit_threads(arithmetic_threads(config.runtime, rank in plan.training))
+    cores, shards = share_of_cores(rank, ranks, usable_cores()), len(plan.shards)
+    engines = [make_engine(config.env, config.run.seed, shard, shards, cores) for shard in plan.played_by(rank)]
+    actions = [_actions(engine, config.env.count // shards, config.run.seed) for engine in engines]
+    for engine in engines:
+        engine.reset()
+    try:
+        _step(engines, actions, _WARMUP)
+        print("ready", flush=True)
+        if sys.stdin.readline():
+            print(_step(engines, actions, seconds), flush=True)
+    finally:
+        for engine in engines:
+            engine.close()
+    return 0
+
+
+def _actions(engine: Engine, count: int, seed: int) -> NDArray[np.generic]:
+    """`[256, B]` or `[256, B, A]`."""
+    spaces, generator = engine.spaces, stream(seed, "bench-actions")
+    if spaces.discrete_actions is not None:
+        return generator.integers(spaces.discrete_actions, size=(_DRAWN, count))
+    low, high = np.maximum(spaces.action_low, -1e3), np.minimum(spaces.action_high, 1e3)
+    return generator.uniform(low, high, (_DRAWN, count, spaces.action_size)).astype(np.float32)
+
+
+def _step(engines: Sequence[Engine], actions: Sequence[NDArray[np.generic]], seconds: float) -> float:
+    """Steps per second; all engines take one step after the other, as a rank that plays several shards does."""
+    over = [np.zeros((_CHUNK, rows.shape[1]), dtype=bool) for rows in actions]
+    steps, turn, begun, passed = 0, 0, time.perf_counter(), 0.0
+    while passed < seconds or not steps:
+        for row in range(_CHUNK):
+            for place, engine in enumerate(engines):
+                _, _, terminated, truncated = engine.step(actions[place][(turn + row) % _DRAWN])
+                np.logical_or(terminated, truncated, out=over[place][row])
+        turn += _CHUNK
+        # every episode that ends is followed by one reset row
+        steps += sum(ends.size - int(np.count_nonzero(ends)) for ends in over)
+        passed = time.perf_counter() - begun
+    return float(steps / passed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

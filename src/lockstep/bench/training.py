@@ -1,0 +1,165 @@
+"""One training run as a process of its own, as a user would start it, and what it showed."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lockstep.bench.children import Failed, child, own, own_environment
+from lockstep.config import VERSION, Config
+from lockstep.config.decode import encode
+from lockstep.run.folder import RunFolder
+
+__all__ = ["PHASES", "Training", "prepared", "train", "warmup"]
+
+PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
+"""What an iteration's time is made of."""
+_LEAST = 5
+"""Iterations of a run that is bounded by time."""
+_ENDLESS = 10**7
+_STOPPED = 75
+_EACH = 0.1
+"""Seconds between looks at the memory."""
+
+
+def warmup(iterations: int) -> int:
+    """How many iterations of a run don't count, in which code and caches are loaded."""
+    return min(max(2, iterations // 10), iterations - 1)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one run showed."""
+
+    rows: Sequence[Mapping[str, float]]
+    """The metrics of every iteration."""
+    first_update: float
+    """Seconds from the start of the process to the end of the first iteration."""
+    memory: Sequence[int]
+    """Per rank, the most bytes that it, with the processes that it started, had in memory; 0 where that was not seen."""
+
+    @property
+    def counted(self) -> Sequence[Mapping[str, float]]:
+        """The rows after the warm-up."""
+        return self.rows[warmup(len(self.rows)) :]
+
+    @property
+    def rate(self) -> float:
+        """Environment steps per second."""
+        steps = self.rows[-1]["env_steps"] - self.rows[warmup(len(self.rows)) - 1]["env_steps"]
+        return steps / sum(row["t_iter"] for row in self.counted)
+
+    def phases(self, prefix: str = "t_") -> dict[str, float]:
+        """Mean seconds per iteration, `iter` for the whole, and by phase; empty where the metrics have none with this prefix."""
+        if f"{prefix}iter" not in self.counted[-1]:
+            return {}
+        count = len(self.counted)
+        return {name: sum(row[f"{prefix}{name}"] for row in self.counted) / count for name in ("iter", *PHASES)}
+
+
+@contextmanager
+def prepared(
+    config: Config, ranks: int, iterations: int | None, progress: str
+) -> Iterator[tuple[list[str], RunFolder]]:
+    """The command that trains a resolved experiment, and the folder of its run, which is removed at the end of the block.
+
+    None: it goes on until it is told to stop. No checkpoint is left before its end.
+    """
+    batch = config.env.count * config.rollout.steps
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as place:
+        run = dataclasses.replace(
+            config.run,
+            folder=place,
+            name="measured",
+            total_steps=batch * (iterations or _ENDLESS),
+            checkpoint_every=_ENDLESS,
+        )
+        file = Path(place) / "config.json"
+        file.write_text(json.dumps({"version": VERSION, **encode(dataclasses.replace(config, run=run))}))
+        words = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
+        yield own("lockstep", *words), RunFolder(Path(place) / "measured")
+
+
+def train(config: Config, ranks: int, iterations: int | None = None, seconds: float = 0.0) -> Training:
+    """Trains a resolved experiment on `ranks` processes, in a folder of its own.
+
+    It goes on for a number of `iterations`, at least 2, or for about so many `seconds` after the first of them. Raises Failed.
+    """
+    with prepared(config, ranks, iterations, "off") as (command, folder):
+        with child(command, own_environment(), (0, _STOPPED)) as process:
+            first, memory = _watch(process, folder, ranks, seconds if iterations is None else None)
+        rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
+    if len(rows) < (iterations or _LEAST):
+        raise Failed(f"training ended after {len(rows)} iterations, of {iterations or _LEAST}")
+    return Training(rows, first, memory)  # type: ignore[arg-type]  # numbers alone are left
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _watch(
+    process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None
+) -> tuple[float, list[int]]:
+    """Seconds to the first iteration's end, and the peaks of memory. Stops the run after `seconds` from there."""
+    metrics = folder.path / "metrics.jsonl"
+    begun, first, looked, asked = time.perf_counter(), 0.0, 0.0, False
+    memory = [0] * ranks
+    while process.poll() is None:
+        now = time.perf_counter() - begun
+        if not first and metrics.exists() and metrics.stat().st_size:
+            first = now
+        if now - looked > _EACH:
+            looked = now
+            memory = [max(pair) for pair in zip(memory, _peaks(process.pid, ranks), strict=True)]
+            late = seconds is not None and first and now - first > seconds
+            if late and not asked and len(folder.metrics()) >= _LEAST:
+                process.terminate()  # asks for a clean stop after the iteration
+                asked = True
+        time.sleep(_EACH if first else 0.01)
+    return first or time.perf_counter() - begun, memory
+
+
+def _peaks(launcher: int, ranks: int) -> list[int]:
+    """Bytes per rank: the peaks of its process and of those that it started."""
+    if ranks == 1:
+        return [_peak(launcher)]
+    found = [0] * ranks
+    for process in _children(launcher):
+        rank = _rank_of(process)
+        if rank is not None and rank < ranks:
+            found[rank] = _peak(process)
+    return found
+
+
+def _peak(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    own_peak = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    return own_peak + sum(map(_peak, _children(process)))
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208
+            found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
+    except OSError:
+        pass
+    return found
+
+
+def _rank_of(process: int) -> int | None:
+    try:
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((int(entry[14:]) for entry in variables if entry.startswith(b"LOCKSTEP_RANK=")), None)

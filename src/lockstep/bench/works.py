@@ -1,0 +1,69 @@
+"""Four works that every PPO can do, so that speeds can be compared: 8 environments of 256 steps, two tanh networks of 64x64, Adam."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ENVIRONMENTS", "PEERS", "STEPS", "WORKS", "Peer", "Work"]
+
+ENVIRONMENTS = 8
+STEPS = 256
+
+
+@dataclass(frozen=True)
+class Work:
+    """What differs between the works."""
+
+    env_id: str
+    epochs: int
+    minibatches: int
+    entropy: float
+
+    def flags(self, environments: int = ENVIRONMENTS, steps: int = STEPS) -> list[str]:
+        """As flags of `lockstep train`; all else is as in its defaults."""
+        sizes = ["--env.count", str(environments), "--rollout.steps", str(steps)]
+        update = ["--ppo.epochs", str(self.epochs), "--ppo.minibatches", str(self.minibatches)]
+        return ["--env", self.env_id, *sizes, *update, "--ppo.entropy", str(self.entropy)]
+
+    def command(self, peer: "Peer", interpreter: str, updates: int) -> list[str]:
+        """The program that does the same with a peer."""
+        words = {
+            "env": self.env_id,
+            "environments": ENVIRONMENTS,
+            "steps": STEPS,
+            "updates": updates,
+            "epochs": self.epochs,
+            "minibatches": self.minibatches,
+            "entropy": self.entropy,
+        }
+        return [interpreter, str(peer.program), *(f"--{name}={value}" for name, value in words.items())]
+
+
+WORKS: Mapping[str, Work] = {
+    "cartpole": Work("CartPole-v1", 4, 4, 0.01),
+    "lunarlander": Work("LunarLander-v3", 4, 4, 0.01),
+    "reacher": Work("Reacher-v5", 10, 32, 0.0),
+    "humanoidstandup": Work("HumanoidStandup-v5", 10, 32, 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another implementation of PPO."""
+
+    name: str
+    module: str
+    package: str
+    """As pip knows it."""
+
+    @property
+    def program(self) -> Path:
+        """A script that imports nothing of lockstep, so that any interpreter can run it."""
+        return Path(__file__).parent / "peers" / f"run_{self.module}.py"
+
+
+PEERS = (
+    Peer("Stable-Baselines3", "stable_baselines3", "stable-baselines3"),
+    Peer("skrl", "skrl", "skrl"),
+)
+"""Those that are compared with."""

@@ -1,0 +1,90 @@
+"""Programs seen from outside, and what their marks say."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.bench.children import Failed
+from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table
+from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS
+
+
+def program(tmp_path: Path, *lines: str) -> list[str]:
+    path = tmp_path / "program.py"
+    path.write_text("\n".join(["import time", *(f"print({line!r}); time.sleep(0.01)" for line in lines)]))
+    return [sys.executable, str(path)]
+
+
+def interpreter(tmp_path: Path, answer: str) -> str:
+    path = tmp_path / f"python{len(list(tmp_path.iterdir()))}"
+    path.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_rate_is_that_between_marks_after_the_first_steps() -> None:
+    marks = [(5.0, 2048), (6.0, 4095), (7.0, 6144), (8.0, 8192), (9.0, 10240)]
+    assert _rate(marks) == 2048.0
+
+
+def test_marks_are_read_from_both_kinds_of_lines(tmp_path: Path) -> None:
+    lines = ("starting", "iteration 1/3  steps 4,096  return 9", "steps 8192", "done: 3 iterations, 9,000 steps in 1 s")
+    finish = marked(program(tmp_path, *lines))
+    assert finish.rate > 0
+    assert 0 < finish.first_update < finish.seconds
+    with pytest.raises(Failed, match="more --updates"):
+        marked(program(tmp_path, "steps 2048", "steps 4096"))
+
+
+def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Failed, match="code 1: ModuleNotFoundError"):
+        marked([sys.executable, "-c", "import nothing_of_this_name"])
+
+
+def test_ratios_are_of_the_first_to_the_others_within_a_repeat() -> None:
+    ours = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
+    theirs = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
+    found = {"lockstep, 1 rank": ours, "Stable-Baselines3 2.9.2": theirs}
+    written = record(found, "lockstep, 1 rank")["Stable-Baselines3 2.9.2"]
+    assert isinstance(written, dict)
+    assert written["faster"] == {"median": 3.0, "least": 2.0, "most": 3.0}
+    lines = table(found, "lockstep, 1 rank")
+    assert max(map(len, lines)) <= 80
+    assert lines[2].split()[-2:] == ["3.00", "2.00-3.00"]
+    assert lines[1].endswith("4.0 s")
+    assert lines[-1].startswith("note: repeats differ by 100%")
+
+
+def test_a_peer_is_taken_from_the_first_interpreter_that_has_it(tmp_path: Path) -> None:
+    one, two = interpreter(tmp_path, '{"skrl": "1"}'), interpreter(tmp_path, '{"skrl": "2", "stable_baselines3": "3"}')
+    found, absent = find_peers([one, two])
+    assert {peer.peer.name: (peer.interpreter, peer.version) for peer in found} == {
+        "Stable-Baselines3": (two, "3"),
+        "skrl": (one, "1"),
+    }
+    assert absent == []
+    assert [peer.name for peer in find_peers([one])[1]] == ["Stable-Baselines3"]
+
+
+@pytest.mark.parametrize("words", ["hello", "/nowhere/python"])
+def test_what_is_no_interpreter_is_refused(tmp_path: Path, words: str) -> None:
+    path = words if words.startswith("/") else interpreter(tmp_path, words)
+    with pytest.raises(ValueError, match=r"--python is .* interpreter of Python 3"):
+        find_peers([path])
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+@pytest.mark.parametrize("work", WORKS)
+def test_peers_really_do_the_work(work: str, peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(peer.module)
+    monkeypatch.chdir(tmp_path)
+    command = WORKS[work].command(peer, sys.executable, updates=4)
+    assert marked(command).rate > 0
+    assert list(tmp_path.iterdir()) == [], "a peer leaves no files"
+
+
+def test_the_programs_of_peers_are_there_and_need_no_lockstep() -> None:
+    for peer in PEERS:
+        assert "lockstep" not in peer.program.read_text()
+    assert (ENVIRONMENTS, STEPS) == (8, 256)

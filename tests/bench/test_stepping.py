@@ -1,0 +1,43 @@
+"""Environments alone."""
+
+import numpy as np
+import pytest
+
+from lockstep.bench import stepping
+from lockstep.bench.children import Failed
+from lockstep.bench.stepping import engine_rate
+from lockstep.config.compose import load
+from lockstep.experiment import resolve
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("plan", [{"shards": 4}, {"kind": "1:1"}])
+def test_all_that_play_are_stepped(plan: dict[str, object]) -> None:
+    config = resolve(load(None, None, {"plan": plan, "runtime": {"device": "cpu"}}), 2)
+    assert engine_rate(config, 2, 0.05) > 0
+
+
+@pytest.mark.serial
+def test_an_environment_that_fails_is_told() -> None:
+    with pytest.raises(Failed, match="Nope-v1"):
+        engine_rate(load(None, None, {"env": {"id": "Nope-v1", "engine": "gymnasium"}, "plan": {"shards": 2}}), 2, 0.05)
+
+
+class Ends:
+    """Engine of 3 environments, of which the last ends in every second step."""
+
+    turns = 0
+
+    def step(self, actions: np.ndarray):
+        assert actions.shape == (3,)
+        self.turns += 1
+        terminated = np.array([False, False, self.turns % 2 == 0])
+        return None, None, terminated, np.zeros(3, dtype=bool)
+
+
+def test_reset_rows_are_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 2.0])
+    monkeypatch.setattr(stepping.time, "perf_counter", lambda: next(clock))
+    engine = Ends()
+    rate = stepping._step([engine], [np.zeros((stepping._DRAWN, 3), dtype=np.int64)], 1.0)
+    assert rate == (3 * engine.turns - engine.turns // 2) / 2.0

@@ -1,0 +1,131 @@
+"""`lockstep bench`: what it prints and writes, and what it refuses in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2)
+PYTHON = """#!/bin/sh
+if [ "$1" = -c ]; then echo '{"skrl": "9.9"}'; exit; fi
+for steps in 2048 4096 6144 8192; do echo "steps $steps"; sleep 0.01; done
+"""
+
+
+@pytest.fixture
+def interpreter(tmp_path: Path) -> Path:
+    """It has skrl 9.9, it says."""
+    path = tmp_path / "python"
+    path.write_text(PYTHON)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("ranks", "plan"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
+def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path, ranks: int, plan: str) -> None:
+    finished = run_cli("bench", "throughput", *SHORT, "--ranks", ranks, "--plan", plan, "--json", "found.json")
+    assert finished.rc == 0, finished
+    lines = finished.stdout.splitlines()
+    assert lines[0].startswith("CartPole-v1: 8 environments (")
+    assert max(map(len, lines)) <= 80
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {"benchmark", "command", "cores", "processor", "packages", "python", "config"} < found.keys()
+    assert (found["ranks"], found["iterations"], found["warmup_iterations"]) == (ranks, 5, 2)
+    assert len(found["repeats"]) == 2
+    for repeat in found["repeats"]:
+        for phases in filter(None, (repeat["phases"], repeat["player_phases"])):
+            assert sum(value for name, value in phases.items() if name != "iter") == pytest.approx(phases["iter"])
+        assert len(repeat["peak_memory_bytes"]) == ranks
+    rates = [repeat["steps_per_second"] for repeat in found["repeats"]]
+    assert found["steps_per_second"] == {"median": sum(rates) / 2, "least": min(rates), "most": max(rates)}
+    assert f"{found['steps_per_second']['median']:,.0f}" in finished.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json"], "no run is left"
+
+
+@pytest.mark.serial
+def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
+    finished = run_cli("bench", "scaling", *SHORT, "--ranks", 2, "--json", "found.json")
+    assert finished.rc == 0, finished
+    assert [line.split()[0] for line in finished.stdout.splitlines()[4:7]] == ["ranks", "1", "2"]
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["strong"]["1"]["speedup"] == {"median": 1.0, "least": 1.0, "most": 1.0}
+    assert len(found["weak"]["2"]["repeats"]) == 2
+
+
+@pytest.mark.serial
+def test_peers_that_are_there_are_compared_and_the_others_named(run_cli, tmp_path: Path, interpreter: Path) -> None:
+    words = ("--repeats", 2, "--updates", 5, "--python", interpreter, "--ranks", 1, "--json", "found.json")
+    finished = run_cli("bench", "peers", *words, "--env.engine", "gymnasium")
+    assert finished.rc == 0, finished
+    assert finished.stderr.splitlines()[0].startswith("Stable-Baselines3 is not installed here: pip install stable")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert list(found["runs"]) == ["lockstep, 1 rank", "skrl 9.9"]
+    ours, theirs = ([run["rate"] for run in found["runs"][name]["repeats"]] for name in found["runs"])
+    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
+    assert found["runs"]["skrl 9.9"]["faster"] == {"median": sum(ratios) / 2, "least": ratios[0], "most": ratios[1]}
+    assert (found["config"]["env"]["engine"], found["config"]["ppo"]["entropy"]) == ("gymnasium", 0.01)
+
+
+@pytest.mark.serial
+def test_a_run_that_fails_is_one_line(run_cli, interpreter: Path) -> None:
+    interpreter.write_text(PYTHON.replace('echo "steps $steps"', "echo broken >&2; exit 3"))
+    finished = run_cli("bench", "peers", "--repeats", 1, "--updates", 5, "--python", interpreter)
+    assert (finished.rc, finished.stdout) == (1, "")
+    assert finished.stderr.splitlines()[-1].startswith("lockstep: ")
+    assert finished.stderr.endswith("ended with code 3: broken\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["thrughput"], ["did you mean throughput"]),
+        (["throughput", "--repeats", "0"], ["--repeats is '0'", "at least 1"]),
+        (["throughput", "--seconds", "0"], ["--seconds is '0'", "above 0"]),
+        (["throughput", "--iterations", "2"], ["--iterations is '2'", "at least 5"]),
+        (["throughput", "--json", "nowhere/found.json"], ["--json is 'nowhere/found.json'", "a folder that exists"]),
+        (["throughput", "--env", "CartPool-v1"], ["CartPool-v1", "CartPole-v1"]),
+        (["throughput", "--env.cuont", "8"], ["did you mean --env.count"]),
+        (["throughput", "--reapeats", "8"], ["--reapeats", "did you mean --repeats"]),
+        (["throughput", "--plan", "2:1", "--ranks", "2"], ["plan.kind is '2:1'", "--ranks 3"]),
+        (["scaling", "--plan", "1:1"], ["plan.kind is '1:1'", "coupled"]),
+        (["scaling", "--env.per-rank", "8"], ["env.per_rank", "env.count"]),
+        (["scaling", "--ranks", "3"], ["env.count is 8", "3"]),
+        (["peers", "--work", "cartpol"], ["--work is 'cartpol'", "did you mean cartpole"]),
+        (["peers", "--work", "chess"], ["--work is 'chess'", "humanoidstandup"]),
+        (["peers", "--env.count", "9"], ["--env.count", "part of the work"]),
+        (["peers", "--updates", "2"], ["--updates is '2'", "at least 5"]),
+        (["peers", "--python", "/nowhere/python"], ["--python is '/nowhere/python'", "interpreter"]),
+    ],
+)
+def test_bad_input_is_one_line(run_cli, words: list[str], parts: list[str]) -> None:
+    finished = run_cli("bench", *words)
+    assert (finished.rc, finished.stdout) == (2, "")
+    assert len(finished.stderr.splitlines()) == 1, finished.stderr
+    for part in parts:
+        assert part in finished.stderr
+
+
+def test_no_peers_at_all_is_one_line(run_cli, interpreter: Path) -> None:
+    interpreter.write_text("#!/bin/sh\necho '{}'\n")
+    finished = run_cli("bench", "peers", "--python", interpreter)
+    assert (finished.rc, finished.stdout) == (2, "")
+    assert len(finished.stderr.splitlines()) == 1
+    assert "pip install stable-baselines3 skrl" in finished.stderr
+
+
+def test_under_a_launcher_it_is_refused(run_cli) -> None:
+    finished = run_cli("bench", "throughput", env={"RANK": "0", "WORLD_SIZE": "1"})
+    assert finished.rc == 2
+    assert "without torchrun" in finished.stderr
+
+
+def test_help_says_what_there_is(run_cli) -> None:
+    finished = run_cli("bench", "--help")
+    assert finished.rc == 0
+    assert all(f"\n  {kind} " in finished.stdout for kind in ("throughput", "scaling", "peers"))
+    for kind in ("throughput", "scaling", "peers"):
+        shown = run_cli("bench", kind, "--help", env={"COLUMNS": "80"})
+        assert shown.rc == 0
+        assert shown.stdout.startswith(f"usage: lockstep bench {kind}")
+        assert max(map(len, shown.stdout.splitlines())) <= 80

@@ -18,6 +18,8 @@ class Work:
     epochs: int
     minibatches: int
     entropy: float
+    updates: int
+    """Of one run, so that it takes some seconds."""
 
     def flags(self, environments: int = ENVIRONMENTS, steps: int = STEPS) -> list[str]:
         """As flags of `lockstep train`; all else is as in its defaults."""
@@ -40,10 +42,10 @@ class Work:
 
 
 WORKS: Mapping[str, Work] = {
-    "cartpole": Work("CartPole-v1", 4, 4, 0.01),
-    "lunarlander": Work("LunarLander-v3", 4, 4, 0.01),
-    "reacher": Work("Reacher-v5", 10, 32, 0.0),
-    "humanoidstandup": Work("HumanoidStandup-v5", 10, 32, 0.0),
+    "cartpole": Work("CartPole-v1", 4, 4, 0.01, 60),
+    "lunarlander": Work("LunarLander-v3", 4, 4, 0.01, 40),
+    "reacher": Work("Reacher-v5", 10, 32, 0.0, 16),
+    "humanoidstandup": Work("HumanoidStandup-v5", 10, 32, 0.0, 12),
 }
 
 

@@ -117,6 +117,7 @@ def _peers(argv: Sequence[str]) -> int:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORKS)}"
         raise ValueError(f"--work is {own.work!r}: there is no such work; {hint}")
     work = WORKS[own.work]
+    updates = own.updates or work.updates
     flags, _ = parse_flags(work.flags())
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
     configs = [_resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(own.ranks)]
@@ -131,11 +132,11 @@ def _peers(argv: Sequence[str]) -> int:
             f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
         )
     runs: dict[str, Callable[[], comparison.Finish]] = {
-        f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.trained, config, ranks, own.updates)
+        f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.trained, config, ranks, updates)
         for config, ranks in configs
     }
     for one in peers:
-        command = work.command(one.peer, one.interpreter, own.updates)
+        command = work.command(one.peer, one.interpreter, updates)
         runs[f"{one.peer.name} {one.version}"] = partial(comparison.marked, command)
 
     def show(repeat: int, name: str, result: comparison.Finish) -> None:
@@ -148,7 +149,7 @@ def _peers(argv: Sequence[str]) -> int:
     )
     print(f"engine of lockstep: {engines}; of the others: environments one after the other\n")
     print("\n".join(comparison.table(found, first)))
-    _write(own, "peers", max(own.ranks), {"config": encode(configs[0][0]), "runs": comparison.record(found, first)})
+    _write(own, "peers", max(own.ranks), {"config": encode(configs[0][0]), "updates": updates, "runs": comparison.record(found, first)})
     return 0
 
 
@@ -210,11 +211,7 @@ def _parser_of_peers() -> Arguments:
     )
     _add_shared(parser)
     parser.add_argument(
-        "--updates",
-        type=whole_number(_LEAST),
-        default=12,
-        metavar="K",
-        help="of every run (default 12), of 2,048 steps",
+        "--updates", type=whole_number(_LEAST), metavar="K", help="of every run, of 2,048 steps (default some seconds)"
     )
     parser.add_argument(
         "--python",

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from lockstep.cli import train
+from lockstep.bench import comparison, scaling, throughput
+from lockstep.cli import bench, train
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
+
+BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
 def commands() -> list[str]:
@@ -33,3 +36,26 @@ def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train, "start", lambda folder, ranks, resume_from: 0)
     assert train.main(shlex.split(command, comments=True)) == 0
+
+
+class Accepted(Exception):
+    """A benchmark would begin now."""
+
+
+def accept(*arguments: object) -> None:
+    raise Accepted
+
+
+def benchmarks() -> list[str]:
+    """The words after `lockstep bench`."""
+    return sorted({words for document in DOCUMENTS for words in BENCH.findall(document.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.extra("Box2D", "mujoco")
+@pytest.mark.parametrize("command", benchmarks())
+def test_a_benchmark_can_start(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module, begins in ((throughput, "measure"), (scaling, "measure"), (comparison, "find_peers")):
+        monkeypatch.setattr(module, begins, accept)
+    with pytest.raises(Accepted):
+        bench.main(shlex.split(command, comments=True))

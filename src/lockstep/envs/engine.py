@@ -41,7 +41,7 @@ class Engine(Protocol):
         """Begins every environment's first episode: observations `[B, O]`. Called once, unless `restore` or `renew` is."""
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Takes `[B]` int64 or `[B, A]` float actions that lie within the bounds.
+        """Takes `[B]` int64 or `[B, A]` float actions that lie within the bounds; the array may be overwritten after.
 
         Raises RuntimeError, naming the environment, when one of them fails.
         """

@@ -33,6 +33,7 @@ class Doubled:
     """The least there is to compile."""
 
     salt: str
+    name = "double"
 
     @property
     def key(self) -> str:

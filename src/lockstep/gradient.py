@@ -86,6 +86,7 @@ class GradientFormula:
     """Weights `[P]`, rows `[K, W]` and AIM `[5]` -> `[P + 5]`: gradient and STATISTICS, both sums over the rows."""
 
     loss: Loss
+    name = "gradient"
 
     @property
     def key(self) -> str:

@@ -41,6 +41,10 @@ class Formula(Protocol):
     """A pure function of tensors."""
 
     @property
+    def name(self) -> str:
+        """What a user is told that it is."""
+
+    @property
     def key(self) -> str:
         """Names all that its operations depend on, besides the shapes and types of its arguments."""
 
@@ -107,7 +111,7 @@ def _processor() -> str:
 
 def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
     """Compiles `formula` into `library`, which appears whole or not at all. Only who holds the cache's lock may."""
-    _announce()
+    print(f"compiling the {formula.name} for this machine, once: about 10 s", file=sys.stderr, flush=True)
     from torch._inductor import aot_compile
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -129,11 +133,6 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
                 f"runtime.compile is 'on', but compiling failed, see {log}; use --runtime.compile off in a new run"
             ) from error
         Path(shutil.copy(str(built), folder / "built.so")).replace(library)
-
-
-@cache
-def _announce() -> None:
-    print("compiling the update for this machine, once: about 20 s", file=sys.stderr, flush=True)
 
 
 def _tidy(folder: Path) -> None:

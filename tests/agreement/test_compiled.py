@@ -44,9 +44,9 @@ def _last(tmp_path: Path, name: str) -> dict[str, object]:
 def test_auto_is_decided_by_the_config_alone() -> None:
     short = Config(run=RunConfig(total_steps=8 * 1024), ppo=PPOConfig(epochs=4, minibatches=4))
     assert resolve(short, 1).runtime.compile == "off"
-    long = replace(short, run=RunConfig(total_steps=1250 * 1024))  # 1250 iterations of 16 gradient steps: 20,000
+    long = replace(short, run=RunConfig(total_steps=313 * 1024))  # 313 iterations of 16 gradient steps: 5,008
     assert resolve(long, 1).runtime.compile == "on"
-    assert resolve(replace(long, run=RunConfig(total_steps=1249 * 1024)), 1).runtime.compile == "off"
+    assert resolve(replace(long, run=RunConfig(total_steps=312 * 1024)), 1).runtime.compile == "off"
     for runtime in (RuntimeConfig(device="cuda"), RuntimeConfig(precision="bf16"), RuntimeConfig(compile="off")):
         assert resolve(replace(long, runtime=runtime), 1).runtime.compile == "off"
 

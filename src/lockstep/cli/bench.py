@@ -149,7 +149,12 @@ def _peers(argv: Sequence[str]) -> int:
     )
     print(f"engine of lockstep: {engines}; of the others: environments one after the other\n")
     print("\n".join(comparison.table(found, first)))
-    _write(own, "peers", max(own.ranks), {"config": encode(configs[0][0]), "updates": updates, "runs": comparison.record(found, first)})
+    _write(
+        own,
+        "peers",
+        max(own.ranks),
+        {"config": encode(configs[0][0]), "updates": updates, "runs": comparison.record(found, first)},
+    )
     return 0
 
 

@@ -26,6 +26,7 @@ class StepFormula:
     sizes: tuple[int, ...]
     """Of the parts."""
     epsilon: float
+    name = "optimizer's step"
 
     @property
     def key(self) -> str:

@@ -28,7 +28,7 @@ class RuntimeConfig:
     for checking against a reference. Part of what is computed."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Whether the arithmetic of the update is compiled for this machine's CPU: 2 to 7 times faster for small networks, after about 20 s the
-    first time (then from a cache). Needs a C++ compiler. `auto`: on for runs of at least 20,000 gradient steps on the CPU in `fp32` or
+    first time (then from a cache). Needs a C++ compiler. `auto`: on for runs of at least 5,000 gradient steps on the CPU in `fp32` or
     `fp64` without `ddp`; decided when the run is created. Part of what is computed: it rounds differently."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """How ranks exchange tensors. `shared`: memory of one host; the others are torch.distributed's, `nccl` for one GPU per rank,

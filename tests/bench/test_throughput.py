@@ -35,6 +35,12 @@ def test_phases_are_those_of_the_middle_repeat_and_add_up() -> None:
     assert sum(phases[name] for name in PHASES) == pytest.approx(0.25)
 
 
+def test_the_middle_of_two_is_the_slower() -> None:
+    found = throughput("coupled", [1.0, 1.0, 1.0])
+    two = Throughput(found.config, 2, found.trainings[:2], found.engines[:2])
+    assert two.middle is found.trainings[0]
+
+
 @pytest.mark.parametrize("kind", ["coupled", "1:1"])
 def test_the_table_is_narrow_and_says_when_repeats_differ(kind: str) -> None:
     lines = table(throughput(kind, [2048.0, 2048.0, 2048.0]))

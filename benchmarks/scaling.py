@@ -1,0 +1,164 @@
+"""How cost grows: steps per second over environments, minibatch, width and ranks, each by itself around one experiment.
+
+    python benchmarks/scaling.py [--only environments minibatch hidden ranks] [--tasks CartPole-v1 HalfCheetah-v5]
+        [--repeats 3] [--seconds 2] [--flag '--section.field value'] [--out benchmarks/scaling.json]
+
+It writes scaling.json and, from it, scaling.md and scaling.png. Axes that are measured replace those in the file, the others stay.
+
+The experiment in the middle: 64 environments, 8,192 steps per iteration, 4 epochs of minibatches of 512, two hidden layers of 64, 1 rank. An
+iteration always has 8,192 steps: fewer environments take more of them. All points of an axis are measured one after the other in every
+repeat, each repeat beginning with the next one. Steps per second are from the metrics of whole runs, without their first iterations.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
+import matplotlib.ticker
+
+from lockstep.bench.repeats import interleave, spread
+from lockstep.bench.training import Training, train
+from lockstep.config.compose import load
+from lockstep.config.flags import parse_flags
+from lockstep.experiment import resolve
+from lockstep.run.environment import describe_environment
+
+BATCH = 8192
+BASE = {"environments": 64, "minibatch": 512, "hidden": 64, "ranks": 1}
+AXES: dict[str, tuple[int, ...]] = {
+    "environments": tuple(2**power for power in range(10)),
+    "minibatch": tuple(2**power for power in range(6, 14)),
+    "hidden": (64, 128, 256, 512, 1024),
+    "ranks": (1, 2, 4),
+}
+TASKS = ("CartPole-v1", "HalfCheetah-v5")
+# Okabe and Ito, "Color Universal Design" (2008): told apart with any colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+STYLE = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 11,
+    "grid.color": "#DDDDDD",
+}
+
+
+def run(task: str, point: dict[str, int], seconds: float, flags: list[str]) -> Training:
+    """Trains at one point."""
+    words = [
+        *("--env", task, "--env.count", str(point["environments"])),
+        *("--rollout.steps", str(BATCH // point["environments"])),
+        *("--ppo.minibatches", str(BATCH // point["minibatch"])),
+        *("--policy.hidden", str(point["hidden"]), str(point["hidden"])),
+    ]
+    tree: dict[str, dict[str, object]] = {"runtime": {"device": "cpu"}, "run": {"total_steps": 10**12}}
+    for given in (words, flags):
+        for section, fields in parse_flags(given)[0].items():
+            tree.setdefault(section, {}).update(fields)
+    config = resolve(load(None, None, tree), point["ranks"])
+    return train(config, point["ranks"], seconds=seconds)
+
+
+def measure(task: str, axis: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """A record per point."""
+    flags = [word for flag in arguments.flag for word in shlex.split(flag)]
+
+    def show(repeat: int, name: str, result: Training) -> None:
+        line = f"repeat {repeat + 1}/{arguments.repeats}  {task}, {name:>5} {axis:<12}{result.rate:>12,.0f} steps/s"
+        print(line, file=sys.stderr, flush=True)
+
+    runs = {str(value): partial(run, task, {**BASE, axis: value}, arguments.seconds, flags) for value in AXES[axis]}
+    return [
+        {
+            axis: int(value),
+            **dataclasses.asdict(spread([one.rate for one in found])),
+            "rollout_share": spread([one.phases()["rollout"] / one.phases()["iter"] for one in found]).median,
+            "peak_memory_bytes": max(found[0].memory),
+        }
+        for value, found in interleave(runs, arguments.repeats, show).items()
+    ]
+
+
+def page(result: dict[str, Any]) -> str:
+    """The tables as Markdown."""
+    lines = [
+        "# Scaling",
+        "",
+        "    python benchmarks/scaling.py           # writes benchmarks/scaling.json and the picture",
+        "",
+    ]
+    lines += [
+        "Environment steps per second while training (medians, with the least and the most), and the share of an iteration that collecting takes. Each axis by",
+        f"itself around {BASE['environments']} environments, {BATCH:,} steps per iteration, 4 epochs of minibatches of {BASE['minibatch']}, two hidden layers of",
+        f"{BASE['hidden']}, {BASE['ranks']} rank. {result['cores']} cores of {result['processor']}.",
+        "",
+        "![Steps per second over each axis](scaling.png)",
+    ]
+    for axis, tasks in result["axes"].items():
+        head = "".join(f" {task} | least … most | collecting |" for task in tasks)
+        lines += ["", f"| {axis} |{head}", "| --- |" + " --- | --- | --- |" * len(tasks)]
+        for points in zip(*tasks.values(), strict=True):
+            cells = "".join(
+                f" {point['median']:,.0f} | {point['least']:,.0f} … {point['most']:,.0f} | {point['rollout_share']:.0%} |"
+                for point in points
+            )
+            lines.append(f"| {points[0][axis]:,} |{cells}")
+    return "\n".join(lines) + "\n"
+
+
+def draw(axes: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+    """One panel per axis, a line per task."""
+    with matplotlib.rc_context(STYLE):
+        figure = matplotlib.figure.Figure(figsize=(9, 7), dpi=100, layout="constrained")
+        panels = figure.subplots(2, 2).flatten()
+        for panel, (axis, tasks) in zip(panels, axes.items(), strict=False):
+            for colour, (task, points) in zip(COLOURS, tasks.items(), strict=False):
+                values = [point[axis] for point in points]
+                extremes = ([point[name] for point in points] for name in ("least", "most"))
+                panel.fill_between(values, *extremes, color=colour, alpha=0.2, linewidth=0)
+                panel.plot(values, [point["median"] for point in points], color=colour, marker="o", label=task)
+            panel.set(xlabel=axis, ylabel="steps per second", xscale="log", yscale="log")
+            panel.set_xticks(AXES[axis], [f"{value}" for value in AXES[axis]], minor=False, fontsize=8)
+            panel.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
+            panel.minorticks_off()
+            panel.axvline(BASE[axis], color="#595959", linewidth=0.8, linestyle="--")
+        for panel in panels[len(axes) :]:
+            panel.set_axis_off()
+        figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="outside upper center", ncols=2)
+        figure.savefig(path)
+
+
+def main() -> None:
+    """Measures and writes the files, after every axis."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("scaling.json"))
+    parser.add_argument("--only", nargs="+", default=list(AXES), choices=list(AXES))
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--flag", action="append", default=[], metavar="'--section.field value'")
+    arguments = parser.parse_args()
+    result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"axes": {}}
+    for axis in arguments.only:
+        result["axes"][axis] = {task: measure(task, axis, arguments) for task in arguments.tasks}
+        result["axes"] = {name: result["axes"][name] for name in AXES if name in result["axes"]}
+        environment = describe_environment(1)
+        result |= {"processor": environment["processor"], "cores": os.cpu_count(), "python": platform.python_version()}
+        result |= {"versions": environment["packages"], "repeats": arguments.repeats, "seconds": arguments.seconds}
+        result["flags"] = arguments.flag
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        arguments.out.with_suffix(".md").write_text(page(result))
+        draw(result["axes"], arguments.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -72,7 +72,7 @@ def prepared(
     None: it goes on until it is told to stop. No checkpoint is left before its end.
     """
     batch = config.env.count * config.rollout.steps
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as place:
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-", ignore_cleanup_errors=True) as place:
         run = dataclasses.replace(
             config.run,
             folder=place,

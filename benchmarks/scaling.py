@@ -7,7 +7,8 @@ It writes scaling.json and, from it, scaling.md and scaling.png. Axes that are m
 
 The experiment in the middle: 64 environments, 8,192 steps per iteration, 4 epochs of minibatches of 512, two hidden layers of 64, 1 rank. An
 iteration always has 8,192 steps: fewer environments take more of them. All points of an axis are measured one after the other in every
-repeat, each repeat beginning with the next one. Steps per second are from the metrics of whole runs, without their first iterations.
+repeat, each repeat beginning with the next one. Steps per second are from the metrics of whole runs, without their first iterations. The
+update is compiled, as in a long run, where there is a compiler.
 """
 
 import argparse

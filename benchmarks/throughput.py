@@ -12,7 +12,8 @@ updates, from 4,096 steps on. Each has one thread per process.
 
 A to D are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them. `--python`
 is an interpreter that has the peers; those that are not installed are left out. `--limit` is a program that does the same without a framework, and prints
-a line of JSON with `sps`; `{work}` (A to D) and `{ranks}` in it are replaced. `--flag` is given to lockstep in all its runs.
+a line of JSON with `sps`; `{work}` (A to D) and `{ranks}` in it are replaced. `--flag` is given to lockstep in all its runs. The update is
+compiled, as in a long run, where there is a compiler.
 """
 
 import argparse

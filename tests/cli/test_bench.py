@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.cli import bench
+from lockstep.config.compose import load
+
 SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2)
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo '{"skrl": "9.9"}'; exit; fi
@@ -118,6 +121,16 @@ def test_under_a_launcher_it_is_refused(run_cli) -> None:
     finished = run_cli("bench", "throughput", env={"RANK": "0", "WORLD_SIZE": "1"})
     assert finished.rc == 2
     assert "without torchrun" in finished.stderr
+
+
+def test_what_is_measured_is_what_train_would_do() -> None:
+    from lockstep.experiment import resolve
+
+    for steps in (10_000, 1_000_000):  # one that is too short to be worth compiling, and one that is not
+        config = load(None, None, {"run": {"total_steps": steps}, "runtime": {"device": "cpu"}})
+        assert bench._resolved(config, 2) == (resolve(config, 2), 2)
+    short = load(None, None, {"env": {"per_rank": 8}, "run": {"total_steps": 1}})
+    assert bench._resolved(short, 2)[0].run.total_steps == 16 * short.rollout.steps
 
 
 def test_help_says_what_there_is(run_cli) -> None:

@@ -88,9 +88,9 @@ def measure(
 
 def table(config: Config, found: Scaling) -> list[str]:
     """Lines of at most 80 columns. `config` is that of one rank."""
-    env = config.env
+    env, compiled = config.env, "compiled" if config.runtime.compile == "on" else "not compiled"
     lines = [
-        f"{env.id}: {env.count} environments ({env.engine}) x {config.rollout.steps} steps",
+        f"{env.id}: {env.count} environments ({env.engine}) x {config.rollout.steps} steps, {compiled}",
         f"strong: the same experiment; weak: {env.count} environments per rank",
         "",
         f"{'':<7}{'strong':>36}{'weak':>36}",

@@ -120,7 +120,7 @@ def table(found: Throughput) -> list[str]:
     env, plan = found.config.env, Plan.make(found.config.plan, found.ranks)
     return [
         f"{env.id}: {env.count} environments ({env.engine}) x {found.config.rollout.steps} steps",
-        f"{_many(found.ranks, 'rank')} ({found.config.plan.kind}), {_many(len(plan.shards), 'shard')}",
+        f"{_many(found.ranks, 'rank')} ({found.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {_compiled(found.config)}",
         f"{_many(len(found.trainings), 'repeat')} of {found.iterations} iterations, the first {warmup(found.iterations)} of each left out",
         "",
         *_rates(found),
@@ -168,6 +168,10 @@ def _notes(found: Throughput) -> list[str]:
     if widest <= DISTURBED:
         return []
     return ["", f"note: repeats differ by {widest:.0%}; something else was running, or they were too short"]
+
+
+def _compiled(config: Config) -> str:
+    return "compiled" if config.runtime.compile == "on" else "not compiled"
 
 
 def _many(count: int, noun: str) -> str:

@@ -33,7 +33,8 @@ _OWN_OF_PEERS = ("--work", "--ranks", "--repeats", "--updates", "--python", "--j
 _FREE = ("env.engine", "env.threads")
 _LEAST = 5
 _LONGEST = 3600
-_BOUNDLESS = 10**12
+_LONG = 1_000_000
+"""Steps of a run that the speeds of peers are compared for: what is worth its time in it is done."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,6 +91,8 @@ def _scaling(argv: Sequence[str]) -> int:
 
     from lockstep.bench.scaling import measure, table, weak
 
+    # what is decided for one rank, to compile or not, holds for all
+    config = dataclasses.replace(config, runtime=_resolved(config, 1)[0].runtime)
     strong = {count: _resolved(config, count)[0] for count in ranks}
     grown = {count: _resolved(weak(config, count), count)[0] for count in ranks}
     found = measure(strong, grown, own.repeats, own.seconds, own.iterations, _tell)
@@ -120,6 +123,7 @@ def _peers(argv: Sequence[str]) -> int:
     updates = own.updates or work.updates
     flags, _ = parse_flags(work.flags())
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
+    merged["run"] = {"total_steps": _LONG}
     configs = [_resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(own.ranks)]
     peers, absent = comparison.find_peers(own.python or [sys.executable])
     if not peers:
@@ -143,11 +147,12 @@ def _peers(argv: Sequence[str]) -> int:
         _tell(f"repeat {repeat + 1}/{own.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
 
     found, first = interleave(runs, own.repeats, show), next(iter(runs))
-    engines = ", ".join(dict.fromkeys(config.env.engine for config, _ in configs))
+    engines = " or ".join(dict.fromkeys(config.env.engine for config, _ in configs))
+    compiled = "compiled" if configs[0][0].runtime.compile == "on" else "not compiled"
     print(
         f"{work.env_id}: {ENVIRONMENTS} environments x {STEPS} steps; {work.epochs} epochs of {work.minibatches} minibatches"
     )
-    print(f"engine of lockstep: {engines}; of the others: environments one after the other\n")
+    print(f"lockstep: engine {engines}, {compiled}; others: environments one after the other\n")
     print("\n".join(comparison.table(found, first)))
     _write(
         own,
@@ -163,12 +168,15 @@ def _composed(own: argparse.Namespace, tree: Mapping[str, object]) -> Config:
 
 
 def _resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
-    """The config with everything decided, as for `train`, whatever its budget. Raises ValueError."""
+    """The config with everything decided as `train` would, whether to compile too, and the ranks. A budget that is less than one
+    iteration is no error. Raises ValueError.
+    """
     from lockstep.experiment import resolve
 
     config, _, count = settle(config, None, ranks)
-    boundless = dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=_BOUNDLESS))
-    return dataclasses.replace(resolve(boundless, count), run=config.run), count
+    environments = config.env.per_rank * count if config.env.per_rank else config.env.count
+    steps = max(config.run.total_steps, environments * config.rollout.steps)
+    return resolve(dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=steps)), count), count
 
 
 def _tell(line: str) -> None:

@@ -174,6 +174,15 @@ def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp
     assert sorted(path.name for path in tmp_path.glob("*.so")) == ["a.so", "b.so"]
 
 
+def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(
+        CompilerFailed, match=r"^runtime.compile is 'on', but .* can't be written \(Not a directory\); name"
+    ):
+        ahead_of_time(Doubled("nowhere"), (torch.ones(3),))
+
+
 def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import torch._inductor.config as options
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,15 +69,29 @@ def ahead_of_time(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     folder = cache_folder()
     library = folder / f"{_key(formula, examples)}.so"
     if not library.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies
+        with _locked(folder):
             if not library.exists():
                 _build(formula, examples, library)
-    os.utime(library)
+    with suppress(OSError):  # a cache that others fill may be read-only
+        os.utime(library)
     # PyTorch's public way, `aoti_load_package`, imports the whole compiler first: 1.5 s and 80 MB
     runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
     return lambda *tensors: runner.run(list(tensors))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """For one process at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise CompilerFailed(
+            f"runtime.compile is 'on', but {folder} can't be written ({error.strerror}); name another folder in LOCKSTEP_CACHE"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies
+        yield
 
 
 def cache_folder() -> Path:

@@ -1,0 +1,134 @@
+"""Is it worth stepping one shard's environments in C++ threads while another shard's actions are inferred? One process, no update.
+
+    python benchmarks/pipeline.py [--repeats 5] [--seconds 2]
+
+Three ways to use two cores for 16 environments of envpool and the default policy: `together`, one shard of 16 with two threads; `in turn`, two
+shards of 8 with two threads each, one after the other; `pipeline`, two shards of 8 with one thread each, of which one is stepped while the other's
+actions are computed. The fourth, `two ranks`, is two processes with 8 environments and one thread each. Writes benchmarks/pipeline.json and .md.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import envpool
+import numpy as np
+import torch
+
+from lockstep.models.inference import Inference
+from lockstep.models.policy import Policy
+from lockstep.models.settings import PolicyConfig
+
+HERE = Path(__file__).parent
+TASKS = ("CartPole-v1", "LunarLander-v3", "Reacher-v5", "HalfCheetah-v5", "HumanoidStandup-v5")
+
+
+class Part:
+    """Some environments, and a policy for as many rows."""
+
+    def __init__(self, task: str, count: int, threads: int, first: int) -> None:
+        """`first` makes seeds differ."""
+        seeds = list(range(first, first + count))
+        self.pool: Any = envpool.make(task, env_type="gymnasium", num_envs=count, num_threads=threads, env_seed=seeds)
+        size, space = int(np.prod(self.pool.observation_space.shape)), self.pool.action_space
+        self.discrete = hasattr(space, "n")
+        actions = int(space.n) if self.discrete else int(np.prod(space.shape))
+        policy = Policy(
+            size,
+            actions,
+            0 if self.discrete else actions,
+            PolicyConfig(),
+            torch.Generator().manual_seed(1),
+            torch.float32,
+        )
+        self.policy = policy  # keeps the memory that the layers are views of
+        inference = Inference(policy, "tanh")
+        self.infer, self.head = inference.head(count), np.empty((count, actions), np.float32)
+        self.type = space.dtype
+        self.observations, _ = self.pool.reset()
+
+    def send(self) -> None:
+        """Infers actions and lets the threads begin."""
+        head = self.infer(self.observations.reshape(len(self.observations), -1).astype(np.float32), self.head)
+        self.pool.send(head.argmax(-1).astype(self.type) if self.discrete else np.clip(head, -1, 1).astype(self.type))
+
+    def receive(self) -> None:
+        """Waits for the threads."""
+        self.observations = self.pool.recv()[0]
+
+
+def run(task: str, way: str, seconds: float) -> float:
+    """Steps per second."""
+    torch.set_num_threads(1)
+    if way == "two ranks":
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            return sum(pool.starmap(alone, [(task, seconds), (task, seconds)]))
+    sizes = {"together": [(16, 2)], "in turn": [(8, 2)] * 2, "pipeline": [(8, 1)] * 2}[way]
+    return measured([Part(task, count, threads, 16 * k) for k, (count, threads) in enumerate(sizes)], way, seconds)
+
+
+def alone(task: str, seconds: float) -> float:
+    """One of two ranks."""
+    torch.set_num_threads(1)
+    return measured([Part(task, 8, 1, os.getpid())], "in turn", seconds)
+
+
+def measured(parts: list[Part], way: str, seconds: float) -> float:
+    """Steps per second of all parts."""
+    if way == "pipeline":
+        for part in parts:
+            part.send()
+    steps, begun = 0, time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        for part in parts:
+            if way == "pipeline":
+                part.receive()
+                part.send()
+            else:
+                part.send()
+                part.receive()
+            steps += len(part.observations)
+    return steps / (time.perf_counter() - begun)
+
+
+def main() -> None:
+    """Measures all, the ways interleaved."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2)
+    own = parser.parse_args()
+    ways = ("together", "in turn", "pipeline", "two ranks")
+    found: dict[str, dict[str, list[float]]] = {}
+    for task in TASKS:
+        found[task] = {way: [] for way in ways}
+        for repeat in range(own.repeats):
+            for way in ways if repeat % 2 == 0 else ways[::-1]:
+                found[task][way].append(run(task, way, own.seconds))
+        print(task, {way: round(statistics.median(rates)) for way, rates in found[task].items()}, flush=True)
+    record = {"cores": os.cpu_count(), "envpool": version("envpool"), "steps_per_second": found}
+    (HERE / "pipeline.json").write_text(json.dumps(record, indent=1) + "\n")
+    lines = [
+        "# One shard stepped while another is inferred",
+        "",
+        "Made by `python benchmarks/pipeline.py`, which says what the ways are. Steps per second of playing, medians of "
+        f"{own.repeats} interleaved repeats, {os.cpu_count()} cores.",
+        "",
+        "| environment | " + " | ".join(ways) + " | pipeline / two ranks |",
+        "| --- |" + " ---: |" * (len(ways) + 1),
+    ]
+    for task, rates in found.items():
+        middle = {way: statistics.median(rates[way]) for way in ways}
+        ratios = [one / other for one, other in zip(rates["pipeline"], rates["two ranks"], strict=True)]
+        share = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+        lines.append(f"| {task} | " + " | ".join(f"{middle[way]:,.0f}" for way in ways) + f" | {share} |")
+    (HERE / "pipeline.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ it can be done in pieces.
 
 All programs of a part run one after the other in each repeat, every repeat beginning with the next one, and ratios are taken within a
 repeat, so that what else happens on the machine meets all alike. Steps per second are those between the marks that programs print after
-updates, from 4,096 steps on. Each has one thread per process.
+updates (of lockstep, between its metrics: it prints several updates at once), from 4,096 steps on. Each has one thread per process.
 
 A to D are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them. `--python`
 is an interpreter that has the peers; those that are not installed are left out. `--limit` is a program that does the same without a framework, and prints

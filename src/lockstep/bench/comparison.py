@@ -18,7 +18,7 @@ __all__ = ["SKIPPED", "Finish", "Found", "find_peers", "marked", "record", "tabl
 
 SKIPPED = 4096
 """Environment steps before the rate counts, in which code and caches are loaded."""
-_MARK = re.compile(r"\bsteps ([\d,]+)")
+_MARK = re.compile(r"^steps (\d+)$")
 _PROBE = (
     "import json, sys, importlib.util as u, importlib.metadata as m; "
     "print(json.dumps({w: m.version(w) for w in sys.argv[1:] if u.find_spec(w)}))"
@@ -78,9 +78,9 @@ def marked(command: Sequence[str], environment: Mapping[str, str] | None = None)
     with child(command, variables) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            mark = _MARK.search(line)
+            mark = _MARK.match(line)
             if mark:
-                marks.append((time.perf_counter() - begun, int(mark[1].replace(",", ""))))
+                marks.append((time.perf_counter() - begun, int(mark[1])))
     seconds = time.perf_counter() - begun
     if len(_counted(marks)) < 2:
         raise Failed(f"{' '.join(command)} showed no two updates after {SKIPPED} steps; give it more --updates")
@@ -97,9 +97,19 @@ def _rate(marks: Sequence[Mark]) -> float:
 
 
 def trained(config: Config, ranks: int, updates: int) -> Finish:
-    """Runs lockstep with a resolved config, seen as the others are. Raises Failed."""
-    with prepared(config, ranks, updates, "lines") as (command, _):
-        return marked(command, own_environment())
+    """Runs lockstep with a resolved config. Raises Failed.
+
+    Its marks are from the run's metrics: what it prints, it prints for several updates at once.
+    """
+    begun = time.perf_counter()
+    with prepared(config, ranks, updates, "off") as (command, folder):
+        with child(command, own_environment()):
+            pass  # waits for its end
+        seconds, rows = time.perf_counter() - begun, folder.metrics()
+    marks = [(float(str(row["seconds"])), int(str(row["env_steps"]))) for row in rows]
+    if len(_counted(marks)) < 2:
+        raise Failed(f"lockstep showed no two updates after {SKIPPED} steps; give it more --updates")
+    return Finish(_rate(marks), seconds, seconds - marks[-1][0] + marks[0][0])
 
 
 def record(finishes: Mapping[str, Sequence[Finish]], first: str) -> dict[str, object]:

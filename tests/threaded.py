@@ -29,7 +29,7 @@ class Threaded(Solo):
         self.barrier(phase)
         return everything
 
-    def barrier(self, phase: str) -> None:
+    def barrier(self, phase: str, patience: float = 1) -> None:
         self._meeting.wait(timeout=20)
 
     def close(self) -> None:

@@ -185,6 +185,7 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
     from lockstep.cast import build
+    from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
@@ -196,7 +197,8 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
     try:
         if resume_from:
             run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)
-        group.barrier("resume")  # nothing is forgotten before every rank has what it needs
+        # Nothing is forgotten before every rank has what it needs. Ranks that train may have had to compile first.
+        group.barrier("resume", PATIENCE)
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)

@@ -41,6 +41,18 @@ def _last(tmp_path: Path, name: str) -> dict[str, object]:
     return found
 
 
+def test_a_player_waits_for_a_trainer_that_compiles(run_cli, tmp_path: Path) -> None:
+    slow = tmp_path / "slow-compiler"
+    slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/once 2>&- && sleep 6\nexec g++ "$@"\n')
+    slow.chmod(0o755)
+    flags = ("--name", "cold", "--plan", "1:1", "--runtime.timeout", 5)
+    rc, _, err = run_cli(
+        *COMPILED, *flags, timeout=200, env={"CXX": str(slow), "LOCKSTEP_CACHE": str(tmp_path / "kernels")}
+    )
+    assert rc == 0, err
+    assert len([*(tmp_path / "kernels").glob("*.so")]) > 0
+
+
 def test_auto_is_decided_by_the_config_alone() -> None:
     short = Config(run=RunConfig(total_steps=8 * 1024), ppo=PPOConfig(epochs=4, minibatches=4))
     assert resolve(short, 1).runtime.compile == "off"

@@ -1,8 +1,9 @@
 """One rank of several, started by test_runtime.py: `member.py FOLDER KIND BACKEND PRECISION RANK SIZE MEMORY`.
 
-Joins (MEMORY is a file descriptor, or `-`), uses what a runtime has, and leaves `RANK.npz`.
+Joins (MEMORY is a file descriptor, or `-`), uses what a runtime has, and leaves `RANK.npz`. One that hangs says where, and ends.
 """
 
+import faulthandler
 import os
 import sys
 import warnings
@@ -73,6 +74,7 @@ def main(folder: Path, kind: str, backend: str, precision: str, rank: int, size:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(100, exit=True)
     torch.set_num_threads(1)
     folder, kind, backend, precision, rank, size, memory = sys.argv[1:]
     main(Path(folder), kind, backend, precision, int(rank), int(size), None if memory == "-" else int(memory))

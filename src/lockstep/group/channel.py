@@ -12,7 +12,7 @@ from lockstep.group.memory import LINE
 __all__ = ["PATIENCE", "Channel", "LocalChannel", "Spec", "footprint", "laid_out"]
 
 PATIENCE = 10
-"""How many times the group's timeout a target waits for its source, which may be busy with a whole rollout or update."""
+"""How many times the group's timeout one rank waits for another that may be busy: with a whole rollout or update, or compiling."""
 
 Spec = tuple[tuple[int, ...], torch.dtype]
 """Shape and type of one tensor of a message."""

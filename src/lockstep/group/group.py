@@ -80,8 +80,8 @@ class Group(ABC):
         return total
 
     @abstractmethod
-    def barrier(self, phase: str) -> None:
-        """Returns when every rank has called it."""
+    def barrier(self, phase: str, patience: float = 1) -> None:
+        """Returns when every rank has called it. Raises RankLost when one has not after `patience` times the timeout."""
 
     @abstractmethod
     def split(self, members: Sequence[int], counts: Sequence[int]) -> "Group":

@@ -106,14 +106,14 @@ class NetworkGroup(Group):
         self.clock.moved += called - begun + perf_counter() - waited
         return everybody
 
-    def _meet(self, phase: str) -> None:
+    def _meet(self, phase: str, patience: float = 1) -> None:
         """Returns when every rank has called it. Raises RankLost."""
         begun = perf_counter()
         wire, tag = self._wire, self._tag
         works = [(peer, wire.receive(self._calls[place], peer, tag, phase)) for place, peer in self._peers]
         works += [(peer, wire.send(self._called, peer, tag, phase)) for _, peer in self._peers]
         for peer, work in works:
-            wire.wait(work, peer, phase)
+            wire.wait(work, peer, phase, patience)
         self.clock.waited += perf_counter() - begun
 
     def _move_devices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
@@ -132,9 +132,9 @@ class NetworkGroup(Group):
         self.clock.moved += perf_counter() - begun
         return everybody
 
-    def barrier(self, phase: str) -> None:
+    def barrier(self, phase: str, patience: float = 1) -> None:
         """See `Group.barrier`."""
-        self._meet(phase)
+        self._meet(phase, patience)
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """See `Group.split`. Ranks that share memory use it."""

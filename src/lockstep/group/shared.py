@@ -141,20 +141,20 @@ class SharedMemoryGroup(Group):
             pieces.append(_Piece(slice(left, left + wide) if wide < columns else None, (views[0], views[1])))
         return pieces
 
-    def barrier(self, phase: str) -> None:
+    def barrier(self, phase: str, patience: float = 1) -> None:
         """See `Group.barrier`."""
         begun = perf_counter()
-        self._enter(phase)
+        self._enter(phase, patience)
         self.clock.waited += perf_counter() - begun
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: str, patience: float = 1) -> None:
         """Raises this rank's counter and waits until nobody's is lower."""
         self._entered += 1
         self._host.fence()
         self._counters[self.rank * LINE // 8] = self._entered
         for member, peer in enumerate(self._members):
             if self._counters[member * LINE // 8] < self._entered:
-                self._host.wait(self._counters, member * LINE // 8, self._entered, peer, phase)
+                self._host.wait(self._counters, member * LINE // 8, self._entered, peer, phase, patience)
         self._host.fence()
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:

@@ -29,7 +29,7 @@ class Solo(Group):
         """A single row is its own sum, and is not copied."""
         return parts[0] if self.rows_of(parts.shape[0]) == (1,) else super().reduce(parts, phase)
 
-    def barrier(self, phase: str) -> None:
+    def barrier(self, phase: str, patience: float = 1) -> None:
         """Nobody to wait for."""
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:

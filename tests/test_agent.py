@@ -16,8 +16,8 @@ def bounds(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-DISCRETE = Spaces(SIZE, 4, 0, bounds(), bounds())
-CONTINUOUS = Spaces(SIZE, None, 2, bounds(-1, 0), bounds(1, 10))
+DISCRETE = Spaces(SIZE, (4,), bounds(), bounds())
+CONTINUOUS = Spaces(SIZE, (), bounds(-1, 0), bounds(1, 10))
 
 
 def agent_of(

@@ -26,8 +26,8 @@ ROWS = STEPS * ROLLOUTS
 LENGTHS = ((3, 2, 4), (4, 1, 2), (9, 5))
 COUNT = len(LENGTHS)
 NOTHING = np.zeros(0, dtype=np.float32)
-DISCRETE = Spaces(3, 2, 0, NOTHING, NOTHING)
-CONTINUOUS = Spaces(3, None, 2, np.float32([-1, -1]), np.float32([1, 1]))
+DISCRETE = Spaces(3, (2,), NOTHING, NOTHING)
+CONTINUOUS = Spaces(3, (), np.float32([-1, -1]), np.float32([1, 1]))
 
 
 class Scripted:

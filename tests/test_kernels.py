@@ -47,7 +47,7 @@ def formula_of(spaces, dtype: torch.dtype, policy: PolicyConfig, config: PPOConf
     """A gradient, and weights, rows and aim that it can be taken of."""
     agent = Agent(spaces, policy, False, 1, dtype)
     generator = torch.Generator().manual_seed(2)
-    actions = 1 if spaces.discrete_actions else spaces.action_size
+    actions = spaces.action_size
     rows = torch.randn(ROWS, spaces.observation_size + actions + COLUMNS, dtype=dtype, generator=generator)
     if spaces.discrete_actions:
         rows[:, spaces.observation_size] = torch.randint(spaces.discrete_actions, (ROWS,), generator=generator).to(

@@ -19,8 +19,8 @@ from lockstep.update import Update
 SHARDS, STEPS, COUNT, SIZE = 2, 12, 2, 3
 ROWS = STEPS * COUNT
 NOTHING = np.zeros(0, dtype=np.float32)
-DISCRETE = Spaces(SIZE, 4, 0, NOTHING, NOTHING)
-CONTINUOUS = Spaces(SIZE, None, 2, np.float32([-1, -1]), np.float32([1, 1]))
+DISCRETE = Spaces(SIZE, (4,), NOTHING, NOTHING)
+CONTINUOUS = Spaces(SIZE, (), np.float32([-1, -1]), np.float32([1, 1]))
 SEED, ITERATION = 1, 3
 
 

@@ -55,7 +55,7 @@ class Agent:
             Gaussian(spaces.action_size) if spaces.discrete_actions is None else Categorical(spaces.discrete_actions)
         )
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
-        head, std = spaces.discrete_actions or spaces.action_size, 0 if spaces.discrete_actions else spaces.action_size
+        head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
         self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast).to(device)
         self.flat = FlatParameters(self.policy.parts())
         self.observation_moments = Moments(spaces.observation_size) if config.normalize_observations else None

@@ -47,7 +47,7 @@ class Loss:
         """Names all that the loss depends on besides shapes."""
         agent, config = self.agent, self.config
         chosen = (config.surrogate, config.value_clip, config.value_coefficient, config.normalize_advantages)
-        sizes = (agent.spaces.observation_size, agent.spaces.discrete_actions, agent.spaces.action_size)
+        sizes = (agent.spaces.observation_size, agent.spaces.choices, agent.spaces.continuous_size)
         return f"{agent.policy} {list(agent.flat.parameters)} {sizes} {chosen} {self.trained}"
 
     def __call__(self, parameters: Tensor, values: Tensor, rows: Tensor, aim: Tensor) -> tuple[Tensor, Tensor]:

@@ -146,7 +146,7 @@ class Update:
         if not held or not isinstance(self._gradient, OrderedGradient):
             return
         rows = (samples // config.minibatches) * (len(held) if self.fused else 1)
-        width = agent.spaces.observation_size + (agent.spaces.action_size or 1) + COLUMNS
+        width = agent.spaces.observation_size + agent.spaces.action_size + COLUMNS
         policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None
         alone: list[Trained] = [(True, False)] * (policy > value)
         alone += [(False, True)] * (policy < value or (stops and config.separate))

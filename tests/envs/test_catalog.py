@@ -146,7 +146,7 @@ def test_auto_never_changes_the_spaces() -> None:
         if line.installed and line.engine != "gymnasium":
             one, other = (describe_env(EnvConfig(id=line.env_id, engine=name)) for name in ("gymnasium", line.engine))  # type: ignore[arg-type]
             assert one.observation_size == other.observation_size, line.env_id
-            assert (one.discrete_actions, one.action_size) == (other.discrete_actions, other.action_size), line.env_id
+            assert (one.choices, one.continuous_size) == (other.choices, other.continuous_size), line.env_id
             assert np.array_equal(one.action_low, other.action_low), line.env_id
             assert np.array_equal(one.action_high, other.action_high), line.env_id
 
@@ -195,9 +195,9 @@ def test_one_environment_draws_only_on_demand() -> None:
 
 def test_known_spaces() -> None:
     sizes = describe_env(EnvConfig(id="FrozenLake-v1"))
-    assert (sizes.observation_size, sizes.discrete_actions, sizes.action_size) == (16, 4, 0)
+    assert (sizes.observation_size, sizes.choices, sizes.continuous_size) == (16, (4,), 0)
     sizes = describe_env(EnvConfig(id="Pendulum-v1"))
-    assert (sizes.observation_size, sizes.discrete_actions, sizes.action_size) == (3, None, 1)
+    assert (sizes.observation_size, sizes.choices, sizes.continuous_size) == (3, (), 1)
     assert (sizes.action_low, sizes.action_high) == (np.float32(-2), np.float32(2))
     assert describe_env(EnvConfig(id="Blackjack-v1")).observation_size == 32 + 11 + 2
 

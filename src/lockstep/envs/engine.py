@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.envs.spaces import Spaces
@@ -17,7 +18,7 @@ Step = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """Observations `[B, O]` float, rewards `[B]` float, terminated `[B]` bool, truncated `[B]` bool."""
 
 State = dict[str, NDArray[Any]]
-"""Arrays by name, of plain numbers: they are saved without pickle."""
+"""Arrays by name, of plain numbers."""
 
 
 class Engine(Protocol):
@@ -36,6 +37,10 @@ class Engine(Protocol):
     @property
     def renews(self) -> bool:
         """True: the engine can't be restored, so `renew` is called at every iteration that leaves a checkpoint."""
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """`[B, P]`: the images of the current observations; the next step may overwrite them."""
 
     def reset(self) -> NDArray[Any]:
         """Begins every environment's first episode: observations `[B, O]`. Called once, unless `restore` or `renew` is."""

@@ -4,6 +4,7 @@ An observation is delivered as one row of `O` floats: a Box is flattened, a Disc
 concatenation of its parts. Float32 and float64 keep their type; everything else becomes float32.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,18 +23,51 @@ _ACTIONS = "Discrete and Box"
 
 @dataclass(frozen=True, eq=False)
 class Spaces:
-    """The sizes of an environment's observations and actions."""
+    """The sizes of an environment's observations and actions.
+
+    An observation is a row of `O` numbers, its features and then the mask, and `P` bytes of images. An action is a row of `A`
+    numbers: one for each choice, which counts from 0, then the continuous ones.
+    """
 
     observation_size: int
-    """`O`, after flattening."""
-    discrete_actions: int | None
-    """Number of actions; None for continuous ones."""
-    action_size: int
-    """`A` for continuous actions, 0 for discrete ones."""
+    """`O`, after flattening: features, then the mask."""
+    choices: tuple[int, ...]
+    """Number of options of each discrete component of an action."""
     action_low: NDArray[np.float32]
-    """`[A]`; may be -inf."""
+    """`[continuous components]`; may be -inf."""
     action_high: NDArray[np.float32]
-    """`[A]`; may be inf."""
+    """`[continuous components]`; may be inf."""
+    images: tuple[tuple[int, int, int], ...] = ()
+    """(channels, height, width) of each image, whose bytes lie one after the other in an observation's `P`."""
+    mask_size: int = 0
+    """Last columns of a row: 1 where an option of an action is allowed, for the options of all choices; 0: everything always is."""
+    frames_per_step: int = 1
+    """Frames of a game that one step takes."""
+
+    @property
+    def feature_size(self) -> int:
+        """Columns of a row that networks see."""
+        return self.observation_size - self.mask_size
+
+    @property
+    def pixel_count(self) -> int:
+        """`P`, bytes of an observation's images."""
+        return sum(math.prod(shape) for shape in self.images)
+
+    @property
+    def continuous_size(self) -> int:
+        """Number of continuous components of an action."""
+        return len(self.action_low)
+
+    @property
+    def action_size(self) -> int:
+        """`A`, columns of an action's row."""
+        return len(self.choices) + self.continuous_size
+
+    @property
+    def discrete_actions(self) -> int | None:
+        """Number of options of an action that is one choice; such actions are whole numbers `[B]`, not rows. None for others."""
+        return self.choices[0] if self.action_size == len(self.choices) == 1 else None
 
 
 def describe(observation_space: Space[Any], action_space: Space[Any], env_id: str) -> Spaces:
@@ -46,10 +80,10 @@ def describe(observation_space: Space[Any], action_space: Space[Any], env_id: st
     none = np.zeros(0, dtype=np.float32)
     size = flatdim(observation_space)
     if isinstance(action_space, Discrete):
-        return Spaces(size, int(action_space.n), 0, none, none)
+        return Spaces(size, (int(action_space.n),), none, none)
     if isinstance(action_space, Box) and np.issubdtype(action_space.dtype, np.floating):
         low, high = (np.asarray(bound, dtype=np.float32).reshape(-1) for bound in (action_space.low, action_space.high))
-        return Spaces(size, None, low.size, low, high)
+        return Spaces(size, (), low, high)
     raise ValueError(
         f"env.id is {env_id!r}: its actions are {_name(action_space)}, which is not supported; {_ACTIONS} are"
     )

@@ -1,0 +1,54 @@
+"""Linear recurrences over time, all steps at once."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["linear_recurrence"]
+
+
+def linear_recurrence(decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
+    """`h[t] = decay[t] * h[t - 1] + added[t]`, `h[-1] = state`, in log2(L) steps over whole tensors (Hillis & Steele 1986).
+
+    Args:
+        decay: `[L, ...]`; 0 forgets all that was before.
+        added: `[L, ...]`.
+        state: `[...]`.
+
+    Returns:
+        `h`, `[L, ...]`.
+    """
+    found: Tensor = _LinearRecurrence.apply(decay, added, state)
+    return found
+
+
+class _LinearRecurrence(torch.autograd.Function):
+    """Its gradient is the same recurrence, backwards in time."""
+
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
+        # detached: saved as it stands, and no gradient of its own
+        states = _scan(decay, torch.cat([torch.addcmul(added[:1], decay[:1], state), added[1:]]))
+        ctx.save_for_backward(decay, state, states)
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        decay, state, states = ctx.saved_tensors
+        # what t + 1 hands to t is multiplied by the decay of t + 1
+        following = torch.cat([decay[1:], torch.zeros_like(decay[:1])])
+        total = _scan(following.flip(0), gradient.flip(0)).flip(0)
+        before = torch.cat([state.unsqueeze(0), states[:-1]])
+        return total * before, total, total[0] * decay[0]
+
+
+def _scan(decay: Tensor, added: Tensor) -> Tensor:
+    """From a state of zero. After each step, row t is the result of twice as many rows up to t."""
+    reach = 1
+    while reach < len(added):
+        added = torch.cat([added[:reach], torch.addcmul(added[reach:], decay[reach:], added[:-reach])])
+        reach, decay = 2 * reach, torch.cat([decay[:reach], decay[reach:] * decay[:-reach]])
+    return added

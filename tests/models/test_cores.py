@@ -1,0 +1,150 @@
+"""Cores: whole sequences against stepping, whatever episodes begin in them."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.models.cores import Core, Lstm
+from lockstep.models.registry import core_factory, core_names
+from lockstep.randomness import stream
+
+INPUT, SIZE = 5, 7
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+BUILT_IN = ("lstm", "gru", "mingru")
+
+
+def none(resets: Tensor) -> None:
+    """No episode begins."""
+
+
+def at_first(resets: Tensor) -> None:
+    resets[0] = True
+
+
+def in_one(resets: Tensor) -> None:
+    resets[len(resets) // 2, -1] = True
+
+
+def everywhere(resets: Tensor) -> None:
+    resets[:] = True
+
+
+def side_by_side(resets: Tensor) -> None:
+    resets[1:4, 0] = True
+    resets[0, -1] = True
+
+
+def now_and_then(resets: Tensor) -> None:
+    resets |= torch.from_numpy(stream(1, "resets").random(resets.shape) < 0.2)
+
+
+PATTERNS = [none, at_first, in_one, everywhere, side_by_side, now_and_then]
+
+
+def core_of(name: str, layers: int = 1, dtype: torch.dtype = torch.float64) -> Core:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        core = core_factory(name)(INPUT, SIZE, layers).to(dtype)
+    for parameter in core.parameters():  # biases begin at zero, which would hide what is done with them
+        parameter.data += torch.from_numpy(stream(1, "noise").normal(0, 0.1, parameter.shape)).to(dtype)
+    return core
+
+
+def draw(name: str, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.from_numpy(stream(1, name).normal(0, 1, shape)).to(dtype).requires_grad_()
+
+
+def stepped(core: Core, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+    outputs = []
+    for row, starts in zip(features, resets, strict=True):
+        output, state = core.step(row, torch.where(starts.unsqueeze(1), 0, state))
+        outputs.append(output)
+    return torch.stack(outputs), state
+
+
+def with_gradients(
+    function: Callable[..., tuple[Tensor, Tensor]], core: Core, features: Tensor, state: Tensor, resets: Tensor
+) -> list[Tensor]:
+    """Outputs, last state, and the gradient of a sum of both with random weights."""
+    outputs, after = function(features, state, resets)
+    weights = [draw("weights", *found.shape, dtype=found.dtype).detach() for found in (outputs, after)]
+    loss = sum((found * weight).mean() for found, weight in zip((outputs, after), weights, strict=True))
+    return [outputs, after, *torch.autograd.grad(loss, [features, state, *core.parameters()])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("length", "count"), [(12, 3), (1, 3), (9, 1), (1, 1)])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_sequences_equal_stepping(
+    name: str, layers: int, pattern: Callable[[Tensor], None], length: int, count: int, dtype: torch.dtype
+) -> None:
+    core, resets = core_of(name, layers, dtype), torch.zeros(length, count, dtype=torch.bool)
+    pattern(resets)
+    features = draw("features", length, count, INPUT, dtype=dtype)
+    state = draw("state", count, core.state_size, dtype=dtype)
+    ours = with_gradients(core.sequence, core, features, state, resets)
+    theirs = with_gradients(lambda *given: stepped(core, *given), core, features, state, resets)
+    assert ours[0].shape == (length, count, core.output_size)
+    for found, expected in zip(ours, theirs, strict=True):
+        assert found.shape == expected.shape
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sequences_of_the_usual_size(name: str, dtype: torch.dtype) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        core = core_factory(name)(64, 128, 1).to(dtype)
+    resets = torch.from_numpy(stream(1, "resets").random((32, 16)) < 0.05)
+    features, state = draw("features", 32, 16, 64, dtype=dtype), draw("state", 16, core.state_size, dtype=dtype)
+    ours = with_gradients(core.sequence, core, features, state, resets)
+    theirs = with_gradients(lambda *given: stepped(core, *given), core, features, state, resets)
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=2 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_was_before_an_episode_is_forgotten(name: str) -> None:
+    core, resets = core_of(name), torch.zeros(6, 2, dtype=torch.bool)
+    resets[0, 0] = resets[3, 1] = True
+    features, state = draw("features", 6, 2, INPUT), draw("state", 2, core.state_size)
+    outputs, after = core.sequence(features, state, resets)
+    with torch.no_grad():
+        state += 1
+        features[:3, 1] *= 100
+    others, other_after = core.sequence(features, state, resets)
+    torch.testing.assert_close(others[:, 0], outputs[:, 0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(others[3:, 1], outputs[3:, 1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(other_after, after, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_first_weights_follow_from_the_generator(name: str) -> None:
+    first, second = core_of(name), core_of(name)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_first_weights_are_orthogonal_gate_by_gate(name: str) -> None:
+    core = core_factory(name)(INPUT, SIZE, 2)
+    for parameter in core.parameters():
+        for block in parameter.detach().split(SIZE):
+            if block.dim() == 2:
+                product = block.t() @ block
+                torch.testing.assert_close(product, torch.eye(len(product)), rtol=0, atol=1e-5)
+
+
+def test_an_lstm_begins_remembering() -> None:
+    for bias in Lstm(INPUT, SIZE, 2).biases:
+        np.testing.assert_array_equal(bias.detach().view(4, SIZE), [[0] * SIZE, [1] * SIZE, [0] * SIZE, [0] * SIZE])
+
+
+def test_built_in_cores_are_known() -> None:
+    assert core_names()[: len(BUILT_IN)] == BUILT_IN

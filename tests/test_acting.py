@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.test_agent import CONTINUOUS, DISCRETE, SIZE, agent_of, observations, see
+from tests.watched import chosen, judged
 
 from lockstep.agent import Agent
 from lockstep.envs.spaces import Spaces
@@ -42,7 +43,7 @@ def test_numpy_acts_as_pytorch_does(spaces: Spaces, settings: dict[str, object],
         taken = torch.zeros(noise.shape, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
         actor = agent.actor(noise, taken.numpy())
         given = np.array([actor.act(t, own[t].numpy()).copy() for t in range(steps)])
-        results = (actor.log_probs(), agent.values(own), *agent.judge(own, taken))
+        results = (actor.log_probs(), agent.values(own), *judged(agent, own, taken))
         found.append([taken.numpy(), given, *(x.numpy() for x in results)])
     for ours, theirs in zip(*found, strict=True):
         assert ours.dtype == theirs.dtype
@@ -63,4 +64,4 @@ def test_numpy_acts_only_where_the_networks_compute_in_their_own_precision() -> 
     for autocast, expected in ((nullcontext, True), (partial(torch.autocast, "cpu", torch.bfloat16), False)):
         agent = Agent(CONTINUOUS, config, False, 1, torch.float32, autocast=autocast)
         assert (agent._inference is not None) is expected
-        assert agent.sample(observations().astype(np.float32), stream(1, "test")).dtype == np.float32
+        assert chosen(agent, observations().astype(np.float32), stream(1, "test")).dtype == np.float32

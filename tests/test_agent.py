@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.watched import chosen, judged
 
 from lockstep.agent import Agent
 from lockstep.envs.spaces import Spaces
@@ -55,7 +56,7 @@ def test_actions_are_squashed_onto_the_bounds() -> None:
 
 def test_discrete_actions_go_as_they_are() -> None:
     agent = agent_of(DISCRETE)
-    actions = agent.sample(observations(), stream(1, "test"))
+    actions = chosen(agent, observations(), stream(1, "test"))
     assert actions.dtype == np.int64
     assert set(actions.tolist()) <= {0, 1, 2, 3}
 
@@ -72,7 +73,7 @@ def test_judge_and_act_speak_of_the_same_policy(spaces: Spaces) -> None:
     actor = agent.actor(noise, actions.numpy())
     for t in range(steps):
         actor.act(t, rows[t].numpy())
-    values, log_probs = agent.judge(rows, actions)
+    values, log_probs = judged(agent, rows, actions)
     assert torch.allclose(actor.log_probs(), log_probs, rtol=0, atol=1e-12)
     assert torch.allclose(agent.values(rows), values, rtol=0, atol=1e-12)
     assert values.shape == (steps + 1, count)
@@ -92,14 +93,14 @@ def test_judge_and_act_speak_of_the_same_policy(spaces: Spaces) -> None:
 
 def test_mode_is_the_most_probable_action() -> None:
     agent, rows = agent_of(), observations()
-    mean = agent.policy.act(torch.from_numpy(rows))[:, :2].detach().numpy()
-    np.testing.assert_array_equal(agent.mode(rows), np.clip(mean, CONTINUOUS.action_low, CONTINUOUS.action_high))
+    mean = agent.policy.act(torch.from_numpy(rows))[0][:, :2].detach().numpy()
+    np.testing.assert_array_equal(chosen(agent, rows), np.clip(mean, CONTINUOUS.action_low, CONTINUOUS.action_high))
 
 
 def test_normalization_changes_what_the_networks_see() -> None:
     agent = agent_of(normalize_observations=True)
     rows = observations(1000, mean=50.0, std=4.0)
-    before = agent.mode(rows)
+    before = chosen(agent, rows)
     assert torch.equal(
         agent.normalize(torch.from_numpy(rows)), torch.from_numpy(rows).clamp(-10, 10)
     )  # nothing seen yet
@@ -107,7 +108,7 @@ def test_normalization_changes_what_the_networks_see() -> None:
     normalized = agent.normalize(torch.from_numpy(rows)).numpy()
     np.testing.assert_allclose(normalized.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(normalized.std(0), 1, atol=1e-6)
-    assert not np.array_equal(agent.mode(rows), before)
+    assert not np.array_equal(chosen(agent, rows), before)
     assert agent.normalize(torch.full((1, SIZE), 1e9, dtype=torch.float64)).tolist() == [[10] * SIZE]
 
 
@@ -122,7 +123,7 @@ def test_state_makes_an_equal_agent() -> None:
     assert one.digest() != two.digest()
     two.load({name: tensor.clone() for name, tensor in one.state().items()})
     assert one.digest() == two.digest()
-    assert np.array_equal(one.mode(observations()), two.mode(observations()))
+    assert np.array_equal(chosen(one, observations()), chosen(two, observations()))
     see(two, observations())  # and it is a copy
     assert one.digest() != two.digest()
 

@@ -6,17 +6,18 @@ import random
 import numpy as np
 import pytest
 import torch
+from tests.watched import chosen
 
 from lockstep.acting import Actor
 from lockstep.agent import Agent
-from lockstep.collect import Shard, _finish, collect, rollout_specs
+from lockstep.collect import Shard, _finish, collect, rollout_sizes
 from lockstep.envs.engine import State, Step
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
-from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout, Sizes
 from lockstep.update import Update
 
 STEPS, ROLLOUTS, GAMMA = 4, 7, 0.5
@@ -105,7 +106,7 @@ def agent_of(spaces: Spaces = DISCRETE, normalize: bool = True) -> Agent:
 
 
 def shard_of(agent: Agent, index: int = 0, renews: bool = False) -> Shard:
-    specs = rollout_specs(agent, STEPS, COUNT)
+    specs = Rollout.specs(rollout_sizes(agent, STEPS, COUNT))
     slots = [Rollout(*(torch.zeros(shape, dtype=kind) for shape, kind in specs)) for _ in range(2)]
     return Shard(index, Scripted(agent.spaces, renews), slots, seed=1, gamma=GAMMA)
 
@@ -172,7 +173,7 @@ def test_episodes_and_gains_are_those_of_a_plain_loop(seed: int) -> None:
     """To the last bit, for many environments whose episodes end in any row, from one rollout to the next."""
     steps, count, draw = 9, 40, stream(seed, "test")
     agent, spaces = agent_of(), DISCRETE
-    rollouts = [Rollout.empty(steps, count, spaces.observation_size, None, (3, 1), torch.float64)]
+    rollouts = [Rollout.empty(Sizes(steps, count, spaces.observation_size, None, (3, 1), torch.float64))]
     engine = Scripted()
     engine.reset = lambda: np.zeros((count, 3))
     shard = Shard(0, engine, rollouts, 1, GAMMA)
@@ -213,7 +214,7 @@ def test_values_and_log_probs_are_those_of_the_weights_that_played(rollouts: lis
         seen = agent.normalize(rollout.observations)
         assert rollout.values.shape == (STEPS + 1, COUNT)
         assert torch.allclose(rollout.values, agent.policy.value(seen), rtol=0, atol=1e-13)
-        expected = torch.distributions.Categorical(logits=agent.policy.act(seen[:-1])).log_prob(rollout.actions)
+        expected = torch.distributions.Categorical(logits=agent.policy.act(seen[:-1])[0]).log_prob(rollout.actions)
         assert torch.allclose(rollout.log_probs, expected, rtol=0, atol=1e-13)
 
 
@@ -244,7 +245,7 @@ def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> 
     shard = shard_of(agent, index=3)
     (rollout,) = play(shard, agent, range(5, 6))
     noise = torch.from_numpy(agent.distribution.noise(stream(1, "actions", 3, 5), STEPS, COUNT))
-    parameters = agent.policy.act(agent.normalize(rollout.observations[2]))
+    parameters, _, _ = agent.policy.act(agent.normalize(rollout.observations[2]))
     assert torch.allclose(rollout.actions[2], agent.distribution.sample(parameters, noise[2]), rtol=0, atol=1e-12)
     assert isinstance(shard.engine, Scripted)
     for drawn, taken in zip(rollout.actions, shard.engine.taken, strict=True):
@@ -260,10 +261,10 @@ def test_fused_shards_collect_the_same_with_one_batch_per_step(spaces: Spaces) -
     agent, batches = agent_of(spaces), []
     make = agent.actor
 
-    def counting(noise: np.ndarray, taken: np.ndarray) -> Actor:
-        actor = make(noise, taken)
+    def counting(noise: np.ndarray, taken: np.ndarray, memory: None) -> Actor:
+        actor = make(noise, taken, memory)
         act = actor.act
-        actor.act = lambda t, observations: batches.append(len(observations)) or act(t, observations)
+        actor.act = lambda t, observations, pixels: batches.append(len(observations)) or act(t, observations, pixels)
         return actor
 
     agent.actor = counting
@@ -335,5 +336,5 @@ def test_no_global_generator_is_used() -> None:
             shard = shard_of(agent)
             update = Update(agent, PPOConfig(minibatches=2), Solo(), (0,), seed=1)
             update(collect([shard], agent, 1), 1, 0.0)
-            agent.sample(np.zeros((2, 3)), stream(1, "test"))
+            chosen(agent, np.zeros((2, 3)), stream(1, "test"))
     assert states() == before

@@ -7,12 +7,12 @@ import torch
 from tests.test_collect import DISCRETE, agent_of
 
 from lockstep.agent import Agent
-from lockstep.collect import rollout_specs
+from lockstep.collect import rollout_sizes
 from lockstep.exchange import Exchange, ReplicasDiffer
 from lockstep.group.channel import LocalChannel, Spec
 from lockstep.group.solo import Solo
 from lockstep.plan import Plan, PlanConfig
-from lockstep.rollout import STATUS
+from lockstep.rollout import STATUS, Rollout
 from lockstep.update import NonFinite
 
 STEPS, COUNT = 3, 2
@@ -37,7 +37,9 @@ def exchange(group: Solo, plan: Plan, lag: int) -> tuple[Exchange, Agent]:
     agent = agent_of(DISCRETE)
     both = group.rank in plan.training
     acting = agent_of(DISCRETE) if lag and both else agent
-    made = Exchange(group, plan, agent, acting, rollout_specs(agent, STEPS, COUNT), lag, separate=lag > 0)
+    made = Exchange(
+        group, plan, agent, acting, Rollout.specs(rollout_sizes(agent, STEPS, COUNT)), lag, separate=lag > 0
+    )
     made.begin(0)
     return made, agent
 

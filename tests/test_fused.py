@@ -50,7 +50,7 @@ def test_a_critic_with_epochs_of_its_own_is_fused_too() -> None:
 def test_a_fused_minibatch_is_the_union_of_what_the_shards_would_give() -> None:
     agent = agent_of()
     apart, fused = (
-        Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, False, False, whole)(
+        Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, False, False, whole, False)(
             rollouts_of(agent, SHARDS), ITERATION
         )
         for whole in (False, True)
@@ -58,8 +58,8 @@ def test_a_fused_minibatch_is_the_union_of_what_the_shards_would_give() -> None:
     for (_, _, parts), (_, _, joined) in zip(apart.minibatches(), fused.minibatches(), strict=True):
         assert len(parts) == SHARDS
         (rows,) = joined
-        assert torch.equal(rows, torch.cat(parts))
-        assert len(rows) == SHARDS * ROWS // CONFIG.minibatches
+        assert torch.equal(rows.rows, torch.cat([part.rows for part in parts]))
+        assert len(rows.rows) == SHARDS * ROWS // CONFIG.minibatches
 
 
 def test_a_fused_rank_contributes_one_row() -> None:

@@ -3,6 +3,7 @@
 import torch
 from tests.watched import DISCRETE, agent_of
 
+from lockstep.batch import Part
 from lockstep.gradient import AIM, BLOCK, COLUMNS, OrderedGradient
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -20,9 +21,9 @@ def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
         sizes.append(len(examples[1]))
         return formula
 
-    whole = OrderedGradient(agent, PPOConfig(), Solo())([rows], aim, (True, True))
+    whole = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
     ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
     ordered.make_kernels(rows, (True, True))
     assert sizes == [684, 683]
-    assert torch.allclose(ordered([rows], aim, (True, True)), whole, rtol=1e-12)
+    assert torch.allclose(ordered([Part(rows)], aim, (True, True)), whole, rtol=1e-12)
     assert sizes == [684, 683], "nothing is compiled while training"

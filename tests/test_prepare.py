@@ -27,13 +27,13 @@ SHARES = {
 def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
     agent = agent_of()
     rollouts = rollouts_of(agent, SHARDS)
-    return Preparation(agent, CONFIG, group, shards, SEED, share_data, False, False)(
+    return Preparation(agent, CONFIG, group, shards, SEED, share_data, False, False, False)(
         [rollouts[shard] for shard in shards], ITERATION
     )
 
 
 def minibatches_of(batch: Batch) -> list[list[Tensor]]:
-    return [parts for _, _, parts in batch.minibatches()]
+    return [[part.rows for part in parts] for _, _, parts in batch.minibatches()]
 
 
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)

@@ -3,18 +3,20 @@
 import pytest
 import torch
 
-from lockstep.rollout import EPISODE_COLUMNS, STATUS, Rollout
+from lockstep.rollout import EPISODE_COLUMNS, STATUS, Rollout, Sizes
 
 STEPS, COUNT, SIZE, ACTION = 5, 3, 4, 2
 
 
 @pytest.mark.parametrize("action_size", [None, ACTION])
 def test_shapes_and_types(action_size: int | None) -> None:
-    rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, (3, 1), torch.float64)
+    rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, (3, 1), torch.float64))
     floats, bools = torch.float64, torch.bool
     actions = ((STEPS, COUNT), torch.int64) if action_size is None else ((STEPS, COUNT, ACTION), floats)
     assert {name: (tuple(x.shape), x.dtype) for name, x in rollout.tensors().items()} == {
         "observations": ((STEPS + 1, COUNT, SIZE), floats),
+        "pixels": ((STEPS + 1, COUNT, 0), torch.uint8),
+        "states": ((STEPS, COUNT, 0), floats),
         "actions": actions,
         "rewards": ((STEPS, COUNT), floats),
         "terminated": ((STEPS, COUNT), bools),
@@ -30,7 +32,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
 
 
 def test_sums_stay_float64_in_a_float32_rollout() -> None:
-    rollout = Rollout.empty(STEPS, COUNT, SIZE, None, (3, 1), torch.float32)
+    rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, None, (3, 1), torch.float32))
     assert {name for name, x in rollout.tensors().items() if x.dtype == torch.float64} == {
         "moments",
         "means",
@@ -40,7 +42,7 @@ def test_sums_stay_float64_in_a_float32_rollout() -> None:
 
 
 def test_nothing_is_shared_between_tensors_or_rollouts() -> None:
-    one, two = (Rollout.empty(STEPS, COUNT, SIZE, ACTION, (3, 1), torch.float32) for _ in range(2))
-    places = [x.data_ptr() for rollout in (one, two) for x in rollout.tensors().values()]
+    one, two = (Rollout.empty(Sizes(STEPS, COUNT, SIZE, ACTION, (3, 1), torch.float32)) for _ in range(2))
+    places = [x.data_ptr() for rollout in (one, two) for x in rollout.tensors().values() if x.numel()]
     assert len(set(places)) == len(places)
     assert all(x.is_contiguous() and x.data_ptr() % 16 == 0 for x in one.tensors().values())

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.agent import Agent
+from lockstep.agent import Agent, Pilot
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.prepare import FIT
 from lockstep.randomness import stream
-from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout, Sizes
 from lockstep.update import Update
 
 SHARDS, STEPS, COUNT, SIZE = 2, 12, 2, 3
@@ -96,7 +96,7 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
     moments = () if agent.return_moments is None else (SIZE, 1)
     for shard in range(shards):
         action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
-        rollout = Rollout.empty(STEPS, COUNT, SIZE, action_size, moments, torch.float64)
+        rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, moments, torch.float64))
         rollout.observations[:] = drawn(f"observations {shard}", STEPS + 1, COUNT, SIZE)
         rollout.rewards[:] = drawn(f"rewards {shard}", STEPS, COUNT)
         rollout.terminated[3, 0] = rollout.truncated[6, 1] = rollout.terminated[STEPS - 1, 1] = True
@@ -110,7 +110,7 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
         act = agent.actor(noise, rollout.actions.numpy()).act
         for t in range(STEPS):
             act(t, rollout.observations[t].numpy())
-        values, log_probs = agent.judge(rollout.observations, rollout.actions)
+        values, log_probs = agent.judge(rollout)
         rollout.values.copy_(values)
         rollout.log_probs.copy_(log_probs)
         if agent.return_moments is not None and agent.observation_moments is not None:
@@ -119,6 +119,19 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
             rollout.moments.copy_(torch.cat([seen, agent.return_moments.sums(rollout.rewards.view(-1, 1), valid)]))
         rollouts.append(rollout)
     return rollouts
+
+
+def judged(agent: Agent, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and log-probabilities of a rollout that has nothing but observations and actions."""
+    steps, count, size = observations.shape[0] - 1, *observations.shape[1:]
+    rollout = Rollout.empty(Sizes(steps, count, size, None, (), observations.dtype))
+    rollout.observations, rollout.actions = observations, actions
+    return agent.judge(rollout)
+
+
+def chosen(agent: Agent, rows: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+    """Actions for the environment: the most probable ones or, with `generator`, drawn ones."""
+    return Pilot(agent, len(rows), generator).act(rows)
 
 
 def move(agent: Agent, distance: float = 0.1) -> None:

@@ -1,6 +1,7 @@
 """From observations to actions, step by step of one rollout, and the log-probabilities of what was done."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,64 @@ from torch import Tensor
 
 from lockstep.models.inference import Inference, silent
 from lockstep.models.policy import Policy
-from lockstep.ppo.distributions import Categorical, Gaussian
+from lockstep.ppo.distributions import Distribution
 
-__all__ = ["Actor", "Change", "NumpyActor", "TorchActor", "clip", "normalize", "squash", "unchanged"]
+__all__ = [
+    "Actor",
+    "Change",
+    "Memory",
+    "NumpyActor",
+    "TorchActor",
+    "beside",
+    "clip",
+    "normalize",
+    "squash",
+    "unchanged",
+]
 
 Change = Callable[[NDArray[Any]], NDArray[Any]]
 """What is done to an array of one shape. Its next call may overwrite what it gave."""
 
 
+@dataclass
+class Memory:
+    """What a policy with memory carries from one step to the next, in one rollout."""
+
+    state: Tensor
+    """`[B, S]` before the next step; the actor moves it on."""
+    states: Tensor
+    """`[T / L, B, S]`: where it is noted every L steps."""
+    ended: NDArray[np.bool_]
+    """`[B]`: the first row is a reset row."""
+    terminated: NDArray[np.bool_]
+    """`[T, B]`, as far as they are known."""
+    truncated: NDArray[np.bool_]
+
+    def forget(self, t: int) -> None:
+        """After step t: what is remembered of episodes that are over."""
+        over = self.ended if t == 0 else self.terminated[t - 1] | self.truncated[t - 1]
+        if over.any():
+            self.state[torch.from_numpy(over)] = 0
+
+    def note(self, t: int, steps: int) -> None:
+        """Before step t of `steps`."""
+        sequence, within = divmod(t, steps // len(self.states))
+        if within == 0:
+            self.states[sequence] = self.state
+
+
 class NumpyActor:
-    """On the CPU, in the weights' own precision, with the weights and moments of its making."""
+    """For policies without images and memory: on the CPU, in the weights' own precision, with the weights and moments of its making."""
 
     def __init__(
         self,
         inference: Inference,
-        distribution: Categorical | Gaussian,
+        distribution: Distribution,
         see: Change,
         fit: Change,
         noise: NDArray[Any],
         taken: NDArray[Any],
+        value: Callable[[Tensor], Tensor],
     ) -> None:
         """Arguments.
 
@@ -39,18 +79,19 @@ class NumpyActor:
             fit: Makes of actions `[B]` or `[B, A]`, as a rollout stores them, what the environments take.
             noise: `[T, B, …]` of the distribution's kind.
             taken: `[T, B]` or `[T, B, A]`: where actions are written as a rollout stores them.
+            value: Values `[…]` of observations `[…, O]`.
         """
-        self._inference, self._distribution, self._taken = inference, distribution, taken
+        self._inference, self._distribution, self._taken, self._value = inference, distribution, taken, value
         steps, count = noise.shape[:2]
         head, heads, draw = inference.head(count), inference.heads(steps, count), distribution.draw
         log_std = None if inference.log_std is None else inference.log_std.numpy()
         spread = silent(distribution.spread)(noise.astype(heads.dtype), log_std)
         self._heads = heads
 
-        def act(t: int, observations: NDArray[Any]) -> NDArray[Any]:
+        def act(t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
             return fit(draw(head(see(observations), heads[t]), spread[t], taken[t]))
 
-        self.act: Callable[[int, NDArray[Any]], NDArray[Any]] = silent(act)
+        self.act: Callable[..., NDArray[Any]] = silent(act)
         """Step t and observations `[B, O]` -> actions as environments take them, in an array that the next call may overwrite."""
 
     def log_probs(self) -> Tensor:
@@ -59,31 +100,56 @@ class NumpyActor:
         actions = torch.from_numpy(self._taken).flatten(0, 1)
         return self._distribution.log_prob(parameters, actions).view(self._taken.shape[:2])
 
+    def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
+        """`[T + 1, B]`, once all steps were taken, of `[T + 1, B, O]` and `[T + 1, B, P]`."""
+        return self._value(observations)
+
 
 class TorchActor:
-    """The same by PyTorch, on any device and in any precision."""
+    """By PyTorch: any policy on any device in any precision."""
 
     def __init__(
         self,
         policy: Policy,
-        distribution: Categorical | Gaussian,
+        distribution: Distribution,
         see: Callable[[Tensor], Tensor],
         fit: Change,
         noise: Tensor,
         taken: NDArray[Any],
+        value: Callable[[Tensor, Tensor], Tensor],
+        memory: Memory | None,
     ) -> None:
-        """Arguments as `NumpyActor`'s; what `see` gives is on the networks' device, and so is the noise."""
+        """Arguments as `NumpyActor`'s; what `see` gives is on the networks' device, and so is the noise. `memory` is for a policy that
+        has one.
+        """
         self._policy, self._distribution, self._see, self._fit = policy, distribution, see, fit
-        self._noise, self._taken = noise, torch.from_numpy(taken)
+        self._noise, self._taken, self._value, self._memory = noise, torch.from_numpy(taken), value, memory
         self._parameters: list[Tensor] = []
+        self._values: list[Tensor] = []
 
     @torch.inference_mode()
-    def act(self, t: int, observations: NDArray[Any]) -> NDArray[Any]:
-        """See `NumpyActor.act`."""
-        parameters = self._policy.act(self._see(torch.from_numpy(observations)))
+    def act(self, t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """See `NumpyActor.act`. With images, `pixels` are `[B, P]`."""
+        if self._memory is not None:
+            self._memory.note(t, len(self._noise))
+        images = None if pixels is None else torch.from_numpy(pixels)
+        parameters = self._look(torch.from_numpy(observations), images)
+        if self._memory is not None:
+            self._memory.forget(t)
         self._parameters.append(parameters)
         self._taken[t] = self._distribution.sample(parameters, self._noise[t])
         return self._fit(self._taken[t].numpy())
+
+    def _look(self, observations: Tensor, pixels: Tensor | None) -> Tensor:
+        """Parameters; moves the memory on and, where values come along, notes them."""
+        rows, memory = self._see(observations), self._memory
+        images = None if pixels is None else pixels.to(rows.device)
+        parameters, values, state = self._policy.act(rows, images, None if memory is None else memory.state)
+        if values is not None:
+            self._values.append(values)
+        if memory is not None and state is not None:
+            memory.state = state
+        return parameters
 
     @torch.inference_mode()
     def log_probs(self) -> Tensor:
@@ -91,6 +157,18 @@ class TorchActor:
         parameters = torch.cat(self._parameters)
         actions = self._taken.flatten(0, 1).to(parameters.device)
         return self._distribution.log_prob(parameters, actions).view(self._taken.shape[:2]).cpu()
+
+    @torch.inference_mode()
+    def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
+        """See `NumpyActor.values`."""
+        if not self._values:
+            return self._value(observations, pixels)
+        if len(self._values) < len(observations):  # what the next rollout begins with: looked at, but not remembered
+            before = None if self._memory is None else self._memory.state
+            self._look(observations[-1], pixels[-1])
+            if self._memory is not None and before is not None:
+                self._memory.state = before
+        return torch.stack(self._values).cpu()
 
 
 Actor = NumpyActor | TorchActor
@@ -129,6 +207,17 @@ def clip(low: NDArray[Any], high: NDArray[Any], count: int) -> Change:
         return fitting
 
     return change
+
+
+def beside(choices: int, change: Change) -> Change:
+    """`change` for the continuous components of `[count, A]`, behind the choices."""
+
+    def whole(actions: NDArray[Any]) -> NDArray[Any]:
+        changed = actions.copy()
+        changed[:, choices:] = change(np.ascontiguousarray(actions[:, choices:]))
+        return changed
+
+    return whole
 
 
 def squash(low: NDArray[Any], high: NDArray[Any], count: int) -> Change:

@@ -10,29 +10,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.acting import Actor, Change, NumpyActor, TorchActor, clip, normalize, squash, unchanged
+from lockstep.acting import (
+    Actor,
+    Change,
+    Memory,
+    NumpyActor,
+    TorchActor,
+    beside,
+    clip,
+    normalize,
+    squash,
+    unchanged,
+)
 from lockstep.models.flat import FlatParameters
 from lockstep.models.inference import Inference
 from lockstep.models.moments import Moments
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.settings import PolicyConfig
-from lockstep.ppo.distributions import Categorical, Gaussian
+from lockstep.ppo.distributions import distribution_of
 from lockstep.randomness import seed_of
 from lockstep.state import check_state
 
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
+    from lockstep.rollout import Rollout
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "Pilot"]
 
 _OBSERVATION_LIMIT = 10.0
 _CPU = torch.device("cpu")
+_IMAGES = 256
+"""Images that go through the networks at once."""
 
 
 class Agent:
     """Policy, critic, observation and return moments.
 
-    Shapes: `[…, O]` observations as the environments give them. Moments are applied here, so nobody else normalizes. The
+    Shapes: `[…, O]` observations and `[…, P]` pixels as the environments give them. Moments are applied here, so nobody else normalizes. The
     networks are on `device`; what is passed in and given back, saved and loaded is on the CPU, unless it says otherwise.
     """
 
@@ -51,26 +65,39 @@ class Agent:
         self.device = device
         self.dtype = dtype
         self.squash = config.squash
-        self.distribution = (
-            Gaussian(spaces.action_size) if spaces.discrete_actions is None else Categorical(spaces.discrete_actions)
-        )
+        self.distribution = distribution_of(spaces.choices, spaces.continuous_size)
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
         head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
-        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast).to(device)
+        self.policy = Policy(
+            spaces.observation_size, head, std, config, generator, dtype, autocast, spaces.images, spaces.mask_size
+        ).to(device)
         self.flat = FlatParameters(self.policy.parts())
-        self.observation_moments = Moments(spaces.observation_size) if config.normalize_observations else None
+        self.observation_moments = Moments(spaces.feature_size) if config.normalize_observations else None
         self.return_moments = Moments(1) if normalize_rewards else None
         with autocast():
             own_precision = not torch.is_autocast_enabled(device.type)
-        self._inference = Inference(self.policy, config.activation) if device.type == "cpu" and own_precision else None
+        plain = device.type == "cpu" and own_precision and self.policy.is_mlp and not self.state_size
+        self._inference = Inference(self.policy, config.activation) if plain else None
         self._kind = torch.empty(0, dtype=dtype).numpy().dtype
         self.refresh()
+
+    @property
+    def state_size(self) -> int:
+        """S, numbers that are remembered from step to step; 0 without memory."""
+        return self.policy.state_size
+
+    @property
+    def plain(self) -> bool:
+        """Whether all that the networks see are rows: there are no images and no memory."""
+        return self.policy.is_mlp and not self.state_size
 
     def refresh(self) -> None:
         """Brings the normalization in step with the moments, after those have changed."""
         if self.observation_moments is not None:
-            self._shift = self.observation_moments.mean.to(self.device, self.dtype)
-            self._scale = self.observation_moments.std.reciprocal().to(self.device, self.dtype)
+            shift, scale = self.observation_moments.mean, self.observation_moments.std.reciprocal()
+            mask = shift.new_zeros(self.spaces.mask_size)  # stays as it is
+            self._shift = torch.cat([shift, mask]).to(self.device, self.dtype)
+            self._scale = torch.cat([scale, mask + 1]).to(self.device, self.dtype)
 
     def normalize(self, observations: Tensor) -> Tensor:
         """Observations as the networks see them, on the networks' device."""
@@ -79,61 +106,56 @@ class Agent:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT)
 
-    def actor(self, noise: NDArray[Any], taken: NDArray[Any]) -> Actor:
+    def actor(self, noise: NDArray[Any], taken: NDArray[Any], memory: Memory | None = None) -> Actor:
         """What acts in one rollout, with the weights and moments of now.
 
         Args:
             noise: `[T, B, …]` of the distribution's kind.
             taken: `[T, B]` or `[T, B, A]`: where actions are written as a rollout stores them.
+            memory: What a policy with memory goes on with.
         """
         fit, count = self._fit(noise.shape[1]), noise.shape[1]
         if self._inference is None:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
-            return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, taken)
+            return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, taken, self.values, memory)
         see: Change = unchanged
         if self.observation_moments is not None:
             see = normalize(self._shift.numpy(), self._scale.numpy(), _OBSERVATION_LIMIT, count)
-        return NumpyActor(self._inference, self.distribution, see, fit, noise, taken)
+        return NumpyActor(self._inference, self.distribution, see, fit, noise, taken, self.values)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
         return self._fit(len(actions))(actions)
 
     @torch.inference_mode()
-    def values(self, observations: Tensor) -> Tensor:
-        """`[…, O]` -> `[…]`."""
-        seen = self.normalize(observations)
-        if self._inference is None:
-            return self.policy.value(seen).cpu()
-        return self._inference.value(seen.flatten(0, -2).numpy()).view(seen.shape[:-1])
+    def values(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
+        """`[…, O]` and, with images, `[…, P]` -> `[…]`; without memory."""
+        seen, shape = self.normalize(observations).flatten(0, -2), observations.shape[:-1]
+        if self._inference is not None:
+            return self._inference.value(seen.numpy()).view(shape)
+        if pixels is None or not self.spaces.images:
+            return self.policy.value(seen).view(shape).cpu()
+        blocks = zip(seen.split(_IMAGES), pixels.flatten(0, -2).split(_IMAGES), strict=True)
+        return torch.cat([self.policy.value(rows, images.to(self.device)) for rows, images in blocks]).view(shape).cpu()
 
     @torch.inference_mode()
-    def judge(self, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout in one pass.
-
-        Args:
-            observations: `[T + 1, B, O]`.
-            actions: `[T, B]` or `[T, B, A]`.
-        """
-        rows, count = observations.shape[:2]
-        seen = self.normalize(observations).flatten(0, 1)
-        parameters, values = self.policy(seen) if self._inference is None else self._inference.forward(seen.numpy())
-        log_probs = self.distribution.log_prob(parameters[: (rows - 1) * count], actions.flatten(0, 1).to(self.device))
-        return values.view(rows, count).cpu(), log_probs.view(rows - 1, count).cpu()
-
-    @torch.inference_mode()
-    def mode(self, observations: np.ndarray) -> np.ndarray:
-        """`[B, O]` -> the most probable actions, ready for an environment."""
-        parameters = self.policy.act(self.normalize(torch.from_numpy(observations).to(self.dtype)))
-        return self.for_environment(self.distribution.mode(parameters).cpu().numpy())
-
-    @torch.inference_mode()
-    def sample(self, observations: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """`[B, O]` -> drawn actions, ready for an environment."""
-        noise = self.distribution.noise(generator, 1, len(observations))
-        discrete = self.spaces.discrete_actions is not None
-        taken = np.empty(noise.shape[:2], np.int64) if discrete else np.empty(noise.shape, self._kind)
-        return self.actor(noise, taken).act(0, observations.astype(self._kind))
+    def judge(self, rollout: "Rollout") -> tuple[Tensor, Tensor]:
+        """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout, with the weights of now."""
+        steps, count = rollout.rewards.shape
+        rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
+        if self._inference is not None:
+            parameters, values = self._inference.forward(rows.numpy())
+        elif self.state_size:
+            resets = torch.cat([torch.zeros(1, count, dtype=torch.bool), ~rollout.valid]).to(self.device)
+            given = (rollout.states[0].to(self.device), resets)
+            parameters, values = self.policy(rows, pixels.to(self.device), *given)
+        else:
+            blocks = zip(rows.split(_IMAGES), pixels.split(_IMAGES), strict=True)
+            found = [self.policy(own, images.to(self.device)) for own, images in blocks]
+            parameters, values = (torch.cat(parts) for parts in zip(*found, strict=True))
+        actions = rollout.actions.flatten(0, 1).to(self.device)
+        log_probs = self.distribution.log_prob(parameters[: steps * count], actions)
+        return values.view(steps + 1, count).cpu(), log_probs.view(steps, count).cpu()
 
     def state(self) -> dict[str, Tensor]:
         """Everything, by name: each parameter, then the moments."""
@@ -175,11 +197,45 @@ class Agent:
 
     def _fit(self, count: int) -> Change:
         """`for_environment`, for `count` actions."""
-        if self.spaces.discrete_actions is not None:
+        if not self.spaces.continuous_size:
             return unchanged
         low, high = (bound.astype(self._kind) for bound in (self.spaces.action_low, self.spaces.action_high))
-        return squash(low, high, count) if self.squash else clip(low, high, count)
+        change = squash(low, high, count) if self.squash else clip(low, high, count)
+        return beside(len(self.spaces.choices), change) if self.spaces.choices else change
 
     def _moments(self) -> list[tuple[str, Moments]]:
         named = (("observation_moments", self.observation_moments), ("return_moments", self.return_moments))
         return [(name, moments) for name, moments in named if moments is not None]
+
+
+class Pilot:
+    """An agent at the controls of `count` environments, outside of training: for `play`, `eval` and other programs."""
+
+    def __init__(self, agent: Agent, count: int = 1, generator: np.random.Generator | None = None) -> None:
+        """With `generator` actions are drawn as in training; without, they are the most probable ones."""
+        self._agent = agent
+        self._count = count
+        self._generator = generator
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets: all environments begin an episode."""
+        self._state = torch.zeros(
+            self._count, self._agent.state_size, dtype=self._agent.dtype, device=self._agent.device
+        )
+
+    @torch.inference_mode()
+    def act(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Observations `[count, O]` and, with images, `[count, P]` -> actions as an environment takes them."""
+        agent = self._agent
+        seen = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
+        images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
+        parameters, _, state = agent.policy.act(seen, images, self._state)
+        if state is not None:
+            self._state = state
+        if self._generator is None:
+            actions = agent.distribution.mode(parameters)
+        else:
+            noise = torch.from_numpy(agent.distribution.noise(self._generator, self._count))
+            actions = agent.distribution.sample(parameters, noise.to(parameters))
+        return agent.for_environment(actions.cpu().numpy())

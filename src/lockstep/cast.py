@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from lockstep.agent import Agent
-from lockstep.collect import Shard, rollout_specs
+from lockstep.collect import Shard, rollout_sizes
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.exchange import Exchange
@@ -16,6 +16,7 @@ from lockstep.group.group import Group
 from lockstep.kernels import ahead_of_time, plainly
 from lockstep.models.policy import Autocast
 from lockstep.plan import Plan
+from lockstep.rollout import Rollout
 from lockstep.runtime.runtime import Runtime
 from lockstep.update import Update
 
@@ -52,8 +53,8 @@ def build(config: Config, runtime: Runtime) -> Cast:
     acting = agent
     if training and separate:
         acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
-    specs = rollout_specs(agent, config.rollout.steps, env.count // shards)
-    exchange = Exchange(group, plan, agent, acting, specs, lag, separate)
+    sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, config.rollout.sequence_length or 1)
+    exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate)
     exchange.begin(0)
     played = [
         Shard(
@@ -76,6 +77,7 @@ def build(config: Config, runtime: Runtime) -> Cast:
         share_data=config.plan.share_data,
         vtrace=config.plan.correction == "vtrace",
         fused=not config.plan.exact,
+        recompute=config.rollout.recompute_states,
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
         make_kernel=ahead_of_time if config.runtime.compile == "on" else plainly,
     )

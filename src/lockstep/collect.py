@@ -7,15 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.acting import Memory
 from lockstep.agent import Agent
 from lockstep.randomness import stream
-from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout, Sizes
 from lockstep.state import check_state
 
 if TYPE_CHECKING:
     from lockstep.envs.engine import Engine
 
-__all__ = ["Shard", "collect", "rollout_specs"]
+__all__ = ["Shard", "collect", "rollout_sizes"]
 
 
 class Shard:
@@ -31,6 +32,10 @@ class Shard:
         observations, rewards = rollouts[0].observations, rollouts[0].rewards
         self.observations = torch.zeros_like(observations[0])
         """`[B, O]`: what the next rollout begins with."""
+        self.pixels = torch.zeros_like(rollouts[0].pixels[0])
+        """`[B, P]`: its images."""
+        self.memory = torch.zeros_like(rollouts[0].states[0])
+        """`[B, S]`: what the policy remembers of the episodes so far."""
         self.ended = torch.zeros(rewards.shape[1], dtype=torch.bool)
         """`[B]`: the last step ended an episode, so the next row is a reset row."""
         self.running = torch.zeros(3, rewards.shape[1], dtype=torch.float64)
@@ -46,22 +51,27 @@ class Shard:
         if self.engine.renews:
             self.ended.zero_()
             self.running.zero_()
+            self.memory.zero_()
             self._begin(self.engine.renew(iteration))
 
     def state(self) -> dict[str, Tensor]:
         """All that exact resume needs, by name."""
         engine = {f"engine.{name}": torch.from_numpy(np.array(value)) for name, value in self.engine.state().items()}
-        return {"ended": self.ended, "running": self.running, **engine}
+        return {**self._own(), **engine}
+
+    def _own(self) -> dict[str, Tensor]:
+        own = {"ended": self.ended, "running": self.running}
+        return own | {"memory": self.memory} if self.memory.numel() else own
 
     def restore(self, state: Mapping[str, Tensor], iteration: int) -> None:
         """Takes back the `state()` of iteration `iteration`. Raises ValueError if the environments do not come back the same."""
         if self.engine.renews:
             self.renew(iteration)
             return
-        own = {"ended": self.ended, "running": self.running}
+        own = self._own()
         check_state(own, {name: value for name, value in state.items() if name in own})
-        self.ended.copy_(state["ended"])
-        self.running.copy_(state["running"])
+        for name, value in own.items():
+            value.copy_(state[name])
         engine = {
             name.removeprefix("engine."): value.numpy() for name, value in state.items() if name.startswith("engine.")
         }
@@ -69,14 +79,17 @@ class Shard:
 
     def _begin(self, observations: np.ndarray) -> None:
         self.observations.copy_(torch.from_numpy(np.ascontiguousarray(observations)))
+        if self.pixels.numel():
+            self.pixels.copy_(torch.from_numpy(self.engine.pixels))
 
 
-def rollout_specs(agent: Agent, steps: int, count: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    """Shapes and types of the rollouts that `agent` collects: `steps` and `count` are T and B."""
+def rollout_sizes(agent: Agent, steps: int, count: int, sequence: int = 1) -> Sizes:
+    """Of the rollouts that `agent` collects: T, B, L."""
     spaces, kept = agent.spaces, (agent.observation_moments, agent.return_moments)
     action_size = spaces.action_size if spaces.discrete_actions is None else None
-    moments = [moments.mean.numel() for moments in kept if moments is not None]
-    return Rollout.specs(steps, count, spaces.observation_size, action_size, moments, agent.dtype)
+    moments = tuple(moments.mean.numel() for moments in kept if moments is not None)
+    rows, pixels, state = spaces.observation_size, spaces.pixel_count, agent.state_size
+    return Sizes(steps, count, rows, action_size, moments, agent.dtype, pixels, state, sequence)
 
 
 def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool = False) -> list[Rollout]:
@@ -89,7 +102,6 @@ def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool =
     for at in [slice(None)] if fused and len(shards) > 1 else each:
         whole = rollouts[at][0] if len(rollouts[at]) == 1 else _joint(rollouts[at])
         _play(shards[at], whole, agent, iteration)
-        whole.values.copy_(agent.values(whole.observations))
         _deal(whole, rollouts[at])
     for shard, rollout in zip(shards, rollouts, strict=True):
         _finish(shard, rollout, agent)
@@ -103,26 +115,47 @@ def _play(shards: Sequence[Shard], whole: Rollout, agent: Agent, iteration: int)
         agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count)
         for shard in shards
     ]
-    actor = agent.actor(drawn[0] if len(drawn) == 1 else np.concatenate(drawn, 1), whole.actions.numpy())
     torch.cat([shard.observations for shard in shards], out=whole.observations[0])
-    engines = [(shard.engine.step, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
-    observations = whole.observations.numpy()
+    torch.cat([shard.pixels for shard in shards], out=whole.pixels[0])
+    observations, pixels = whole.observations.numpy(), whole.pixels.numpy()
     rewards, terminated, truncated = whole.rewards.numpy(), whole.terminated.numpy(), whole.truncated.numpy()
+    noise = drawn[0] if len(drawn) == 1 else np.concatenate(drawn, 1)
+    memory = _memory(shards, whole, agent)
+    actor = agent.actor(noise, whole.actions.numpy(), memory)
+    engines = [(shard.engine, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
+    images = engines if agent.spaces.images else []
     for t in range(steps):
-        actions = actor.act(t, observations[t])
-        for step, at in engines:
-            observations[t + 1, at], rewards[t, at], terminated[t, at], truncated[t, at] = step(actions[at])
+        actions = actor.act(t, observations[t], pixels[t])
+        for engine, at in engines:
+            observations[t + 1, at], rewards[t, at], terminated[t, at], truncated[t, at] = engine.step(actions[at])
+        for engine, at in images:
+            pixels[t + 1, at] = engine.pixels
     whole.log_probs.copy_(actor.log_probs())
+    whole.values.copy_(actor.values(whole.observations, whole.pixels))
+    if memory is not None:
+        for shard, kept in zip(shards, memory.state.split(count), strict=True):
+            shard.memory.copy_(kept)
+
+
+def _memory(shards: Sequence[Shard], whole: Rollout, agent: Agent) -> Memory | None:
+    """What the policy remembers at the beginning of `whole`, if it has a memory."""
+    if not agent.state_size:
+        return None
+    state = torch.cat([shard.memory for shard in shards]).to(agent.device)
+    ended = torch.cat([shard.ended for shard in shards]).numpy()
+    return Memory(state, whole.states, ended, whole.terminated.numpy(), whole.truncated.numpy())
 
 
 def _joint(rollouts: Sequence[Rollout]) -> Rollout:
     """An empty rollout with the columns of all of these."""
     own = rollouts[0]
     action_size = None if own.actions.dim() == 2 else own.actions.shape[2]
-    steps, count = own.rewards.shape
-    return Rollout.empty(
-        steps, count * len(rollouts), own.observations.shape[2], action_size, (), own.observations.dtype
+    (steps, count), (rows, pixels, state) = (
+        own.rewards.shape,
+        (tensor.shape[2] for tensor in (own.observations, own.pixels, own.states)),
     )
+    kind, count = own.observations.dtype, count * len(rollouts)
+    return Rollout.empty(Sizes(steps, count, rows, action_size, (), kind, pixels, state, own.sequence_length))
 
 
 def _deal(whole: Rollout, rollouts: Sequence[Rollout]) -> None:
@@ -130,7 +163,17 @@ def _deal(whole: Rollout, rollouts: Sequence[Rollout]) -> None:
     if rollouts[0] is whole:
         return
     count = rollouts[0].rewards.shape[1]
-    for name in ("observations", "actions", "rewards", "terminated", "truncated", "values", "log_probs"):
+    for name in (
+        "observations",
+        "pixels",
+        "states",
+        "actions",
+        "rewards",
+        "terminated",
+        "truncated",
+        "values",
+        "log_probs",
+    ):
         for rollout, columns in zip(rollouts, getattr(whole, name).split(count, 1), strict=True):
             getattr(rollout, name).copy_(columns)
 
@@ -138,13 +181,15 @@ def _deal(whole: Rollout, rollouts: Sequence[Rollout]) -> None:
 def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     """Everything that does not have to be known while stepping, for all rows at once."""
     shard.observations.copy_(rollout.observations[-1])
+    shard.pixels.copy_(rollout.pixels[-1])
     ended = rollout.terminated | rollout.truncated
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
     shard.ended.copy_(ended[-1])
     discounted = _run_through(shard, rollout, ended)
     sums, means = [], []
     if agent.observation_moments is not None:
-        sums.append(agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), rollout.valid.flatten()))
+        features = rollout.observations[:-1].flatten(0, 1)[:, : agent.spaces.feature_size]
+        sums.append(agent.observation_moments.sums(features, rollout.valid.flatten()))
         means.append(agent.observation_moments.mean)
     if agent.return_moments is not None:
         sums.append(agent.return_moments.sums(discounted.reshape(-1, 1), rollout.valid.flatten()))

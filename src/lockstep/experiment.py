@@ -40,6 +40,8 @@ __all__ = [
 _REPAYS = 5_000
 """Gradient steps of a run that is worth compiling for. Each is some 0.7 ms faster; what was compiled serves all runs of the same shapes, of
 other seeds and rates say, and is repaid by the fourth at the latest."""
+_SEQUENCE = 32
+"""Steps of a sequence at most, where none are given."""
 _MOST_STEPS = 100_000_000
 """Of one iteration: rollouts are kept in memory."""
 
@@ -59,10 +61,13 @@ def resolve(config: Config, ranks: int) -> Config:
     if env.count % shards:
         raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
     count = env.count // shards
-    if count * config.rollout.steps % config.ppo.minibatches:
+    config = _with_sequences(config)
+    sequences, length = count * config.rollout.steps, config.rollout.sequence_length
+    if sequences // (length or 1) % config.ppo.minibatches:
+        cut = f" / {length} steps of a sequence" if length else ""
         raise ValueError(
             f"ppo.minibatches is {config.ppo.minibatches}: it must divide a shard's rollout, {count} environments x "
-            f"{config.rollout.steps} steps = {count * config.rollout.steps}"
+            f"{config.rollout.steps} steps{cut} = {sequences // (length or 1)}"
         )
     batch = env.count * config.rollout.steps
     if config.run.total_steps < batch:
@@ -85,7 +90,7 @@ def resolve(config: Config, ranks: int) -> Config:
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
     spaces = describe_env(env)
-    if config.policy.squash and spaces.discrete_actions is not None:
+    if config.policy.squash and not spaces.continuous_size:
         raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")
     if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
         raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
@@ -95,6 +100,24 @@ def resolve(config: Config, ranks: int) -> Config:
         plan=dataclasses.replace(plan, shards=shards),
         runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
     )
+
+
+def _with_sequences(config: Config) -> Config:
+    """The config with the length of sequences decided. Raises ValueError for one that does not fit."""
+    rollout, core = config.rollout, config.policy.core
+    length, steps = rollout.sequence_length, rollout.steps
+    if core == "none":
+        for name, value in (("sequence_length", length), ("recompute_states", rollout.recompute_states or None)):
+            if value is not None:
+                raise ValueError(
+                    f"rollout.{name} is {value}: it is for a policy with memory; choose one with policy.core"
+                )
+        return config
+    if length is None:
+        length = max(size for size in range(1, min(steps, _SEQUENCE) + 1) if steps % size == 0)
+    if steps % length:
+        raise ValueError(f"rollout.sequence_length is {length}: it must divide rollout.steps, which is {steps}")
+    return dataclasses.replace(config, rollout=dataclasses.replace(rollout, sequence_length=length))
 
 
 def compiles(config: Config) -> bool:
@@ -107,6 +130,8 @@ def compiles(config: Config) -> bool:
                 ("runtime.device", runtime.device, ("auto", "cpu")),
                 ("runtime.precision", runtime.precision, ("fp32", "fp64")),
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
+                ("policy.core", config.policy.core, ("none",)),
+                ("policy.encoder", config.policy.encoder, ("auto", "mlp")),
             )
             if value not in fine
         ),
@@ -114,7 +139,8 @@ def compiles(config: Config) -> bool:
     )
     if runtime.compile == "on" and obstacle:
         raise ValueError(
-            f"runtime.compile is 'on': it needs the CPU, fp32 or fp64 and ordered gradients, but {obstacle}"
+            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers, but "
+            f"{obstacle}"
         )
     steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatches
     return not obstacle and (runtime.compile == "on" or (runtime.compile == "auto" and steps >= _REPAYS))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lockstep.agent import Agent
+from lockstep.batch import Part, resets
 from lockstep.group.group import Group
 from lockstep.kernels import Kernel, MakeKernel, plainly
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
@@ -72,13 +73,21 @@ class Loss:
             )
             policy_loss, entropy = (surrogate * weight).sum(), (entropies * weight).sum()
             loss = policy_loss - entropy_coefficient * entropy
-            apart = log_ratio.detach()
-            outside = ((apart.exp() - 1).abs() > clip).to(weight.dtype)
-            found = [policy_loss, found[1], entropy, (divergence(apart) * weight).sum(), (outside * weight).sum()]
+            detached = log_ratio.detach()
+            outside = ((detached.exp() - 1).abs() > clip).to(weight.dtype)
+            found = [policy_loss, found[1], entropy, (divergence(detached) * weight).sum(), (outside * weight).sum()]
         if value:
             found[1] = (value_loss(values, targets, old_values, config.value_clip) * weight).sum()
             loss = loss + config.value_coefficient * found[1]
         return loss, torch.stack([x.detach() for x in found])
+
+
+def _inputs(agent: Agent, part: Part) -> tuple[Tensor | None, ...]:
+    """What the policy takes of a part."""
+    observations = part.rows[:, : agent.spaces.observation_size]
+    if part.states is None:
+        return (observations,) if part.pixels is None else (observations, part.pixels)
+    return observations, part.pixels, part.states, resets(part.rows, len(part.states))
 
 
 @dataclass(frozen=True)
@@ -96,14 +105,17 @@ class GradientFormula:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
         """See the class."""
         weights, rows, aim = tensors
+        return (self.of(weights, Part(rows), aim),)
+
+    def of(self, weights: Tensor, part: Part, aim: Tensor) -> Tensor:
+        """The same for any part."""
         agent = self.loss.agent
         parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
         with torch.enable_grad():
-            observations = rows[:, : agent.spaces.observation_size]
-            head, values = functional_call(agent.policy, parameters, (observations,))
-            loss, found = self.loss(head, values, rows, aim)
+            head, values = functional_call(agent.policy, parameters, _inputs(agent, part))
+            loss, found = self.loss(head, values, part.rows, aim)
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        return (torch.cat([*(gradient.reshape(-1) for gradient in gradients), found]),)
+        return torch.cat([*(gradient.reshape(-1) for gradient in gradients), found])
 
 
 class OrderedGradient:
@@ -116,14 +128,16 @@ class OrderedGradient:
         self._make_kernel = make_kernel
         self._kernels: dict[tuple[torch.Size, Trained], Kernel] = {}
 
-    def __call__(self, minibatch: Sequence[Tensor], aim: Tensor, trained: Trained) -> Tensor:
-        """Rows `[K, W]` of each part and AIM -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
-        sums = [self._sum(rows, aim, trained) for rows in minibatch]
+    def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
+        """Parts and AIM -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
+        sums = [self._sum(part, aim, trained) for part in minibatch]
         return self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
 
-    def _sum(self, rows: Tensor, aim: Tensor, trained: Trained) -> Tensor:
+    def _sum(self, part: Part, aim: Tensor, trained: Trained) -> Tensor:
         weights, total = self._agent.flat.buffer, None
-        for block in self._blocks(rows):
+        if not self._agent.plain:
+            return GradientFormula(Loss(self._agent, self._config, trained)).of(weights, part, aim)
+        for block in self._blocks(part.rows):
             (found,) = self._kernel(block, trained)(weights, block, aim)
             total = found if total is None else total.add_(found)
         assert total is not None
@@ -163,13 +177,13 @@ class ReplicatedGradient:
         self._group = group
         self._module = replicate(agent.policy)
 
-    def __call__(self, minibatch: Sequence[Tensor], aim: Tensor, trained: Trained) -> Tensor:
+    def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
         """As `OrderedGradient`'s."""
         self._agent.policy.zero_grad()
         found, alone = [], getattr(self._module, "no_sync", nullcontext)
-        for rows in minibatch[:-1]:
+        for part in minibatch[:-1]:
             with alone():  # these add up here, and the last part's backward pass takes them along
-                loss, statistics = self._loss(rows, aim, trained)
+                loss, statistics = self._loss(part, aim, trained)
                 loss.backward()
             found.append(statistics)
         loss, statistics = self._loss(minibatch[-1], aim, trained)
@@ -182,10 +196,10 @@ class ReplicatedGradient:
             pieces.append(parameter.grad.reshape(-1))
         return torch.cat([*pieces, total])
 
-    def _loss(self, rows: Tensor, aim: Tensor, trained: Trained) -> tuple[Tensor, Tensor]:
+    def _loss(self, part: Part, aim: Tensor, trained: Trained) -> tuple[Tensor, Tensor]:
         # the wrapper's forward and none of the policy's own methods: it is what makes the backward pass reduce
-        parameters, values = self._module(rows[:, : self._agent.spaces.observation_size])
-        loss, found = Loss(self._agent, self._config, trained)(parameters, values, rows, aim)
+        parameters, values = self._module(*_inputs(self._agent, part))
+        loss, found = Loss(self._agent, self._config, trained)(parameters, values, part.rows, aim)
         # every reduction waits for all parameters: what is not trained takes part with zeros
         idle = [0 * x.sum() for x, on in zip((parameters, values), trained, strict=True) if not on]
         return (loss + sum(idle)) * self._group.size, found  # against the average

@@ -1,19 +1,20 @@
 """From rollouts to minibatches: advantages, permutations, and the statistics of all minibatches in one reduction."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from lockstep.agent import Agent
+from lockstep.batch import Batch, Pixels, resets
 from lockstep.group.group import Group, ordered_sum
 from lockstep.ppo.advantages import advantages, vtrace
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 
-__all__ = ["FIT", "Batch", "Preparation", "as_parts"]
+__all__ = ["FIT", "Preparation", "as_parts"]
 
 FIT = 5
 """Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares, ratios."""
@@ -24,30 +25,6 @@ _REWARD_LIMIT = 10.0
 def as_parts(rows: Tensor, fused: bool) -> Tensor:
     """What shards contribute to a sum, `[shards, n]` -> what this rank does: a row per shard or, fused, their sum `[1, n]`."""
     return ordered_sum(rows).unsqueeze(0) if fused else rows
-
-
-@dataclass
-class Batch:
-    """What this rank trains on in one iteration: one part per shard or, fused, one for all, each cut in E × M minibatches of K
-    samples.
-    """
-
-    rows: Tensor
-    """`[R, W]`, of this rank's shards or, if data are shared, of all: observation (normalized), action, log-probability,
-    advantage, value target, old value, weight side by side, so that a whole epoch is shuffled by one operation."""
-    order: Tensor
-    """`[parts, E, M, K]`: which rows."""
-    table: Tensor
-    """`[E, M, 3]`: count, mean and deviation of every minibatch's advantages, over all ranks."""
-    metrics: dict[str, float]
-
-    def minibatches(self) -> Iterator[tuple[int, list[float], list[Tensor]]]:
-        """Yields (epoch, [count, mean, deviation], each part's rows `[K, W]`)."""
-        for epoch, statistics in enumerate(self.table.tolist()):
-            # part by part: rows that lie in a tensor of their own are aligned alike on every rank
-            shuffled = [self.rows[part[epoch]].unbind(0) for part in self.order]
-            for numbers, minibatch in zip(statistics, zip(*shuffled, strict=True), strict=True):
-                yield epoch, numbers, list(minibatch)
 
 
 class Preparation:
@@ -63,6 +40,7 @@ class Preparation:
         share_data: bool,
         vtrace: bool,
         fused: bool,
+        recompute: bool,
     ) -> None:
         """Arguments as in `Update`."""
         self._agent = agent
@@ -73,19 +51,26 @@ class Preparation:
         self._share_data = share_data
         self._vtrace = vtrace
         self._fused = fused
+        self._recompute = recompute
         self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int) -> Batch:
         """One iteration's rollouts, ascending by shard."""
         prepared = [self._rows(rollout) for rollout in rollouts]
-        rows = torch.cat([own for own, _ in prepared])
+        rows, own = torch.cat([own for own, _ in prepared]), len(prepared[0][0])
+        images = [rollout.pixels[:-1].flatten(0, 1) for rollout in rollouts if rollout.pixels.numel()]
+        states = torch.stack([rollout.states.flatten(0, 1) for rollout in rollouts])
+        environments, sequences = rollouts[0].rewards.shape[1], states.shape[1]
         if self._share_data:
-            rows = self._exchange(rows.view(len(prepared), -1, rows.shape[1]))
-            order = self._shared_order(iteration, len(rows), len(rows) // len(prepared[0][0]))
+            rows = self._exchange(rows.view(len(prepared), -1, rows.shape[1])).flatten(0, 1)
+            images = list(self._exchange(torch.stack(images))) if images else []
+            states = self._exchange(states) if states.numel() else states
+            starts = self._shared_order(iteration, len(rows) // own * sequences, len(rows) // own)
         else:
-            order = self._order(iteration, len(prepared[0][0]))
+            starts = self._order(iteration, sequences)
         if self._fused:
-            order = order.permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+            starts = starts.permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+        order = _steps(starts, own // sequences, environments)
         weight, advantage = rows[:, -1], rows[:, -4]
         weighted = torch.stack([weight, advantage, advantage.square()], -1).to(torch.float64)  # 0 on reset rows already
         fits = as_parts(torch.stack([fit for _, fit in prepared]), self._fused)
@@ -97,7 +82,36 @@ class Preparation:
         table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
         means = (total[:FIT] / count[0].sum()).tolist()
         metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
-        return Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
+        batch = Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
+        if images:
+            batch.pixels = Pixels(images)
+        if self._agent.state_size:
+            batch.starts = starts.to(self._agent.device)
+            batch.remember = partial(self._remembered, batch, states.to(self._agent.device), environments)
+        return batch
+
+    @torch.no_grad()
+    def _remembered(self, batch: Batch, states: Tensor, count: int, epoch: int) -> Tensor:
+        """Starting states `[R / L, S]` of an epoch, of the `states` `[shards, T / L × B, S]` that were noted while collecting.
+
+        These were made by older weights, the more so the later the epoch. They are used as they are ("stored state" of Kapturowski et al.
+        2019, R2D2) or, with `rollout.recompute_states`, made anew from the rollout's first by the weights of now.
+        """
+        if epoch == 0 or not self._recompute:
+            return states.flatten(0, 1)
+        policy, found = self._agent.policy, []
+        observed, length = self._agent.spaces.observation_size, len(batch.rows) // (states.shape[0] * states.shape[1])
+        chunks = states.shape[1] // count
+        for shard, rows in enumerate(batch.rows.view(len(states), chunks, length * count, -1)):
+            state = states[shard, :count]
+            for chunk, own in enumerate(rows):
+                found.append(state)
+                first = (shard * chunks + chunk) * length * count
+                at = torch.arange(first, first + len(own))
+                images = None if batch.pixels is None else batch.pixels[at].to(own.device)
+                state = policy.remember(own[:, :observed], images, state, resets(own, count))
+                state = torch.where((own[-count:, -1] == 0).unsqueeze(1), 0, state)
+        return torch.cat(found)
 
     def _rows(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """One shard's rows `[N, W]`, N = T × B with time first, and its `[FIT]` sums."""
@@ -129,13 +143,13 @@ class Preparation:
             return rollout.log_probs, old, advantage, advantage + old, torch.ones_like(advantage)
         # The policy that the clip keeps close to need not be the one that collected: ρ, inside of the advantages, leads from one
         # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
-        values, log_probs = agent.judge(rollout.observations, rollout.actions)
+        values, log_probs = agent.judge(rollout)
         log_ratios = log_probs - rollout.log_probs
         advantage, targets = vtrace(rewards, values, log_ratios, *flags, config.gamma, config.gae_lambda)
         return log_probs, values[:-1], advantage, targets, log_ratios.clamp_max(0).exp()
 
     def _order(self, iteration: int, count: int) -> Tensor:
-        """`[shards, E, M, K]`: each shard permutes its own `count` samples anew in every epoch."""
+        """`[shards, E, M, n]`: each shard permutes its own `count` sequences anew in every epoch."""
         order = []
         for place, shard in enumerate(self._shards):
             permutations = stream(self._seed, "minibatches", shard, iteration)
@@ -144,24 +158,32 @@ class Preparation:
         return torch.stack([torch.from_numpy(own) for own in order]).view(cut)
 
     def _exchange(self, rows: Tensor) -> Tensor:
-        """This rank's `[shards, N, W]` -> everybody's `[S N, W]`, in shard order."""
+        """This rank's `[shards, N, W]` -> everybody's, in shard order."""
         if not self._fused:
-            return self._group.gather(rows, "samples").flatten(0, 1)
+            return self._group.gather(rows, "samples")
         # a fused rank contributes one row, so those of all ranks must be equally long
         held = self._group.gather(torch.tensor([[len(rows)]]), "samples").flatten().tolist()
         padded = rows.new_zeros(1, max(held), *rows.shape[1:])
         padded[0, : len(rows)] = rows
         everybody = self._group.gather(padded, "samples")
-        return torch.cat([own[:count] for own, count in zip(everybody, held, strict=True)]).flatten(0, 1)
+        return torch.cat([own[:count] for own, count in zip(everybody, held, strict=True)])
 
     def _shared_order(self, iteration: int, count: int, shards: int) -> Tensor:
-        """`[own shards, E, M, K]`: all `count` samples are permuted together, and minibatch m is slice m of the permutation. Each of
+        """`[own shards, E, M, n]`: all `count` sequences are permuted together, and minibatch m is slice m of the permutation. Each of
         the `shards` takes an equal slice of that, so that shapes and the order of sums are those of any number of ranks.
         """
         permutations = stream(self._seed, "shared-minibatches", iteration)
         cut, own = (self._config.minibatches, shards, -1), list(self._shards)
         epochs = [torch.from_numpy(permutations.permutation(count)).view(cut)[:, own] for _ in range(self._epochs)]
         return torch.stack(epochs).permute(2, 0, 1, 3)
+
+
+def _steps(starts: Tensor, length: int, count: int) -> Tensor:
+    """Numbers of sequences `[…, n]` -> of their rows `[…, L × n]`, step 0 of all, then step 1, …. Rows of a shard are `[T, B]`, sequences
+    `[T / L, B]`, with `length` L and `count` B.
+    """
+    first = starts // count * (length * count) + starts % count
+    return (first.unsqueeze(-2) + count * torch.arange(length).unsqueeze(-1)).flatten(-2)
 
 
 def _explained(means: Sequence[float]) -> float:

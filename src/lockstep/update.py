@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lockstep.agent import Agent
+from lockstep.batch import Batch
 from lockstep.gradient import COLUMNS, OrderedGradient, Replicate, ReplicatedGradient, Trained
 from lockstep.group.group import Group
 from lockstep.kernels import MakeKernel, plainly
@@ -19,7 +20,7 @@ from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import KL, STATISTICS, Tally
-from lockstep.prepare import Batch, Preparation, as_parts
+from lockstep.prepare import Preparation, as_parts
 from lockstep.rollout import Rollout
 from lockstep.state import check_state
 
@@ -54,6 +55,7 @@ class Update:
         share_data: bool = False,
         vtrace: bool = False,
         fused: bool = False,
+        recompute: bool = False,
         replicate: Replicate | None = None,
         make_kernel: MakeKernel = plainly,
     ) -> None:
@@ -68,6 +70,7 @@ class Update:
             share_data: Whether minibatches are drawn from all shards' samples together (`plan.share_data`).
             vtrace: Whether samples are corrected for having been collected by older weights (`plan.correction`).
             fused: Whether this rank's shards are computed as one batch (not `plan.exact`).
+            recompute: Whether starting states of sequences are made anew in every epoch (`rollout.recompute_states`).
             replicate: Wraps the policy for `plan.gradients: ddp`; None: gradients are added in order.
             make_kernel: How the arithmetic of gradients and steps is run (`runtime.compile`).
         """
@@ -76,7 +79,7 @@ class Update:
         self._config = config
         self._group = group
         self._shards = shards
-        self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace, fused)
+        self._prepare = Preparation(agent, config, group, shards, seed, share_data, vtrace, fused, recompute)
         self._gradient = (
             OrderedGradient(agent, config, group, make_kernel)
             if replicate is None
@@ -143,7 +146,7 @@ class Update:
     def make_kernels(self, samples: int) -> None:
         """Makes, before they are needed, all kernels that this rank may use. `samples` are those of one shard in one iteration."""
         agent, config, held = self.agent, self._config, self._shards
-        if not held or not isinstance(self._gradient, OrderedGradient):
+        if not held or not agent.plain or not isinstance(self._gradient, OrderedGradient):
             return
         rows = (samples // config.minibatches) * (len(held) if self.fused else 1)
         width = agent.spaces.observation_size + agent.spaces.action_size + COLUMNS

@@ -66,7 +66,7 @@ def test_the_buffer_is_the_module() -> None:
 def test_act_and_value_are_the_halves_of_forward(shared: bool) -> None:
     policy = policy_of(shared=shared)
     heads, values = policy(observations())
-    assert torch.equal(heads, policy.act(observations()))
+    assert torch.equal(heads, policy.act(observations())[0])
     assert torch.equal(values, policy.value(observations()))
     assert heads.shape == (7, 2 * HEAD)
     assert values.shape == (7,)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lockstep.randomness import stream
-from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout, Sizes
 from lockstep.run.episodes import EPISODE_ROW, WINDOW, EpisodeWindow, write_episode_row
 
 STEPS, ENVIRONMENTS = 30, 4
@@ -25,7 +25,7 @@ def rows_of(episodes: torch.Tensor, shards: int) -> np.ndarray:
     count = ENVIRONMENTS // shards
     rows = []
     for shard in range(shards):
-        rollout = Rollout.empty(STEPS, count, 1, None, (), torch.float32)
+        rollout = Rollout.empty(Sizes(STEPS, count, 1, None, (), torch.float32))
         rollout.episodes[:] = episodes[:, shard * count : (shard + 1) * count]
         rollout.valid[0] = False
         rows.append(np.full(EPISODE_ROW, 7.0))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.processes import digests
 from tests.runtime.test_hosts import Among
+from tests.watched import judged
 
 from lockstep.agent import Agent
 from lockstep.group.solo import Solo
@@ -76,7 +77,7 @@ def test_an_agent_begins_the_same_on_every_device() -> None:
     for mine, its in zip(*done, strict=True):
         assert its.device == CPU
         assert torch.allclose(mine, its, atol=1e-5)
-    for mine, its in zip(here.judge(rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), there.judge(rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
+    for mine, its in zip(judged(here, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), judged(there, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
         assert its.device == CPU
         assert torch.allclose(mine, its, atol=1e-5)
 

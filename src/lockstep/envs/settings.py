@@ -48,7 +48,15 @@ class RolloutConfig:
 
     steps: int = 128
     """Steps that every environment takes in one iteration. Usually 16 to 2048."""
+    sequence_length: int | None = None
+    """With memory (`policy.core`): steps through which gradients are propagated back; minibatches are made of such sequences, each with
+    the state that it started from. None: the largest divisor of `steps` up to 32. Usually 8 to 128."""
+    recompute_states: bool = False
+    """With memory: make the states that sequences start from anew in every epoch, with the weights of then (as after the burn-in of
+    Kapturowski et al. 2019, R2D2). Off: keep those noted while collecting."""
 
     def __post_init__(self) -> None:
+        if self.sequence_length is not None and self.sequence_length < 1:
+            raise ValueError(f"rollout.sequence_length is {self.sequence_length}: it must be at least 1")
         if not 1 <= self.steps <= 1_000_000:
             raise ValueError(f"rollout.steps is {self.steps}: it must be between 1 and 1,000,000")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lockstep.models.policy import Policy
+from lockstep.models.policy import FORBIDDEN, Policy
 
 __all__ = ["Inference", "silent"]
 
@@ -54,7 +54,7 @@ _ACTIVATIONS: dict[str, Callable[[NDArray[Any]], None]] = {"tanh": _tanh, "relu"
 
 
 class Inference:
-    """Computes what a `Policy` on the CPU computes, in the weights' own precision; equal to rounding.
+    """Computes what a `Policy` without images and memory computes on the CPU, in the weights' own precision; equal to rounding.
 
     Its arrays are views of the policy's parameters: whatever is trained or loaded in place, it follows.
     """
@@ -62,6 +62,7 @@ class Inference:
     def __init__(self, policy: Policy, activation: str) -> None:
         """`activation` is the one in `policy`. The parameters must have their final place in memory."""
         self._activate = _ACTIVATIONS[activation]
+        self._mask_size = policy.mask_size
         self._trunk = _layers(policy.trunk)
         self._critic_trunk = self._trunk if policy.critic_trunk is None else _layers(policy.critic_trunk)
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
@@ -77,7 +78,11 @@ class Inference:
         # a bias for every row: adding arrays of one shape costs a third of repeating one of them
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
         outputs = [self._output(layer, count) for layer in trunk]
-        return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
+        if not self._mask_size:
+            return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
+        return lambda rows, out: self._restrict(
+            rows, _affine(self._hidden(trunk, self._features(rows), outputs), last, out)
+        )
 
     def heads(self, steps: int, count: int) -> NDArray[Any]:
         """`[steps, count, H]`, for `head` to write into."""
@@ -86,21 +91,32 @@ class Inference:
     def parameters(self, head: NDArray[Any]) -> Tensor:
         """The policy's head `[N, H]` -> parameters of the action distribution `[N, P]`."""
         found = torch.from_numpy(head)
-        return found if self.log_std is None else torch.cat([found, self.log_std.expand_as(found)], -1)
+        return found if self.log_std is None else torch.cat([found, self.log_std.expand(len(found), -1)], -1)
 
     def forward(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
         """`Policy.forward`, in fresh tensors."""
         head, values = self._output(self._policy_head, len(rows)), self._output(self._value_head, len(rows))
         silent(self._write)(
-            rows, [(self._trunk, self._policy_head, head), (self._critic_trunk, self._value_head, values)]
+            self._features(rows),
+            [(self._trunk, self._policy_head, head), (self._critic_trunk, self._value_head, values)],
         )
+        if self._mask_size:
+            self._restrict(rows, head)
         return self.parameters(head), torch.from_numpy(values).squeeze(-1)
 
     def value(self, rows: NDArray[Any]) -> Tensor:
         """`Policy.value`, in a fresh tensor."""
         values = self._output(self._value_head, len(rows))
-        silent(self._write)(rows, [(self._critic_trunk, self._value_head, values)])
+        silent(self._write)(self._features(rows), [(self._critic_trunk, self._value_head, values)])
         return torch.from_numpy(values).squeeze(-1)
+
+    def _features(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Rows without the mask."""
+        return rows[:, : -self._mask_size] if self._mask_size else rows
+
+    def _restrict(self, rows: NDArray[Any], head: NDArray[Any]) -> NDArray[Any]:
+        np.copyto(head[:, : self._mask_size], FORBIDDEN, where=rows[:, -self._mask_size :] <= 0)
+        return head
 
     def _write(self, rows: NDArray[Any], wanted: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
         """Fills each output from its trunk and its head."""
@@ -125,8 +141,8 @@ class Inference:
         return rows
 
 
-def _layers(trunk: nn.Sequential) -> list[_Layer]:
-    return [_layer(module) for module in trunk if isinstance(module, nn.Linear)]
+def _layers(trunk: nn.Module) -> list[_Layer]:
+    return [_layer(module) for module in trunk.children() if isinstance(module, nn.Linear)]
 
 
 def _layer(linear: nn.Linear) -> _Layer:

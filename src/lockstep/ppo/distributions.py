@@ -4,13 +4,16 @@ Noise is drawn outside, from a keyed stream, so that acting is a function of wei
 """
 
 import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Categorical", "Gaussian"]
+__all__ = ["Categorical", "Distribution", "Gaussian", "Joint", "distribution_of"]
 
 
 class Categorical:
@@ -99,3 +102,75 @@ class Gaussian:
         spread = log_std.sum(-1)
         log_prob = -0.5 * standardized.square().sum(-1) - spread - 0.5 * self.size * math.log(2 * math.pi)
         return log_prob, spread + 0.5 * self.size * math.log(2 * math.pi * math.e)
+
+
+class Joint:
+    """Several choices and continuous components, independent of each other.
+
+    Parameters are the logits of all choices, then means, then logarithms of standard deviations. Actions are rows `[N, A]` of
+    real numbers: the choices, then the continuous components.
+    """
+
+    def __init__(self, choices: Sequence[int], size: int) -> None:
+        """Numbers of options, and of continuous components."""
+        self._categorical = [Categorical(count) for count in choices]
+        self._gaussian = Gaussian(size)
+        self._options = sum(choices)
+        self._at = [slice(*ends) for ends in pairwise([0, *accumulate(choices)])]
+        self.parameter_count = self._options + 2 * size
+
+    def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
+        """That of the options, then that of the continuous components `[*shape, …]`."""
+        gumbel = generator.gumbel(size=(*shape, self._options))
+        return np.concatenate([gumbel, self._gaussian.noise(generator, *shape)], -1)
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """`[N, A]` actions."""
+        chosen = [part.sample(parameters[..., at], noise[..., at]) for part, at in self._parts()]
+        continuous = self._gaussian.sample(parameters[..., self._options :], noise[..., self._options :])
+        return torch.cat([*(choice.unsqueeze(-1) for choice in chosen), continuous], -1)
+
+    def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
+        """What `draw` adds, for any number of steps at once."""
+        if log_std is not None:
+            noise[..., self._options :] *= np.exp(log_std)
+        return noise
+
+    def draw(self, head: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        """`sample` in NumPy, into `out`; overwrites `spread`."""
+        np.add(head, spread, spread)
+        for column, at in enumerate(self._at):
+            out[:, column] = spread[:, at].argmax(-1)
+        out[:, len(self._at) :] = spread[:, self._options :]
+        return out
+
+    def mode(self, parameters: Tensor) -> Tensor:
+        """`[N, A]` most probable actions."""
+        chosen = [part.mode(parameters[..., at]).unsqueeze(-1) for part, at in self._parts()]
+        return torch.cat([*chosen, self._gaussian.mode(parameters[..., self._options :])], -1)
+
+    def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        """`[N]` log-probabilities."""
+        return self.log_prob_and_entropy(parameters, actions)[0]
+
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`[N]` log-probabilities and `[N]` entropies in nats: sums over the components."""
+        continuous = actions[:, len(self._at) :]
+        log_prob, entropy = self._gaussian.log_prob_and_entropy(parameters[:, self._options :], continuous)
+        for column, (part, at) in enumerate(self._parts()):
+            own = part.log_prob_and_entropy(parameters[:, at], actions[:, column].to(torch.int64))
+            log_prob, entropy = log_prob + own[0], entropy + own[1]
+        return log_prob, entropy
+
+    def _parts(self) -> list[tuple[Categorical, slice]]:
+        return list(zip(self._categorical, self._at, strict=True))
+
+
+Distribution = Categorical | Gaussian | Joint
+
+
+def distribution_of(choices: Sequence[int], size: int) -> Distribution:
+    """The distribution of an action of these choices and `size` continuous components."""
+    if not choices:
+        return Gaussian(size)
+    return Categorical(choices[0]) if len(choices) == 1 and not size else Joint(choices, size)

@@ -18,6 +18,9 @@ from lockstep.runtime.settings import RuntimeConfig
 __all__ = ["World"]
 
 _FILE = "file://"
+_SUBGROUPS: list[dist.ProcessGroup] = []
+"""Kept to the end of the process. When DistributedDataParallel is the last to let go of its group, it waits for the group's thread
+while it holds Python's lock, and the thread may be about to ask for that: a deadlock, seen in one process of 50."""
 
 
 class World:
@@ -61,7 +64,11 @@ class World:
         self.meet()
         timeout = timedelta(seconds=self.config.timeout)
         made = dist.new_group(list(members), timeout=timeout, backend=backend)
-        return made if self.place.rank in members else None
+        if self.place.rank not in members:
+            return None
+        assert isinstance(made, dist.ProcessGroup)
+        _SUBGROUPS.append(made)
+        return made
 
     def close(self, failed: bool) -> None:
         """Leaves the process group, and removes the files of the meeting when all is over."""

@@ -10,10 +10,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from lockstep.models.packing import Packing
 from lockstep.models.scan import linear_recurrence
+from lockstep.models.spacing import CLOSED, Spacing
 
 __all__ = ["Core", "Gru", "Lstm", "MinGru"]
+
+_ONE_LAYER = (1, 0.0, False, False, False)
+"""To PyTorch's kernels: layers, dropout, whether they drop anything, whether both ways in time, whether the batch comes before time."""
 
 
 class Core(nn.Module):
@@ -37,16 +40,18 @@ class Core(nn.Module):
 
 
 class _Gated(Core):
-    """Layers whose gates see the layer below, or the features, and maybe the layer's own last state."""
+    """Layers of gates that see the layer below, or the features; a layer's state is its output, and what else it may keep."""
 
     gates: int
     """Blocks of `H` rows in a layer's weights."""
-    recurrent: bool
-    """Whether gates see the last state."""
+    kept = 1
+    """Blocks of `H` numbers in a layer's state."""
+    recurrent = True
+    """Whether gates see the layer's last output too."""
 
-    def __init__(self, input_size: int, size: int, layers: int, states: int = 1) -> None:
+    def __init__(self, input_size: int, size: int, layers: int) -> None:
         super().__init__()
-        self.output_size, self.layers, self.state_size = size, layers, layers * states * size
+        self.output_size, self.layers, self.state_size = size, layers, layers * self.kept * size
         rows = self.gates * size
         widths = [input_size, *[size] * layers]
         self.input_weights = nn.ParameterList(torch.empty(rows, inputs) for inputs, _ in pairwise(widths))
@@ -56,131 +61,119 @@ class _Gated(Core):
             for block in weight.detach().split(size):
                 nn.init.orthogonal_(block)
 
+    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Core.step`."""
+        after = []
+        for layer, before in enumerate(state.split(self.kept * self.output_size, 1)):
+            rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
+            found = self._cell(layer, rows, before)
+            features = found[0]
+            after += found
+        return features, torch.cat(after, 1) if len(after) > 1 else features
 
-class Lstm(_Gated):
+    @abstractmethod
+    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
+        """The layer's input after its weights `[B, gates * H]`, and its state -> its output, and what else is in its new state."""
+
+
+class _Sequential(_Gated):
+    """Layers that PyTorch has a kernel for, which runs over the steps of whole sequences."""
+
+    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Core.sequence`."""
+        rows, spacing, after = features, Spacing.of(resets, features.dtype), list[Tensor]()
+        if spacing is not None:
+            rows = spacing.spread(rows)
+        state = torch.where(resets[0].unsqueeze(1), 0, state)
+        for layer, before in enumerate(state.split(self.kept * self.output_size, 1)):
+            marked = rows if spacing is None else torch.cat([rows, spacing.marks], 2)
+            rows, *others = self._kernel(marked, before, self._weights(layer, spacing))
+            after += [rows[-1] if spacing is None else spacing.last(rows), *others]
+        return rows if spacing is None else spacing.gather(rows), torch.cat(after, 1)
+
+    def _weights(self, layer: int, spacing: Spacing | None) -> list[Tensor]:
+        """As the kernels want them. Only usual rows have a bias, where there are others."""
+        inputs, states, bias = self.input_weights[layer], self.state_weights[layer], self.biases[layer]
+        if spacing is None:
+            return [inputs, states, bias, torch.zeros_like(bias)]
+        return [torch.cat([inputs, torch.stack([bias, *self._closed(bias)], 1)], 1), states]
+
+    @abstractmethod
+    def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """What is added to the gates `[gates * H]` in a row that forgets, and in one that keeps the state."""
+
+    @abstractmethod
+    def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
+        """Rows `[M, N, I]`, the layer's state -> its outputs `[M, N, H]`, and what else is in its state after them."""
+
+
+class Lstm(_Sequential):
     """Long short-term memory (Hochreiter & Schmidhuber 1997), with a forget gate that begins open: its bias is 1 (Gers et al. 2000).
 
-    A state is, for each layer, its output and its cell.
+    A layer's state is its output and its cell.
     """
 
-    gates, recurrent = 4, True  # input, forget, cell, output
+    gates, kept = 4, 2  # input, forget, cell, output
 
     def __init__(self, input_size: int, size: int, layers: int) -> None:
-        super().__init__(input_size, size, layers, states=2)
+        super().__init__(input_size, size, layers)
         for bias in self.biases:
             bias.detach()[size : 2 * size] = 1
 
-    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Core.step`."""
-        after: list[Tensor] = []
-        parts = state.split(self.output_size, 1)
-        for layer in range(self.layers):
-            hidden, cell = parts[2 * layer : 2 * layer + 2]
-            rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
-            rows = torch.addmm(rows, hidden, self.state_weights[layer].t())
-            enter, keep, new, leave = rows.split(self.output_size, 1)
-            cell = torch.addcmul(keep.sigmoid() * cell, enter.sigmoid(), new.tanh())
-            features = leave.sigmoid() * cell.tanh()
-            after += [features, cell]
-        return features, torch.cat(after, 1)
+    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
+        hidden, cell = before.split(self.output_size, 1)
+        rows = torch.addmm(rows, hidden, self.state_weights[layer].t())
+        enter, keep, new, leave = rows.split(self.output_size, 1)
+        cell = torch.addcmul(keep.sigmoid() * cell, enter.sigmoid(), new.tanh())
+        return [leave.sigmoid() * cell.tanh(), cell]
 
-    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Core.sequence`."""
-        packing = Packing.of(resets)
-        if packing is None:
-            state = torch.where(resets[0].unsqueeze(1), 0, state)
-            return self._run(features, None, state)
-        outputs, after = self._run(packing.pack(features), packing.batch_sizes, packing.begin(state))
-        return packing.unpack(outputs, resets), packing.end(after)
+    def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+        closed = bias.new_full((self.output_size,), CLOSED)
+        rest = bias.new_zeros(2 * self.output_size)
+        return torch.cat([closed, closed, rest]), torch.cat([closed, -closed, rest])
 
-    def _run(self, rows: Tensor, batch_sizes: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Sequences `[L, K, I]` or packed rows `[R, I]` with their batch sizes, and state `[K, S]` -> outputs, state."""
-        parts = state.unflatten(1, (self.layers, 2, self.output_size)).permute(2, 1, 0, 3).contiguous()
-        weights = _weights(self)
-        shape = (True, self.layers, 0.0, False, False)  # with biases, no dropout, not training, one direction
-        outputs, hidden, cell = (
-            torch.lstm(rows, parts.unbind(), weights, *shape, False)
-            if batch_sizes is None
-            else torch.lstm(rows, batch_sizes, parts.unbind(), weights, *shape)
-        )
-        return outputs, torch.stack([hidden, cell]).permute(2, 1, 0, 3).flatten(1)
+    def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
+        state = [part.contiguous().unsqueeze(0) for part in before.split(self.output_size, 1)]
+        outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_ONE_LAYER)
+        return [outputs, cell[0]]
 
 
-class Gru(_Gated):
-    """Gated recurrent unit (Cho et al. 2014), as PyTorch computes it: the reset gate acts behind the product with the last state.
+class Gru(_Sequential):
+    """Gated recurrent unit (Cho et al. 2014), as PyTorch computes it: the reset gate acts behind the product with the last output."""
 
-    A state is the output of each layer.
-    """
+    gates = 3  # reset, update, new
 
-    gates, recurrent = 3, True  # reset, update, new
+    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
+        size, past = 2 * self.output_size, before @ self.state_weights[layer].t()
+        reset, update = (rows[:, :size] + past[:, :size]).sigmoid().chunk(2, 1)
+        return [torch.lerp(torch.addcmul(rows[:, size:], reset, past[:, size:]).tanh(), before, update)]
 
-    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Core.step`."""
-        after: list[Tensor] = []
-        for layer, hidden in enumerate(state.split(self.output_size, 1)):
-            rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
-            past = hidden @ self.state_weights[layer].t()
-            size = 2 * self.output_size
-            reset, update = (rows[:, :size] + past[:, :size]).sigmoid().chunk(2, 1)
-            new = torch.addcmul(rows[:, size:], reset, past[:, size:]).tanh()
-            features = torch.lerp(new, hidden, update)
-            after.append(features)
-        return features, torch.cat(after, 1)
+    def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+        closed = bias.new_full((self.output_size,), CLOSED)
+        rest = torch.zeros_like(closed)  # and so what is new is tanh(0), for nothing else comes in
+        return torch.cat([closed, closed, rest]), torch.cat([closed, -closed, rest])
 
-    def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Core.sequence`."""
-        packing = Packing.of(resets)
-        if packing is None:
-            state = torch.where(resets[0].unsqueeze(1), 0, state)
-            return self._run(features, None, state)
-        outputs, after = self._run(packing.pack(features), packing.batch_sizes, packing.begin(state))
-        return packing.unpack(outputs, resets), packing.end(after)
-
-    def _run(self, rows: Tensor, batch_sizes: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Sequences `[L, K, I]` or packed rows `[R, I]` with their batch sizes, and state `[K, S]` -> outputs, state."""
-        hidden = state.unflatten(1, (self.layers, self.output_size)).transpose(0, 1).contiguous()
-        weights = _weights(self)
-        shape = (True, self.layers, 0.0, False, False)  # with biases, no dropout, not training, one direction
-        outputs, hidden = (
-            torch.gru(rows, hidden, weights, *shape, False)
-            if batch_sizes is None
-            else torch.gru(rows, batch_sizes, hidden, weights, *shape)
-        )
-        return outputs, hidden.transpose(0, 1).flatten(1)
+    def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
+        outputs, _ = torch.gru(rows, before.contiguous().unsqueeze(0), weights, len(weights) > 2, *_ONE_LAYER)
+        return [outputs]
 
 
 class MinGru(_Gated):
-    """minGRU (Feng et al. 2024, arXiv:2410.01201): its gate sees no state, so that all steps of a sequence are computed at once.
-
-    A state is the output of each layer.
-    """
+    """minGRU (Feng et al. 2024, arXiv:2410.01201): its gate sees no state, so that all steps of a sequence are computed at once."""
 
     gates, recurrent = 2, False  # update, new
 
-    def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Core.step`."""
-        after: list[Tensor] = []
-        for layer, hidden in enumerate(state.split(self.output_size, 1)):
-            rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
-            update, new = rows.chunk(2, 1)
-            features = torch.lerp(hidden, new, update.sigmoid())
-            after.append(features)
-        return features, torch.cat(after, 1)
+    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
+        update, new = rows.chunk(2, 1)
+        return [torch.lerp(before, new, update.sigmoid())]
 
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.sequence`."""
-        after: list[Tensor] = []
-        starts = resets.unsqueeze(2)
-        for layer, hidden in enumerate(state.split(self.output_size, 1)):
+        after, starts = [], resets.unsqueeze(2)
+        for layer, before in enumerate(state.split(self.output_size, 1)):
             rows = nn.functional.linear(features, self.input_weights[layer], self.biases[layer])
             update, new = rows.chunk(2, 2)
             update = update.sigmoid()
-            features = linear_recurrence((1 - update).masked_fill(starts, 0), update * new, hidden)
+            features = linear_recurrence((1 - update).masked_fill(starts, 0), update * new, before)
             after.append(features[-1])
         return features, torch.cat(after, 1)
-
-
-def _weights(core: _Gated) -> list[Tensor]:
-    """As PyTorch's kernels want them. Their second bias adds nothing to what the first can do, save in a GRU's new gate."""
-    layers = zip(core.input_weights, core.state_weights, core.biases, strict=True)
-    return [weight for inputs, states, bias in layers for weight in (inputs, states, bias, torch.zeros_like(bias))]

@@ -20,7 +20,7 @@ def linear_recurrence(decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
     Returns:
         `h`, `[L, ...]`.
     """
-    found: Tensor = _LinearRecurrence.apply(decay, added, state)
+    found: Tensor = _LinearRecurrence.apply(decay, added, state)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -29,7 +29,6 @@ class _LinearRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
-        # detached: saved as it stands, and no gradient of its own
         states = _scan(decay, torch.cat([torch.addcmul(added[:1], decay[:1], state), added[1:]]))
         ctx.save_for_backward(decay, state, states)
         return states

@@ -1,0 +1,34 @@
+"""Cores and encoders by name."""
+
+import re
+
+import pytest
+
+from lockstep.models import registry
+from lockstep.models.cores import Gru, Lstm, MinGru
+
+
+def test_built_in_cores() -> None:
+    assert [registry.core_factory(name) for name in ("lstm", "gru", "mingru")] == [Lstm, Gru, MinGru]
+    assert registry.core_names()[:3] == ("lstm", "gru", "mingru")
+
+
+def test_a_registered_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_CORES", {})
+    registry.register_core("mine", Lstm)
+    registry.register_core("mine", Lstm)  # a module that is imported again
+    assert registry.core_factory("mine") is Lstm
+    assert registry.core_names() == ("mine",)
+
+
+@pytest.mark.parametrize("name", ["lstm", "none"])
+def test_names_that_are_taken(name: str) -> None:
+    with pytest.raises(ValueError, match=f"there is a policy.core '{name}' already"):
+        registry.register_core(name, Gru)
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match=re.escape("policy.core is 'lsmt': it must be one of lstm, gru, mingru")):
+        registry.core_factory("lsmt")
+    with pytest.raises(ValueError, match=r"policy\.encoder is .natural.: it must be one of"):
+        registry.encoder_factory("natural")

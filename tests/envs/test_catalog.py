@@ -6,16 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces as kinds
 
 from lockstep.envs.catalog import describe_env, known_ids, make_engine, make_one
 from lockstep.envs.choice import FASTER, choose_engine
 from lockstep.envs.families import family_of
 from lockstep.envs.settings import EnvConfig
-from lockstep.envs.spaces import action_converter, batch_flattener, describe, flattener
 
 
 @pytest.mark.parametrize(
@@ -200,53 +197,3 @@ def test_known_spaces() -> None:
     assert (sizes.observation_size, sizes.choices, sizes.continuous_size) == (3, (), 1)
     assert (sizes.action_low, sizes.action_high) == (np.float32(-2), np.float32(2))
     assert describe_env(EnvConfig(id="Blackjack-v1")).observation_size == 32 + 11 + 2
-
-
-BOX = kinds.Box(-1, 1, (2, 3), np.float64)
-TWO = kinds.Discrete(2)
-
-
-@pytest.mark.parametrize(
-    ("observation", "action", "words"),
-    [
-        (kinds.Box(0, 255, (96, 96, 3), np.uint8), TWO, "its observations are images (Box of shape (96, 96, 3) and type uint8)"),
-        (kinds.Dict(a=BOX), TWO, "its observations are Dict, which is not supported; Box (numbers, not images), Discrete and Tuple of these are"),
-        (kinds.Tuple((BOX, kinds.Text(3))), TWO, "its observations are Text"),
-        (BOX, kinds.MultiDiscrete([2, 2]), "its actions are MultiDiscrete, which is not supported; Discrete and Box are"),
-        (BOX, kinds.Box(0, 5, (2,), np.int64), "its actions are Box of shape (2,) and type int64"),
-    ],
-)  # fmt: skip
-def test_other_spaces_are_named(observation: gym.Space[object], action: gym.Space[object], words: str) -> None:
-    with pytest.raises(ValueError, match=f"^env.id is 'X-v0': {re.escape(words)}"):
-        describe(observation, action, "X-v0")
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        kinds.Box(-1, 1, (3,), np.float32),
-        BOX,
-        kinds.Box(0, 9, (4,), np.int32),
-        kinds.Discrete(5, start=3),
-        kinds.Tuple((kinds.Discrete(3), BOX, kinds.Discrete(4, start=-1))),
-    ],
-)
-def test_one_observation_and_a_batch_become_the_same_rows(space: gym.Space[object]) -> None:
-    space.seed(1)
-    samples = [space.sample() for _ in range(6)]
-    one = flattener(space) or (lambda observation: observation)
-    rows = np.stack([one(sample) for sample in samples])
-    batch = tuple(map(np.array, zip(*samples, strict=True))) if isinstance(space, kinds.Tuple) else np.array(samples)  # type: ignore[call-overload]
-    assert rows.shape == (6, describe(space, TWO, "X-v0").observation_size)
-    assert np.array_equal(rows, batch_flattener(space)(batch))
-    assert np.array_equal(rows, np.stack([kinds.flatten(space, sample) for sample in samples]))
-
-
-def test_actions_become_what_the_environment_wants() -> None:
-    converted = action_converter(kinds.Discrete(3, start=5))(np.array([0, 2]))
-    assert converted.tolist() == [5, 7]
-    converted = action_converter(BOX)(np.arange(12, dtype=np.float32).reshape(2, 6))
-    assert converted.shape == (2, 2, 3)
-    assert converted.dtype == np.float64
-    actions = np.zeros((2, 1), dtype=np.float32)
-    assert not np.shares_memory(action_converter(kinds.Box(-1, 1, (1,)))(actions), actions)  # they are kept for replay

@@ -7,6 +7,7 @@ from lockstep.envs.history import _PRUNE, History, pasts
 from lockstep.randomness import stream
 
 COUNT = 6
+NO_IMAGES = np.zeros((COUNT, 0), dtype=np.uint8)
 
 
 def play(
@@ -29,7 +30,7 @@ def play(
 
 
 def check(history: History, records: list[dict[str, object]]) -> None:
-    state = history.state(np.zeros((COUNT, 1)))
+    state = history.state(np.zeros((COUNT, 1)), NO_IMAGES)
     assert state["waiting"].tolist() == [record["waiting"] for record in records]
     assert state["lengths"].dtype == state["episodes"].dtype == np.int64
     for past, record in zip(pasts(state), records, strict=True):
@@ -44,17 +45,17 @@ def test_each_environment_has_its_episode_and_the_actions_in_it(ends: float) -> 
     for _ in range(20):
         play(history, 7, records, draw, ends)
         check(history, records)
-    history = History.of(history.state(np.zeros((COUNT, 1))))
+    history = History.of(history.state(np.zeros((COUNT, 1)), NO_IMAGES))
     for _ in range(5):
         check(history, records)
         play(history, 7, records, draw, ends)
 
 
 def test_a_history_of_nothing() -> None:
-    state = History(COUNT).state(np.zeros((COUNT, 1)))
+    state = History(COUNT).state(np.zeros((COUNT, 1)), NO_IMAGES)
     assert [(past.episode, len(past.actions)) for past in pasts(state)] == [(0, 0)] * COUNT
     assert state["actions"].dtype == np.float32
-    assert History.of(state).state(np.zeros((COUNT, 1)))["lengths"].tolist() == [0] * COUNT
+    assert History.of(state).state(np.zeros((COUNT, 1)), NO_IMAGES)["lengths"].tolist() == [0] * COUNT
 
 
 def test_actions_that_no_running_episode_needs_are_forgotten() -> None:
@@ -63,4 +64,4 @@ def test_actions_that_no_running_episode_needs_are_forgotten() -> None:
         ended = np.full(COUNT, step == _PRUNE)
         history.add(np.zeros((COUNT, 2), dtype=np.float32), ended, none)
     assert len(history.rows) < _PRUNE
-    assert history.state(np.zeros((COUNT, 1)))["lengths"].tolist() == [_PRUNE - 1] * COUNT
+    assert history.state(np.zeros((COUNT, 1)), NO_IMAGES)["lengths"].tolist() == [_PRUNE - 1] * COUNT

@@ -51,13 +51,14 @@ class Performer:
         """Turns an observation into its row `[O]`."""
         import numpy as np
 
-        from lockstep.envs.spaces import flattener
+        from lockstep.envs.layout import Layout
 
-        return flattener(observation_space) or np.asarray
+        layout = Layout(observation_space, self.agent.spaces)
+        return lambda observation: np.asarray(layout.row(observation, {}))
 
     def act(self, action_space: Any) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """Turns observations `[1, O]` into actions as the environment takes them."""
-        from lockstep.envs.spaces import action_converter
+        from lockstep.envs.actions import action_converter
 
         convert = action_converter(action_space)
         generator = stream(self.seed, "evaluation-actions")

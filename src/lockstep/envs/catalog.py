@@ -8,6 +8,7 @@ import gymnasium as gym
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.families import FAMILIES, SHIPPED, family_of, version
+from lockstep.envs.interface import Interface
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
@@ -58,24 +59,22 @@ def describe_env(config: EnvConfig) -> Spaces:
     if config.engine == "envpool":
         pool = recipe.pool([0])
         try:
-            return describe(pool.observation_space, pool.action_space, config.id)
+            return describe(
+                pool.observation_space, pool.action_space, config.id, frames_per_step=recipe.frames_per_step
+            )
         finally:
             pool.close()
     if config.engine == "gymnasium-vector":
         engine = make_engine(config, 0, 0, config.count)
         engine.close()
         return engine.spaces
-    env = recipe()
-    try:
-        return describe(env.observation_space, env.action_space, config.id)
-    finally:
-        env.close()
+    return Interface.of(recipe).spaces
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
     """A single environment of Gymnasium, for `play`, `eval` and videos. It does not reset itself.
 
-    Its spaces are its own: `spaces.flattener` and `spaces.action_converter` lead from and to those of an agent. `config.engine`
+    Its spaces are its own: `layout.Layout` and `actions.action_converter` lead from and to those of an agent. `config.engine`
     does not matter: what only envpool has can't be looked at. Raises ValueError as `describe_env` does.
     """
     return Recipe(config.id, config.options)(render_mode)

@@ -5,15 +5,16 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box
-from gymnasium.spaces.utils import flatdim
+from gymnasium.spaces import Box, Dict, Tuple
 from numpy.typing import NDArray
 
+from lockstep.envs.actions import action_converter, each_action
+from lockstep.envs.interface import Interface
+from lockstep.envs.layout import Unkept
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import flat_dtype, flattener
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["KeyedEpisodes", "Past", "each_action"]
+__all__ = ["KeyedEpisodes", "Past", "keepable", "replayable"]
 
 
 @dataclass(frozen=True)
@@ -22,49 +23,58 @@ class Past:
 
     episode: int
     actions: NDArray[Any]
+    """As `History` keeps them."""
 
 
 class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
-    """Flattens observations, resets itself on the step after an episode's end, and can begin in the middle of an episode.
+    """Gives observations as rows, resets itself on the step after an episode's end, and can begin in the middle of an episode.
 
-    Episode e of environment i begins with `reset(seed=seeds(i, e))`. So the past of an environment is
-    its episode's number and the actions since its start: that is how engines restore environments that can't be saved.
-    The `info` of the environment is dropped: nobody reads it, and between processes it costs more than the observation.
+    An observation is its row `[O]`, or `(row, pixels)` where there are images. Episode e of environment i begins with
+    `reset(seed=seeds(i, e))`. So the past of an environment is its episode's number and the actions since its start: that is how engines
+    restore environments that can't be saved. The `info` of the environment is dropped, but for its mask: nobody reads it, and between
+    processes it costs more than the observation.
     """
 
-    def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, index: int, past: Past | None = None) -> None:
-        """`index` is the environment's number over all shards."""
-        env = recipe()
-        super().__init__(env)
-        self._recipe = recipe
-        self.observation_space = Box(
-            -np.inf, np.inf, (flatdim(env.observation_space),), flat_dtype(env.observation_space).type
-        )
+    def __init__(
+        self, recipe: Recipe, interface: Interface, seeds: EnvironmentSeeds, index: int, past: Past | None = None
+    ) -> None:
+        """`interface` is the recipe's; `index` is the environment's number over all shards."""
+        super().__init__(recipe())
+        spaces, layout = interface.spaces, interface.layout
+        rows = Box(-np.inf, np.inf, (spaces.observation_size,), layout.dtype.type)
+        pixels = Box(0, 255, (spaces.pixel_count,), np.uint8)
+        self.observation_space = Tuple((rows, pixels)) if spaces.images else rows
         self.episode = -1
         self.waiting = False
+        self._recipe = recipe
         self._seeds = seeds
         self._index = index
         self._past = past
-        self._flatten = flattener(env.observation_space)
-        self._step = env.step
+        self._layout = layout
+        self._images = bool(spaces.images)
+        self._plain = layout.plain
+        self._step = self.env.step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins the first episode, or replays the past. `seed` and `options` are not used: episodes have their own seeds."""
         if self._past is None:
             return self._begin(0), {}
         observation = self._begin(self._past.episode)
-        for action in each_action(self._past.actions):
+        for action in each_action(replayable(self.action_space, self._past.actions)):
             observation, _, _, _, _ = self.step(action)
         return observation, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self.waiting:
             return self._begin(self.episode + 1), 0.0, False, False, {}
-        observation, reward, terminated, truncated, _ = self._step(action)
+        observation, reward, terminated, truncated, info = self._step(action)
         if terminated or truncated:
             self.waiting = True
-        if self._flatten is not None:
-            observation = self._flatten(observation)
+        if not self._plain:
+            try:
+                observation = self._seen(observation, info)
+            except Unkept as error:
+                raise Unkept(f"{error} (after action {action} in episode {self.episode})") from None
         return observation, reward, terminated, truncated, {}
 
     def _begin(self, episode: int) -> Any:
@@ -74,10 +84,23 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             self._step = self.env.step
         self.episode = episode
         self.waiting = False
-        observation, _ = self.env.reset(seed=self._seeds(self._index, episode))
-        return observation if self._flatten is None else self._flatten(observation)
+        observation, info = self.env.reset(seed=self._seeds(self._index, episode))
+        try:
+            self._layout.check(observation)
+            return self._seen(observation, info)
+        except Unkept as error:
+            raise Unkept(f"{error} (after the reset to episode {episode})") from None
+
+    def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
+        row = self._layout.row(observation, info, self.waiting)
+        return (row, self._layout.pixels(observation)) if self._images else row
 
 
-def each_action(actions: NDArray[Any]) -> Any:
-    """One action per row of `[n, …]`: discrete ones as int, which environments check and index with faster than NumPy's."""
-    return actions.tolist() if actions.ndim == 1 else actions
+def keepable(actions: NDArray[Any], taken: Any) -> NDArray[Any]:
+    """What a history keeps of a batch of actions, as `action_converter` got them and gave them: what was taken, if that is an array."""
+    return taken if isinstance(taken, np.ndarray) else actions.copy()
+
+
+def replayable(space: gym.Space[Any], kept: NDArray[Any]) -> Any:
+    """What was taken, of what a history kept."""
+    return action_converter(space)(kept) if isinstance(space, (Dict, Tuple)) else kept

@@ -1,5 +1,6 @@
 """What a shard's engine must remember so that its environments can be replayed."""
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -42,19 +43,21 @@ class History:
             del self.rows[: oldest - self.first]
             self.first = oldest
 
-    def state(self, observations: NDArray[Any]) -> State:
-        """As plain arrays; `actions` are those of environment 0, then 1, …, `lengths` of them each."""
+    def state(self, observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
+        """As plain arrays; `actions` are those of environment 0, then 1, …, `lengths` of them each. Of images only their digests."""
         lengths = self.first + len(self.rows) - self.starts
         longest = int(lengths.max())
         rows = np.array(self.rows[len(self.rows) - longest :]) if longest else np.zeros((0, len(lengths)), np.float32)
         waiting = np.zeros(len(lengths), dtype=np.bool_)
         waiting[self.waiting] = True
+        images = {"images": _digests(pixels)} if pixels.shape[1] else {}
         return {
             "episodes": self.episodes.copy(),
             "waiting": waiting,
             "lengths": lengths,
             "actions": np.concatenate([rows[longest - length :, i] for i, length in enumerate(lengths)]),
             "observations": observations.copy(),
+            **images,
         }
 
     @classmethod
@@ -81,19 +84,27 @@ def pasts(state: State) -> list[Past]:
     return [Past(number, state["actions"][start:end]) for number, start, end in zip(numbers, starts, ends, strict=True)]
 
 
-def check_replay(state: State, observations: NDArray[Any], first: int, env_id: str) -> None:
+def _digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """`[B, 16]` of `[B, P]`."""
+    return np.array([list(hashlib.blake2b(row.tobytes(), digest_size=16).digest()) for row in pixels], dtype=np.uint8)
+
+
+def check_replay(state: State, observations: NDArray[Any], pixels: NDArray[np.uint8], first: int, env_id: str) -> None:
     """Raises ValueError for the first environment that is not where it was. `first`: number of the shard's first environment."""
-    for index, (was, came) in enumerate(zip(state["observations"], observations, strict=True)):
-        if was.dtype != came.dtype or was.tobytes() != came.tobytes():
+    pairs = [(state["observations"], observations)]
+    if pixels.shape[1]:
+        pairs.append((state["images"], _digests(pixels)))
+    for index in range(len(observations)):
+        if any(was.dtype != came.dtype or was[index].tobytes() != came[index].tobytes() for was, came in pairs):
             raise ValueError(
                 f"env.id is {env_id!r}: environment {first + index} did not come back to where it was when its actions were replayed; "
                 f"use `env.engine: envpool`, or start anew"
             )
 
 
-def check_state(state: State, count: int, env_id: str) -> None:
-    """Raises ValueError for a state that is not one of `count` environments."""
-    names = {"episodes", "waiting", "lengths", "actions", "observations"}
+def check_state(state: State, count: int, pixel_count: int, env_id: str) -> None:
+    """Raises ValueError for a state that is not one of `count` environments with `pixel_count` bytes of images each."""
+    names = {"episodes", "waiting", "lengths", "actions", "observations"} | ({"images"} if pixel_count else set())
     if set(state) != names or len(state["episodes"]) != count or state["lengths"].sum() != len(state["actions"]):
         raise ValueError(
             f"env.id is {env_id!r}: the checkpoint does not hold the state of {count} environments of this engine"

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.episodes import KeyedEpisodes, Past, each_action
+from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
 from lockstep.envs.history import History, check_replay, check_state, pasts
+from lockstep.envs.interface import Interface, told
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces, action_converter, describe
+from lockstep.envs.spaces import Spaces
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["InProcess"]
@@ -27,26 +28,32 @@ class InProcess:
         self._recipe = recipe
         self._seeds = seeds
         self._first = first
+        self._interface = Interface.of(recipe)
+        self.spaces: Spaces = self._interface.spaces
         self._envs = self._make([None] * count)
-        space: gym.Space[Any] = self._envs[0].env.observation_space
-        self.spaces: Spaces = describe(space, self._envs[0].action_space, recipe.env_id)
-        self._convert = action_converter(self._envs[0].action_space)
-        self._observations = np.zeros(
-            (count, self.spaces.observation_size), dtype=self._envs[0].observation_space.dtype
-        )
+        self._convert = action_converter(self._interface.action_space)
+        self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
+        self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
         self._rewards = np.zeros(count)
         self._terminated = np.zeros(count, dtype=np.bool_)
         self._truncated = np.zeros(count, dtype=np.bool_)
         self._history = History(count)
 
     def _make(self, past: Sequence[Past | None]) -> list[KeyedEpisodes]:
-        return [KeyedEpisodes(self._recipe, self._seeds, self._first + index, at) for index, at in enumerate(past)]
+        return [
+            KeyedEpisodes(self._recipe, self._interface, self._seeds, self._first + index, at)
+            for index, at in enumerate(past)
+        ]
 
     def reset(self) -> NDArray[Any]:
         self._history = History(len(self._envs))
         for index, env in enumerate(self._envs):
             try:
-                self._observations[index], _ = env.reset()
+                seen, _ = env.reset()
+                if self.spaces.images:
+                    self._observations[index], self.pixels[index] = seen
+                else:
+                    self._observations[index] = seen
             except Exception as error:
                 raise self._failure(index, error) from error
         return self._observations
@@ -59,29 +66,35 @@ class InProcess:
             self._terminated,
             self._truncated,
         )
-        index = 0
+        index, acting = 0, zip(self._envs, each_action(taken), strict=True)
         try:
-            for index, (env, action) in enumerate(zip(self._envs, each_action(taken), strict=True)):
-                observations[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
+            if self.spaces.images:
+                pixels = self.pixels
+                for index, (env, action) in enumerate(acting):
+                    seen, rewards[index], terminated[index], truncated[index], _ = env.step(action)
+                    observations[index], pixels[index] = seen
+            else:
+                for index, (env, action) in enumerate(acting):
+                    observations[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
         except Exception as error:
             raise self._failure(index, error) from error
-        self._history.add(taken, terminated, truncated)
+        self._history.add(keepable(actions, taken), terminated, truncated)
         return observations, rewards, terminated, truncated
 
     def _failure(self, index: int, error: Exception) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"environment {self._first + index} ({self._recipe.env_id}) failed: {type(error).__name__}: {error}"
+            f"environment {self._first + index} ({self._recipe.env_id}) {told(type(error), error)}"
         )
 
     def state(self) -> State:
-        return self._history.state(self._observations)
+        return self._history.state(self._observations, self.pixels)
 
     def restore(self, state: State) -> NDArray[Any]:
-        check_state(state, len(self._envs), self._recipe.env_id)
+        check_state(state, len(self._envs), self.spaces.pixel_count, self._recipe.env_id)
         self.close()
         self._envs = self._make(pasts(state))
         observations = self.reset()
-        check_replay(state, observations, self._first, self._recipe.env_id)
+        check_replay(state, observations, self.pixels, self._first, self._recipe.env_id)
         self._history = History.of(state)
         return observations
 

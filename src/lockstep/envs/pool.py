@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.envs.actions import action_converter
+from lockstep.envs.batches import Batches
 from lockstep.envs.engine import State, Step
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces, action_converter, batch_flattener, describe
+from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Pool"]
@@ -24,25 +27,23 @@ class Pool:
         self._threads = threads
         self._indices = range(first, first + count)
         self._pool = self._make(0)
-        observation_space, action_space = (
-            self._pool.observation_space,
-            self._pool.action_space,
-        )  # of a single environment
-        self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id)
-        self._flatten = batch_flattener(observation_space)
-        self._convert = action_converter(action_space)
+        seen, acted = self._pool.observation_space, self._pool.action_space  # of a single environment
+        self.spaces: Spaces = describe(seen, acted, recipe.env_id, frames_per_step=recipe.frames_per_step)
+        self._batches = Batches(seen, self.spaces, recipe.env_id, first, count)
+        self._convert = action_converter(acted)
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        return self._batches.pixels
 
     def _make(self, iteration: int) -> Any:
         return self._recipe.pool([self._seeds(index, iteration) for index in self._indices], self._threads)
 
     def reset(self) -> NDArray[Any]:
-        observations, _ = self._pool.reset()
-        rows: NDArray[Any] = self._flatten(observations)
-        return rows
+        return self._batches.first(*self._pool.reset())
 
     def step(self, actions: NDArray[Any]) -> Step:
-        observations, rewards, terminated, truncated, _ = self._pool.step(self._convert(actions))
-        return self._flatten(observations), rewards, terminated, truncated
+        return self._batches.step(*self._pool.step(self._convert(actions)))
 
     def state(self) -> State:
         return {}

@@ -73,6 +73,11 @@ class Recipe:
             raise self._problem(error) from error
 
     @property
+    def frames_per_step(self) -> int:
+        """Frames of a game that one step takes."""
+        return 1
+
+    @property
     def carries_over(self) -> bool:
         """Whether an episode depends on the ones before it, whatever its seed, so that each needs an environment of its own.
 

@@ -1,24 +1,36 @@
-"""What the rest of lockstep knows of an environment's spaces, and how observations become flat rows of numbers.
-
-An observation is delivered as one row of `O` floats: a Box is flattened, a Discrete becomes one-hot, a Tuple is the
-concatenation of its parts. Float32 and float64 keep their type; everything else becomes float32.
-"""
+"""What the rest of lockstep knows of an environment's spaces: sizes, and nothing of Gymnasium."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box, Discrete, Tuple
-from gymnasium.spaces.utils import flatdim, flatten
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-__all__ = ["Spaces", "action_converter", "batch_flattener", "describe", "flat_dtype", "flattener"]
+__all__ = [
+    "MASK",
+    "Leaf",
+    "Spaces",
+    "describe",
+    "feature_leaves",
+    "image_leaves",
+    "image_shape",
+    "leaves",
+    "mask_leaves",
+    "place_of",
+]
 
-_OBSERVATIONS = "Box (numbers, not images), Discrete and Tuple of these"
-_ACTIONS = "Discrete and Box"
+MASK = "action_mask"
+"""The key, of a Dict observation or of `info`, under which an environment says what is allowed."""
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these"
+Path = tuple[str | int, ...]
+"""Keys and indices that lead into a space, and into what it holds."""
+Leaf = tuple[Path, Any]
+"""A space that holds no others, and where it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,81 +82,134 @@ class Spaces:
         return self.choices[0] if self.action_size == len(self.choices) == 1 else None
 
 
-def describe(observation_space: Space[Any], action_space: Space[Any], env_id: str) -> Spaces:
-    """The sizes of a single environment's spaces. Raises ValueError, naming the space, for one that is not supported."""
-    problem = _observation_problem(observation_space)
-    if problem:
+def describe(
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    env_id: str,
+    info: Mapping[str, Any] | None = None,
+    frames_per_step: int = 1,
+) -> Spaces:
+    """The sizes of a single environment's spaces.
+
+    Args:
+        observation_space: Of one environment, as `action_space`.
+        action_space: See `lockstep.envs.actions` for what its actions become.
+        env_id: For messages.
+        info: What came with a first observation: it may hold a mask.
+        frames_per_step: See `Spaces`.
+
+    Raises ValueError, in one line that names the part, for a space or a mask that is not supported.
+    """
+    for of, space, problem in (
+        ("observations", observation_space, _observation_problem),
+        ("actions", action_space, _action_problem),
+    ):
+        for path, leaf in leaves(space):
+            name = problem(leaf)
+            if name:
+                has = f"have a {name} in {place_of(path)}" if path else f"are {name}"
+                raise ValueError(f"env.id is {env_id!r}: its {of} {has}, which is not supported; {_SUPPORTED} are")
+    choices, bounds = [], [np.zeros((2, 0), dtype=np.float32)]
+    for _, leaf in leaves(action_space):
+        if isinstance(leaf, Box):
+            bounds.append(np.array([leaf.low, leaf.high], dtype=np.float32).reshape(2, -1))
+        else:
+            choices += _options(leaf)
+    low, high = np.concatenate(bounds, axis=1)
+    mask_size = _mask_size(observation_space, info)
+    if mask_size and mask_size != sum(choices):
         raise ValueError(
-            f"env.id is {env_id!r}: its observations are {problem}, which is not supported; {_OBSERVATIONS} are"
+            f"env.id is {env_id!r}: its {MASK} has {mask_size} entries, but the choices of its actions have {sum(choices)} options"
         )
-    none = np.zeros(0, dtype=np.float32)
-    size = flatdim(observation_space)
-    if isinstance(action_space, Discrete):
-        return Spaces(size, (int(action_space.n),), none, none)
-    if isinstance(action_space, Box) and np.issubdtype(action_space.dtype, np.floating):
-        low, high = (np.asarray(bound, dtype=np.float32).reshape(-1) for bound in (action_space.low, action_space.high))
-        return Spaces(size, (), low, high)
-    raise ValueError(
-        f"env.id is {env_id!r}: its actions are {_name(action_space)}, which is not supported; {_ACTIONS} are"
-    )
+    features = sum(flatdim(leaf) for _, leaf in feature_leaves(observation_space))
+    images = tuple(image_shape(leaf) for _, leaf in image_leaves(observation_space))
+    if not features and not images:
+        raise ValueError(f"env.id is {env_id!r}: its observations are empty")
+    if not choices and not low.size:
+        raise ValueError(f"env.id is {env_id!r}: its actions are empty")
+    return Spaces(features + mask_size, tuple(choices), low, high, images, mask_size, frames_per_step)
+
+
+def leaves(space: Space[Any], path: Path = ()) -> Iterator[Leaf]:
+    """All spaces within `space` that hold no others, in the order of a Dict's keys and a Tuple's places."""
+    if isinstance(space, Dict):
+        for key, part in space.spaces.items():
+            yield from leaves(part, (*path, key))
+    elif isinstance(space, Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaves(part, (*path, index))
+    else:
+        yield path, space
+
+
+def feature_leaves(space: Space[Any]) -> list[Leaf]:
+    """Those of an observation space that give numbers."""
+    return [leaf for leaf in leaves(space) if not _is_image(leaf[1]) and leaf[0][:1] != (MASK,)]
+
+
+def image_leaves(space: Space[Any]) -> list[Leaf]:
+    """Those of an observation space that give images."""
+    return [leaf for leaf in leaves(space) if _is_image(leaf[1]) and leaf[0][:1] != (MASK,)]
+
+
+def mask_leaves(space: Space[Any]) -> list[Leaf]:
+    """Those of an observation space that say what is allowed."""
+    return [leaf for leaf in leaves(space) if leaf[0][:1] == (MASK,)]
+
+
+def image_shape(space: Box) -> tuple[int, int, int]:
+    """(channels, height, width): the channels come first if that is the shortest dimension, else last."""
+    if len(space.shape) == 2:
+        return 1, *space.shape
+    first, second, third = space.shape
+    return (first, second, third) if first == min(space.shape) else (third, first, second)
+
+
+def place_of(path: Path) -> str:
+    """`['camera'][0]`."""
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _is_image(space: Space[Any]) -> bool:
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+
+
+def _options(space: Space[Any]) -> list[int]:
+    """The number of options of each choice."""
+    if isinstance(space, Discrete):
+        return [int(space.n)]
+    if isinstance(space, MultiDiscrete):
+        return [int(options) for options in space.nvec.flat]
+    assert isinstance(space, MultiBinary)
+    return [2] * math.prod(space.shape)
+
+
+def _mask_size(observation_space: Space[Any], info: Mapping[str, Any] | None) -> int:
+    """0 where there is no mask."""
+    parts = mask_leaves(observation_space)
+    if parts:
+        return sum(math.prod(leaf.shape) for _, leaf in parts)
+    mask = None if info is None else info.get(MASK)
+    if mask is None:
+        return 0
+    return sum(np.size(part) for part in mask) if isinstance(mask, tuple) else np.size(mask)
 
 
 def _observation_problem(space: Space[Any]) -> str | None:
-    """The part of `space` that is not supported, in words."""
-    if isinstance(space, Tuple):
-        return next((problem for part in space.spaces if (problem := _observation_problem(part))), None)
+    """What it is, if it is not supported."""
     if isinstance(space, Box):
-        return f"images ({_name(space)})" if space.dtype == np.uint8 and len(space.shape) == 3 else None
-    return None if isinstance(space, Discrete) else _name(space)
+        return _name(space) if space.dtype == np.uint8 and len(space.shape) > 3 else None
+    return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
+
+
+def _action_problem(space: Space[Any]) -> str | None:
+    """What it is, if it is not supported."""
+    if isinstance(space, Box):
+        return None if np.issubdtype(space.dtype, np.floating) else _name(space)
+    return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
 
 
 def _name(space: Space[Any]) -> str:
     if isinstance(space, Box):
         return f"Box of shape {space.shape} and type {space.dtype}"
     return type(space).__name__
-
-
-def flat_dtype(space: Space[Any]) -> np.dtype[Any]:
-    """Float32, or float64 where the observations have it."""
-    if isinstance(space, Tuple):
-        return np.result_type(*map(flat_dtype, space.spaces))
-    return np.dtype(np.float64) if space.dtype == np.float64 else np.dtype(np.float32)
-
-
-def flattener(space: Space[Any]) -> Callable[[Any], Any] | None:
-    """A function from one observation to its row `[O]`; None where an observation already is one."""
-    if isinstance(space, Box) and len(space.shape) == 1:
-        return None
-    if isinstance(space, Discrete):
-        rows, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
-        return lambda observation: rows[observation - start]
-    dtype = flat_dtype(space)
-    return lambda observation: np.asarray(flatten(space, observation), dtype=dtype)
-
-
-def batch_flattener(space: Space[Any]) -> Callable[[Any], Any]:
-    """A function from a batch of observations of the single-environment `space`, `[B, …]` each, to rows `[B, O]`, which may be the
-    batch itself.
-    """
-    if isinstance(space, Box) and len(space.shape) == 1 and space.dtype == flat_dtype(space):
-        return lambda batch: batch
-    if isinstance(space, Discrete):
-        rows, start = np.eye(int(space.n), dtype=np.float32), int(space.start)
-        return lambda batch: rows[batch - start]
-    if isinstance(space, Tuple):
-        parts = [batch_flattener(part) for part in space.spaces]
-        return lambda batch: np.concatenate([part(rows) for part, rows in zip(parts, batch, strict=True)], axis=1)
-    size, dtype = flatdim(space), flat_dtype(space)
-    return lambda batch: batch.reshape(-1, size).astype(dtype, copy=False)
-
-
-def action_converter(space: Space[Any]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """A function from a batch of actions, `[B]` int64 from 0 or `[B, A]`, to a fresh array as the single `space` wants it."""
-    if isinstance(space, Discrete):
-        start, integer = int(space.start), space.dtype
-        return lambda actions: (actions + start if start else actions).astype(integer)
-    assert isinstance(space, Box)
-    shape, dtype = space.shape, space.dtype
-    if len(shape) == 1:
-        return lambda actions: actions.astype(dtype)
-    return lambda actions: actions.astype(dtype).reshape(-1, *shape)

@@ -18,11 +18,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
+from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.episodes import KeyedEpisodes, Past
+from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
 from lockstep.envs.history import History, check_replay, check_state, pasts
+from lockstep.envs.interface import Interface, told
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces, action_converter, describe
+from lockstep.envs.spaces import Spaces
 from lockstep.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
@@ -34,6 +36,7 @@ class _Factory:
     """Makes one environment, in its worker. Gymnasium also calls it once in the parent, to look at the spaces."""
 
     recipe: Recipe
+    interface: Interface
     seeds: EnvironmentSeeds
     index: int
     past: Past | None
@@ -42,7 +45,7 @@ class _Factory:
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() != self.parent:
             _become_worker(self.parent)
-        return KeyedEpisodes(self.recipe, self.seeds, self.index, self.past)
+        return KeyedEpisodes(self.recipe, self.interface, self.seeds, self.index, self.past)
 
 
 def _become_worker(parent: int) -> None:
@@ -69,7 +72,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
         """Instead of warnings in red: the error with its environment and the worker's traceback."""
         if not all(successes):
             index, kind, value, trace = self.error_queue.get(timeout=10)
-            raise _Failed(index, f"{kind.__name__}: {value}", trace)
+            raise _Failed(index, told(kind, value), trace)
 
     def end(self) -> None:
         """Ends all workers, whatever they do."""
@@ -92,22 +95,28 @@ class Subprocesses:
         self._count = count
         self._timeout = timeout
         self._workers: _Workers | None = None
-        env = recipe()
-        self.spaces: Spaces = describe(env.observation_space, env.action_space, recipe.env_id)
-        self._convert = action_converter(env.action_space)
-        env.close()
-        self._observations = np.zeros((count, self.spaces.observation_size), dtype=np.float32)
+        self._interface = Interface.of(recipe)
+        self.spaces: Spaces = self._interface.spaces
+        self._convert = action_converter(self._interface.action_space)
+        self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
+        self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
         self._history = History(count)
 
-    def _start(self, past: Sequence[Past | None]) -> NDArray[Any]:
+    def _start(self, past: Sequence[Past | None]) -> None:
         self.close()
         factories = [
-            _Factory(self._recipe, self._seeds, self._first + index, at, os.getpid()) for index, at in enumerate(past)
+            _Factory(self._recipe, self._interface, self._seeds, self._first + index, at, os.getpid())
+            for index, at in enumerate(past)
         ]
         # fork: a worker must be the rank's own child to die with it, and needs nothing that the rank has not imported
         workers = self._workers = _Workers(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)
-        observations: NDArray[Any] = self._answer("reset", workers.reset_async, workers.reset_wait)[0]
-        return observations
+        self._see(self._answer("reset", workers.reset_async, workers.reset_wait)[0])
+
+    def _see(self, seen: Any) -> None:
+        if self.spaces.images:
+            self._observations, self.pixels = seen
+        else:
+            self._observations = seen
 
     def _answer(self, phase: str, ask: Callable[[], None], hear: Callable[[float], Any]) -> Any:
         try:
@@ -120,17 +129,18 @@ class Subprocesses:
 
     def reset(self) -> NDArray[Any]:
         self._history = History(self._count)
-        self._observations = self._start([None] * self._count)
+        self._start([None] * self._count)
         return self._observations
 
     def step(self, actions: NDArray[Any]) -> Step:
         workers = self._workers
         assert workers is not None
         taken = self._convert(actions)
-        self._observations, rewards, terminated, truncated, _ = self._answer(
+        seen, rewards, terminated, truncated, _ = self._answer(
             "step", lambda: workers.step_async(taken), workers.step_wait
         )
-        self._history.add(taken, terminated, truncated)
+        self._see(seen)
+        self._history.add(keepable(actions, taken), terminated, truncated)
         return self._observations, rewards, terminated, truncated
 
     def _problem(self, phase: str, error: Exception) -> str:
@@ -138,7 +148,7 @@ class Subprocesses:
         workers, env_id = self._workers, self._recipe.env_id
         assert workers is not None
         if isinstance(error, _Failed):
-            return f"environment {self._first + error.index} ({env_id}) failed: {error}"
+            return f"environment {self._first + error.index} ({env_id}) {error}"
         if isinstance(error, (EOFError, OSError)):  # a broken pipe: it breaks a moment before the process is gone
             gone = wait([process.sentinel for process in workers.processes], timeout=1)
             for process in workers.processes:
@@ -156,12 +166,12 @@ class Subprocesses:
         )
 
     def state(self) -> State:
-        return self._history.state(self._observations)
+        return self._history.state(self._observations, self.pixels)
 
     def restore(self, state: State) -> NDArray[Any]:
-        check_state(state, self._count, self._recipe.env_id)
-        self._observations = self._start(pasts(state))
-        check_replay(state, self._observations, self._first, self._recipe.env_id)
+        check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
+        self._start(pasts(state))
+        check_replay(state, self._observations, self.pixels, self._first, self._recipe.env_id)
         self._history = History.of(state)
         return self._observations
 
@@ -172,7 +182,8 @@ class Subprocesses:
         workers, self._workers = self._workers, None
         if workers is None or workers.closed:
             return
-        self._observations = self._observations.copy()  # it lies in memory that goes with the workers
+        # they lie in memory that goes with the workers
+        self._observations, self.pixels = self._observations.copy(), self.pixels.copy()
         workers.end()
 
     def close(self) -> None:

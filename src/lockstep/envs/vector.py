@@ -8,9 +8,11 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from lockstep.envs.actions import action_converter
+from lockstep.envs.batches import Batches
 from lockstep.envs.engine import State, Step
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces, action_converter, batch_flattener, describe
+from lockstep.envs.spaces import MASK, Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Vector"]
@@ -33,26 +35,30 @@ class Vector:
             raise ValueError(
                 f"env.engine is 'gymnasium-vector': {recipe.env_id} does not reset itself on the next step; use 'gymnasium'"
             )
-        self.spaces: Spaces = describe(env.single_observation_space, env.single_action_space, recipe.env_id)
+        seen, acted = env.single_observation_space, env.single_action_space
+        masks = env.reset(seed=0)[1].get(MASK)
+        info = None if masks is None else {MASK: masks[0]}
+        self.spaces: Spaces = describe(seen, acted, recipe.env_id, info)
         self._cartpole: Any = env.unwrapped if isinstance(env.unwrapped, CartPoleVectorEnv) else None
         self.renews = self._cartpole is None
-        self._convert = action_converter(env.single_action_space)
-        self._flatten = batch_flattener(env.single_observation_space)
+        self._convert = action_converter(acted)
+        self._batches = Batches(seen, self.spaces, recipe.env_id, shard * count, count)
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        return self._batches.pixels
 
     def _make(self) -> gym.vector.VectorEnv[Any, Any, Any]:
         return self._recipe.vector(self._count)
 
     def _begin(self, iteration: int) -> NDArray[Any]:
-        observations, _ = self._env.reset(seed=self._seeds(self._shard, iteration))
-        rows: NDArray[Any] = self._flatten(observations)
-        return rows
+        return self._batches.first(*self._env.reset(seed=self._seeds(self._shard, iteration)))
 
     def reset(self) -> NDArray[Any]:
         return self._begin(0)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        observations, rewards, terminated, truncated, _ = self._env.step(self._convert(actions))
-        return self._flatten(observations), rewards, terminated, truncated
+        return self._batches.step(*self._env.step(self._convert(actions)))
 
     def state(self) -> State:
         env = self._cartpole

@@ -1,0 +1,49 @@
+"""What environments that step themselves as one batch give, as the rows and pixels of an engine."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from numpy.typing import NDArray
+
+from lockstep.envs.engine import EnvironmentFailed, Step
+from lockstep.envs.layout import Layout, Unkept
+from lockstep.envs.spaces import Spaces
+
+__all__ = ["Batches"]
+
+
+class Batches:
+    """Reads the batches of `count` environments."""
+
+    def __init__(self, space: Space[Any], spaces: Spaces, env_id: str, first: int, count: int) -> None:
+        """`space` is a single environment's, and `spaces` what `describe` made of it; `first` numbers the first environment."""
+        self._layout = Layout(space, spaces)
+        self._images = bool(spaces.images)
+        self._plain = self._layout.plain and space.dtype == self._layout.dtype
+        self._name = f"one of environments {first} to {first + count - 1} ({env_id})"
+        self._count = count
+        self.pixels = np.zeros((count, 0), dtype=np.uint8)
+        """`[B, P]` of the observations read last."""
+
+    def first(self, observations: Any, infos: Any) -> NDArray[Any]:
+        """`[B, O]` of what a reset gave."""
+        try:
+            self._layout.check(observations, (self._count,))
+            return self._rows(observations, infos, None)
+        except Unkept as error:
+            raise EnvironmentFailed(f"{self._name} {error} (after a reset)") from None
+
+    def step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
+        """Of what a step gave."""
+        if self._plain:
+            return observations, rewards, terminated, truncated
+        try:
+            return self._rows(observations, infos, terminated | truncated), rewards, terminated, truncated
+        except Unkept as error:
+            raise EnvironmentFailed(f"{self._name} {error} (after a step)") from None
+
+    def _rows(self, observations: Any, infos: Any, over: NDArray[np.bool_] | None) -> NDArray[Any]:
+        if self._images:
+            self.pixels = self._layout.batch_pixels(observations)
+        return self._layout.rows(observations, infos, over)

@@ -1,0 +1,143 @@
+"""Small environments with every kind of space, registered with Gymnasium under `lockstep-tests/`."""
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces as kinds
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+PREFIX = "lockstep-tests"
+LENGTH = 7
+
+
+class Sampled(gym.Env[Any, Any]):
+    """Gives samples of a space, drawn from its seed and its actions, in episodes of 7 steps; checks that actions are of theirs."""
+
+    def __init__(
+        self,
+        seen: gym.Space[Any],
+        acted: gym.Space[Any],
+        masked: str = "",
+        ends: int = LENGTH,
+        render_mode: str | None = None,
+    ) -> None:
+        """`masked`: "info" gives a mask there, "none" one that forbids everything in the step before the last."""
+        self.observation_space, self.action_space = seen, acted
+        self.masked, self.ends = masked, ends
+        self.taken = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        self.taken = 0
+        return self.seen(), self.info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.taken += 1
+        over = self.taken == self.ends
+        reward = float(np.sum(np.abs(np.concatenate([np.ravel(part) for part in parts(action)]))))
+        return self.seen(), reward, over and self.ends % 2 == 0, over and self.ends % 2 == 1, self.info()
+
+    def seen(self) -> Any:
+        return self.observation_space.sample()
+
+    def info(self) -> dict[str, Any]:
+        if not self.masked:
+            return {}
+        mask = np.array([1, 0, self.taken % 2, 1, 0], dtype=np.int8)
+        if self.masked == "none" and self.taken == self.ends - 1:
+            mask[:] = 0
+        if self.taken == self.ends:
+            mask[:] = 0  # nothing is to be chosen any more
+        return {"action_mask": (mask[:3], mask[3:]) if isinstance(self.action_space, kinds.Tuple) else mask}
+
+
+def parts(action: Any) -> list[Any]:
+    if isinstance(action, dict):
+        return [leaf for part in action.values() for leaf in parts(part)]
+    return [leaf for part in action for leaf in parts(part)] if isinstance(action, tuple) else [action]
+
+
+class Wrong(Sampled):
+    """An observation that is none of the space's: `wrong` says how, in episode 1 or in step 3 of episode 0."""
+
+    def __init__(self, wrong: str, render_mode: str | None = None) -> None:
+        seen = {"value": kinds.Discrete(4), "far": kinds.Tuple((kinds.Discrete(3), kinds.Discrete(4)))}.get(
+            wrong, kinds.Box(-1, 1, (3,))
+        )
+        super().__init__(
+            kinds.Dict(place=seen) if wrong == "missing" else seen, kinds.Discrete(5), "none" if wrong == "mask" else ""
+        )
+        self.wrong, self.episode = wrong, -1
+
+    def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+        self.episode += 1
+        return super().reset(**keywords)
+
+    def seen(self) -> Any:
+        value = super().seen()
+        if self.taken == 3 and self.wrong in ("value", "far"):
+            return 4 if self.wrong == "value" else (1, -1)
+        if self.episode == 1 and self.taken == 0:
+            match self.wrong:
+                case "shape":
+                    return value[:2]
+                case "type":
+                    return value.astype(np.float64)
+                case "missing":
+                    return {"plaice": value["place"]}
+        return value
+
+
+IMAGE = kinds.Box(0, 255, (6, 5, 3), np.uint8)
+NUMBERS = kinds.Box(-1, 1, (2, 3), np.float64)
+SEEN: dict[str, gym.Space[Any]] = {
+    "Image": IMAGE,
+    "Grey": kinds.Box(0, 255, (4, 5), np.uint8),
+    "Stack": kinds.Box(0, 255, (2, 5, 4), np.uint8),
+    "Mixed": kinds.Dict(
+        z=kinds.Tuple((kinds.Discrete(3, start=-1), IMAGE)),
+        eye=kinds.Box(0, 255, (4, 5), np.uint8),
+        bits=kinds.MultiBinary(3),
+        count=kinds.MultiDiscrete([2, 3]),
+        numbers=NUMBERS,
+    ),
+    "Masked": kinds.Dict(at=kinds.Discrete(4), action_mask=kinds.Box(1, 1, (5,), np.int8)),
+    "Numbers": kinds.Box(-1, 1, (3,), np.float32),
+    "Info": kinds.Discrete(6),
+    "Parts": kinds.Box(-1, 1, (3,), np.float32),
+}
+ACTED: dict[str, gym.Space[Any]] = {
+    "Grey": kinds.MultiBinary(2),
+    "Stack": kinds.Box(-1, 1, (2,), np.float32),
+    "Mixed": kinds.Dict(
+        hand=kinds.Box(-2, 2, (2,), np.float32),
+        fingers=kinds.MultiDiscrete([3, 4], start=[1, 0]),
+        foot=kinds.Tuple((kinds.Discrete(2, start=5), kinds.Box(0, 1, (1, 1), np.float32))),
+        toes=kinds.MultiBinary(2),
+    ),
+    "Numbers": kinds.MultiDiscrete([3, 2]),
+    "Parts": kinds.Tuple((kinds.Discrete(3), kinds.Discrete(2))),
+}
+MASKS = {"Info": "info", "Parts": "info"}
+
+
+def make(name: str, **options: Any) -> gym.Env[Any, Any]:
+    if name == "Wrong":
+        return Wrong(**options)
+    return Sampled(deepcopy(SEEN[name]), ACTED.get(name, kinds.Discrete(5)), MASKS.get(name, ""), **options)
+
+
+def batch(num_envs: int, name: str, **options: Any) -> SyncVectorEnv[Any, Any]:
+    return SyncVectorEnv([lambda: make(name, **options)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+def register() -> None:
+    """May be called again."""
+    for name in [*SEEN, "Wrong"]:
+        if f"{PREFIX}/{name}-v0" not in gym.registry:
+            gym.register(f"{PREFIX}/{name}-v0", make, vector_entry_point=batch, kwargs={"name": name})

@@ -22,10 +22,13 @@ def main(argv: Sequence[str]) -> int:
 
     known = known_ids(per_shard)
     wide = max(len(one.env_id) for one in known)
-    for family, members in groupby(known, key=lambda one: (one.family, one.extra, one.installed)):
-        name, extra, installed = family
-        print(name + ("" if installed else f" (not installed; pip install 'lockstep-rl[{extra}]')"))
+    for (family, missing), members in groupby(
+        known, key=lambda one: (one.family, None if one.installed else one.extra)
+    ):
+        print(family + (f" (not installed; pip install 'lockstep-rl[{missing}]')" if missing else ""))
         for one in members:
-            print(f"  {one.env_id:<{wide}}  {one.engine if installed else ''}".rstrip())
-    print("\nAny other environment registered with Gymnasium works too, if its observations are no images.")
+            print(f"  {one.env_id:<{wide}}  {'' if missing else one.engine}".rstrip())
+    print(
+        "\nAny other environment registered with Gymnasium works too, if its spaces are supported; so do yours, by --env.module."
+    )
     return 0

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.engine import EnvironmentFailed, Step
 from lockstep.envs.layout import Layout, Unkept
+from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 
 __all__ = ["Batches"]
@@ -16,18 +17,20 @@ __all__ = ["Batches"]
 class Batches:
     """Reads the batches of `count` environments."""
 
-    def __init__(self, space: Space[Any], spaces: Spaces, env_id: str, first: int, count: int) -> None:
+    def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
         """`space` is a single environment's, and `spaces` what `describe` made of it; `first` numbers the first environment."""
+        self._columns = None if recipe.columns is None else np.array(recipe.columns)
         self._layout = Layout(space, spaces)
         self._images = bool(spaces.images)
         self._plain = self._layout.plain and space.dtype == self._layout.dtype
-        self._name = f"one of environments {first} to {first + count - 1} ({env_id})"
+        self._name = f"one of environments {first} to {first + count - 1} ({recipe.env_id})"
         self._count = count
         self.pixels = np.zeros((count, 0), dtype=np.uint8)
         """`[B, P]` of the observations read last."""
 
     def first(self, observations: Any, infos: Any) -> NDArray[Any]:
         """`[B, O]` of what a reset gave."""
+        observations = self.kept(observations)
         try:
             self._layout.check(observations, (self._count,))
             return self._rows(observations, infos, None)
@@ -37,11 +40,15 @@ class Batches:
     def step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
         """Of what a step gave."""
         if self._plain:
-            return observations, rewards, terminated, truncated
+            return self.kept(observations), rewards, terminated, truncated
         try:
             return self._rows(observations, infos, terminated | truncated), rewards, terminated, truncated
         except Unkept as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a step)") from None
+
+    def kept(self, observations: Any) -> Any:
+        """What a task keeps of `[B, …]`."""
+        return observations if self._columns is None else observations[:, self._columns]
 
     def _rows(self, observations: Any, infos: Any, over: NDArray[np.bool_] | None) -> NDArray[Any]:
         if self._images:

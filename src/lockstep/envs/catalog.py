@@ -7,7 +7,7 @@ import gymnasium as gym
 
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
-from lockstep.envs.families import FAMILIES, SHIPPED, family_of, version
+from lockstep.envs.families import FAMILIES, TASKS, base_of, family_of, version
 from lockstep.envs.interface import Interface
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.single import Recipe
@@ -59,9 +59,8 @@ def describe_env(config: EnvConfig) -> Spaces:
     if config.engine == "envpool":
         pool = recipe.pool([0])
         try:
-            return describe(
-                pool.observation_space, pool.action_space, config.id, frames_per_step=recipe.frames_per_step
-            )
+            seen = recipe.seen(pool.observation_space)
+            return describe(seen, pool.action_space, config.id, frames_per_step=recipe.frames_per_step)
         finally:
             pool.close()
     if config.engine == "gymnasium-vector":
@@ -96,17 +95,16 @@ class Known:
 def known_ids(per_shard: int = 8) -> list[Known]:
     """The environments that are known to work, in their newest versions, family by family; engines for `per_shard` of them.
 
-    Others that are registered with Gymnasium work too if their spaces are supported. Left out are those with images.
+    Others that are registered with Gymnasium work too if their spaces are supported.
     """
     newest: dict[str, str] = {}
     for env_id in sorted(gym.registry, key=version):
         newest[env_id.rpartition("-v")[0]] = env_id
-    lines = []
+    lines: list[Known] = []
     for family in FAMILIES:
-        ids = [*SHIPPED, *newest.values()]
-        for env_id in sorted(known for known in ids if family_of(known) is family and known not in _IMAGES):
-            lines.append(Known(env_id, family.name, family.extra, family.installed, choose_engine(env_id, per_shard)))
+        found = []
+        for env_id in sorted(known for known in (*TASKS, *newest.values()) if family_of(known) is family):
+            needs = family_of(base_of(env_id))
+            found.append(Known(env_id, family.name, needs.extra, needs.installed, choose_engine(env_id, per_shard)))
+        lines += sorted(found, key=lambda line: not line.installed)
     return lines
-
-
-_IMAGES = ("CarRacing-v3",)

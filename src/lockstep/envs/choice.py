@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from lockstep.envs.families import base_of
 from lockstep.envs.settings import EngineName
 
 __all__ = ["FASTER", "choose_engine"]
@@ -46,7 +47,7 @@ def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None
     With options it is `gymnasium` as well: they are its environments' arguments, which other engines may not know.
     """
     default: tuple[int, EngineName] = (0, "gymnasium")
-    least, engine = FASTER.get(env_id, default)
+    least, engine = FASTER.get(base_of(env_id), default)
     if per_shard < least or options or (engine == "envpool" and find_spec("envpool") is None):
         return "gymnasium"
     return engine

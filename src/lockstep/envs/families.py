@@ -9,12 +9,15 @@ from typing import Any
 
 import gymnasium as gym
 
+from lockstep.envs.tasks.hidden import HIDDEN
 from lockstep.envs.tasks.pendulum import dense, sparse
 
-__all__ = ["FAMILIES", "SHIPPED", "Family", "check_id", "family_of", "nearest", "version"]
+__all__ = ["FAMILIES", "SHIPPED", "TASKS", "Family", "base_of", "check_id", "family_of", "nearest", "version"]
 
 SHIPPED: dict[str, Callable[..., gym.Env[Any, Any]]] = {"pendulum-dense": dense, "pendulum-sparse": sparse}
-"""The tasks that come with lockstep, by the name that `env.id` takes. Each is called with the options and `render_mode`."""
+"""The tasks that lockstep brings whole, by the name that `env.id` takes. Each is called with the options and `render_mode`."""
+TASKS = (*SHIPPED, *HIDDEN)
+"""The names of all tasks that come with lockstep."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,14 @@ FAMILIES = (
 _OTHER = Family("other", "", None, None)
 
 
+def base_of(env_id: str) -> str:
+    """The environment that a task is a part of, which engines make; others are their own."""
+    return HIDDEN[env_id].base if env_id in HIDDEN else env_id
+
+
 def family_of(env_id: str) -> Family:
     """Where a known id comes from."""
-    if env_id in SHIPPED:
+    if env_id in TASKS:
         return FAMILIES[0]
     entry = getattr(gym.registry.get(env_id), "entry_point", None)
     return next((family for family in FAMILIES if isinstance(entry, str) and entry.startswith(family.entry)), _OTHER)
@@ -63,11 +71,11 @@ def check_id(env_id: str) -> None:
         )
     if env_id.startswith(_FOREIGN):
         raise ValueError(f"env.id is {env_id!r}: it makes whatever environment its options name and is not accepted")
-    if env_id not in SHIPPED and env_id not in gym.registry:
+    if env_id not in TASKS and env_id not in gym.registry:
         known = nearest(env_id)
         hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists those that there are"
         raise ValueError(f"env.id is {env_id!r}: there is no such environment; {hint}")
-    family = family_of(env_id)
+    family = family_of(base_of(env_id))
     if not family.installed:
         raise ValueError(
             f"env.id is {env_id!r}: {family.name} is not installed; pip install 'lockstep-rl[{family.extra}]'"
@@ -76,7 +84,7 @@ def check_id(env_id: str) -> None:
 
 def nearest(env_id: str) -> str | None:
     """The known id that is most like `env_id`, in its newest version."""
-    newest: dict[str, str] = {name: name for name in SHIPPED}
+    newest: dict[str, str] = {name: name for name in TASKS}
     for known in sorted(gym.registry, key=version):
         newest[_name(known)] = known
     close = get_close_matches(_name(env_id), newest, n=1, cutoff=0.6)

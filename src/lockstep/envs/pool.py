@@ -27,9 +27,9 @@ class Pool:
         self._threads = threads
         self._indices = range(first, first + count)
         self._pool = self._make(0)
-        seen, acted = self._pool.observation_space, self._pool.action_space  # of a single environment
+        seen, acted = recipe.seen(self._pool.observation_space), self._pool.action_space  # of a single environment
         self.spaces: Spaces = describe(seen, acted, recipe.env_id, frames_per_step=recipe.frames_per_step)
-        self._batches = Batches(seen, self.spaces, recipe.env_id, first, count)
+        self._batches = Batches(seen, self.spaces, recipe, first, count)
         self._convert = action_converter(acted)
 
     @property

@@ -14,7 +14,8 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
-from lockstep.envs.families import SHIPPED, check_id, family_of
+from lockstep.envs.families import SHIPPED, base_of, check_id, family_of
+from lockstep.envs.tasks.hidden import HIDDEN, Columns, kept
 
 __all__ = ["Recipe"]
 
@@ -56,6 +57,8 @@ class Recipe:
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """One environment. Without `render_mode` it draws nothing: for LunarLander that doubles its speed."""
         check_id(self.env_id)
+        if self.columns is not None:
+            return Columns(self._base(render_mode), self.columns)
         self._check_options()
         shipped = SHIPPED.get(self.env_id)
         try:
@@ -73,6 +76,19 @@ class Recipe:
             raise self._problem(error) from error
 
     @property
+    def columns(self) -> tuple[int, ...] | None:
+        """The numbers of its base's observations that a task keeps; None: all."""
+        return HIDDEN[self.env_id].columns if self.env_id in HIDDEN else None
+
+    @property
+    def _base(self) -> "Recipe":
+        return Recipe(base_of(self.env_id), self.options)
+
+    def seen(self, space: gym.Space[Any]) -> gym.Space[Any]:
+        """What is left of an observation of `vector` or `pool`, which are its base's, once `columns` are taken."""
+        return space if self.columns is None else kept(space, self.columns)
+
+    @property
     def frames_per_step(self) -> int:
         """Frames of a game that one step takes."""
         return 1
@@ -83,12 +99,14 @@ class Recipe:
 
         BipedalWalker and CarRacing keep one Box2D world, whose contacts come in an order that its history leaves.
         """
-        entry = getattr(gym.registry.get(self.env_id), "entry_point", None)
+        entry = getattr(gym.registry.get(base_of(self.env_id)), "entry_point", None)
         return isinstance(entry, str) and entry.startswith(_CARRY_OVER)
 
     def vector(self, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
         """Gymnasium's own batched version of the environment."""
         check_id(self.env_id)
+        if self.columns is not None:
+            return self._base.vector(count)
         self._check_options()
         if self.env_id in SHIPPED or gym.spec(self.env_id).vector_entry_point is None:
             raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version; use 'gymnasium'")
@@ -104,6 +122,9 @@ class Recipe:
             raise ValueError("env.engine is 'envpool': it is not installed; pip install 'lockstep-rl[envpool]'")
         import envpool
 
+        if self.columns is not None:
+            check_id(self.env_id)
+            return self._base.pool(seeds, threads)
         if self.env_id not in envpool.list_all_envs():
             check_id(self.env_id)
             raise ValueError(f"env.engine is 'envpool': it has no environment {self.env_id!r}; use 'gymnasium'")

@@ -35,14 +35,14 @@ class Vector:
             raise ValueError(
                 f"env.engine is 'gymnasium-vector': {recipe.env_id} does not reset itself on the next step; use 'gymnasium'"
             )
-        seen, acted = env.single_observation_space, env.single_action_space
+        seen, acted = recipe.seen(env.single_observation_space), env.single_action_space
         masks = env.reset(seed=0)[1].get(MASK)
         info = None if masks is None else {MASK: masks[0]}
         self.spaces: Spaces = describe(seen, acted, recipe.env_id, info)
         self._cartpole: Any = env.unwrapped if isinstance(env.unwrapped, CartPoleVectorEnv) else None
         self.renews = self._cartpole is None
         self._convert = action_converter(acted)
-        self._batches = Batches(seen, self.spaces, recipe.env_id, shard * count, count)
+        self._batches = Batches(seen, self.spaces, recipe, shard * count, count)
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
@@ -84,7 +84,7 @@ class Vector:
         env.steps = state["steps"].copy()
         env.prev_done = state["ended"].copy()
         _set_words(env.np_random, state["generator"])
-        observations: NDArray[Any] = env.state.T.astype(np.float32)
+        observations: NDArray[Any] = self._batches.kept(env.state.T.astype(np.float32))
         return observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,14 +22,14 @@ def test_one_episode_has_no_interval() -> None:
     assert evaluation.lines() == "return  3, 3 to 3\nlength  7, 7 to 7 steps"
 
 
-def right(observations: NDArray[np.float32]) -> NDArray[np.int64]:
-    assert observations.shape == (1, 4)
-    return np.ones(1, dtype=np.int64)
+def right(observation: NDArray[np.float32], info: dict[str, Any]) -> int:
+    assert observation.shape == (4,)
+    return 1
 
 
 def test_episodes_are_whole_and_begin_with_their_seeds() -> None:
     env = gym.make("CartPole-v1")
-    first, second, again = play_episodes(env, right, np.asarray, [1, 2, 1])
+    first, second, again = play_episodes(env, lambda: right, [1, 2, 1])
     assert first == again
     assert all(total == length and 5 < length < 20 for total, length in (first, second))
     env.close()
@@ -36,7 +37,7 @@ def test_episodes_are_whole_and_begin_with_their_seeds() -> None:
 
 def test_truncation_ends_an_episode_too() -> None:
     env = gym.make("Pendulum-v1")
-    episodes = list(play_episodes(env, lambda rows: np.zeros((len(rows), 1)), np.asarray, [1]))
+    episodes = list(play_episodes(env, lambda: lambda observation, info: np.zeros(1), [1]))
     assert [length for _, length in episodes] == [200]
     assert episodes[0][0] < 0
     env.close()

@@ -29,18 +29,12 @@ def drawn(env_id: str, **options: Any) -> Callable[[], gym.Env[Any, Any]]:
     return lambda: gym.make(env_id, render_mode="rgb_array", **options)
 
 
-def row(observation: Any) -> Array:
-    return np.asarray(observation, dtype=np.float32).reshape(-1)
+def left() -> Callable[[Array, dict[str, Any]], int]:
+    return lambda observation, info: 0
 
 
-def left(observations: Array) -> Array:
-    assert observations.ndim == 2
-    assert len(observations) == 1
-    return np.zeros(1, dtype=np.int64)
-
-
-def still(observations: Array) -> Array:
-    return np.zeros((1, 2), dtype=np.float32)
+def still() -> Callable[[Array, dict[str, Any]], Array]:
+    return lambda observation, info: np.zeros(2, dtype=np.float32)
 
 
 def frames_of(path: Path) -> tuple[tuple[int, int], float, list[Array]]:
@@ -57,7 +51,7 @@ def frames_of(path: Path) -> tuple[tuple[int, int], float, list[Array]]:
 @pytest.mark.extra("pygame")
 def test_cartpole(tmp_path: Path) -> None:
     path = tmp_path / "videos" / "cartpole.mp4"
-    played = record_video(drawn("CartPole-v1"), left, row, path, seeds=[1, 2])
+    played = record_video(drawn("CartPole-v1"), left, path, seeds=[1, 2])
     size, rate, frames = frames_of(path)
     assert (size, rate) == ((600, 400), 50)
     # one frame before the first step and one after each: nothing is lost at the ends
@@ -71,7 +65,7 @@ def test_cartpole(tmp_path: Path) -> None:
 @pytest.mark.extra("pygame")
 def test_seeds_decide(tmp_path: Path) -> None:
     once, again = (
-        record_video(drawn("CartPole-v1"), left, row, tmp_path / name, seeds=[3, 4, 5]) for name in ("a.mp4", "b.mp4")
+        record_video(drawn("CartPole-v1"), left, tmp_path / name, seeds=[3, 4, 5]) for name in ("a.mp4", "b.mp4")
     )
     assert once == again
     assert len(set(once)) > 1
@@ -79,7 +73,7 @@ def test_seeds_decide(tmp_path: Path) -> None:
 
 @pytest.mark.extra("pygame", "Box2D")
 def test_lunarlander(tmp_path: Path) -> None:
-    played = record_video(drawn("LunarLander-v3"), left, row, tmp_path / "lander.mp4", seeds=[1])
+    played = record_video(drawn("LunarLander-v3"), left, tmp_path / "lander.mp4", seeds=[1])
     size, _, frames = frames_of(tmp_path / "lander.mp4")
     assert size == (600, 400)
     assert len(frames) == played[0][1] + 1
@@ -90,7 +84,7 @@ def test_lunarlander(tmp_path: Path) -> None:
 @pytest.mark.render
 @pytest.mark.extra("mujoco")
 def test_reacher_without_a_display(tmp_path: Path) -> None:
-    played = record_video(drawn("Reacher-v5"), still, row, tmp_path / "reacher.mp4", seeds=[1])
+    played = record_video(drawn("Reacher-v5"), still, tmp_path / "reacher.mp4", seeds=[1])
     assert os.environ["MUJOCO_GL"] == "egl"
     size, rate, frames = frames_of(tmp_path / "reacher.mp4")
     assert (size, rate, len(frames)) == ((480, 480), 50, 51)
@@ -169,7 +163,7 @@ class Odd(gym.Env[Array, Any]):
 
 def test_odd_sizes_are_padded(tmp_path: Path) -> None:
     env = Odd()
-    assert record_video(lambda: env, left, row, tmp_path / "odd.mp4", seeds=[1, 2]) == [(1.5, 3), (1.5, 3)]
+    assert record_video(lambda: env, left, tmp_path / "odd.mp4", seeds=[1, 2]) == [(1.5, 3), (1.5, 3)]
     size, rate, frames = frames_of(tmp_path / "odd.mp4")
     assert (size, rate, len(frames)) == ((8, 6), 30, 8)
     assert abs(frames[0].astype(int) - 200).max() < 5
@@ -180,7 +174,7 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
     (tmp_path / "film.mp4").write_text("an earlier one")
     env = Odd(fails=True)
     with pytest.raises(RuntimeError, match="the environment broke"):
-        record_video(lambda: env, left, row, tmp_path / "film.mp4", seeds=[1])
+        record_video(lambda: env, left, tmp_path / "film.mp4", seeds=[1])
     assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
     assert (tmp_path / "film.mp4").read_text() == "an earlier one"
     assert env.closed
@@ -188,11 +182,11 @@ def test_nothing_half_written_stays(tmp_path: Path) -> None:
 
 def test_an_environment_without_pictures(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="render_mode must be 'rgb_array'"):
-        record_video(lambda: Odd(picture="a text"), left, row, tmp_path / "film.mp4", seeds=[1])
+        record_video(lambda: Odd(picture="a text"), left, tmp_path / "film.mp4", seeds=[1])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ValueError, match=r"lockstep-rl\[video\]"):
-        record_video(Odd, left, row, tmp_path / "film.mp4", seeds=[1])
+        record_video(Odd, left, tmp_path / "film.mp4", seeds=[1])

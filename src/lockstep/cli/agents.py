@@ -1,15 +1,18 @@
 """A run's agent, made ready to act in a single environment: for `eval` and `play`."""
 
 from collections.abc import Callable
-from typing import Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
 from lockstep.config import Config
 from lockstep.randomness import seed_of, stream
 from lockstep.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+    from lockstep.report.evaluate import Begin
 
 __all__ = ["Performer", "add_arguments"]
 
@@ -47,21 +50,21 @@ class Performer:
         """Seeds of episodes; their stream is another than that of training's episodes."""
         return [seed_of(self.seed, "evaluation", episode) for episode in range(count)]
 
-    def flatten(self, observation_space: Any) -> Callable[[Any], NDArray[Any]]:
-        """Turns an observation into its row `[O]`."""
-        import numpy as np
-
+    def control(self, env: "gym.Env[Any, Any]") -> "Begin":
+        """The agent at the controls of `env`, or of one like it."""
+        from lockstep.agent import Pilot
+        from lockstep.envs.actions import action_converter, each_action
         from lockstep.envs.layout import Layout
 
-        layout = Layout(observation_space, self.agent.spaces)
-        return lambda observation: np.asarray(layout.row(observation, {}))
+        layout, convert = Layout(env.observation_space, self.agent.spaces), action_converter(env.action_space)
+        pilot = Pilot(self.agent, generator=stream(self.seed, "evaluation-actions") if self.sample else None)
 
-    def act(self, action_space: Any) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """Turns observations `[1, O]` into actions as the environment takes them."""
-        from lockstep.envs.actions import action_converter
+        def act(observation: Any, info: dict[str, Any]) -> Any:
+            row, pixels = layout.row(observation, info), layout.pixels(observation)
+            return each_action(convert(pilot.act(row[None], pixels[None])))[0]
 
-        convert = action_converter(action_space)
-        generator = stream(self.seed, "evaluation-actions")
-        if self.sample:
-            return lambda observations: convert(self.agent.sample(observations, generator))
-        return lambda observations: convert(self.agent.mode(observations))
+        def begin() -> Callable[[Any, dict[str, Any]], Any]:
+            pilot.begin()
+            return act
+
+        return begin

@@ -22,8 +22,7 @@ def main(argv: Sequence[str]) -> int:
 
     env = make_one(performer.config.env)
     try:
-        act, flatten = performer.act(env.action_space), performer.flatten(env.observation_space)
-        results = list(play_episodes(env, act, flatten, performer.seeds(own.episodes)))
+        results = list(play_episodes(env, performer.control(env), performer.seeds(own.episodes)))
     finally:
         env.close()
     evaluation = Evaluation([total for total, _ in results], [length for _, length in results])

@@ -40,12 +40,10 @@ def _record(performer: Performer, episodes: int) -> tuple[Path, list[tuple[float
     from lockstep.report.video import record_video
 
     spaces = make_one(performer.config.env)
-    act, flatten = performer.act(spaces.action_space), performer.flatten(spaces.observation_space)
+    begin = performer.control(spaces)
     spaces.close()
     path = performer.folder.path / "videos" / f"iteration-{performer.iteration:08d}.mp4"
-    results = record_video(
-        lambda: make_one(performer.config.env, "rgb_array"), act, flatten, path, performer.seeds(episodes)
-    )
+    results = record_video(lambda: make_one(performer.config.env, "rgb_array"), begin, path, performer.seeds(episodes))
     return path, results
 
 
@@ -55,8 +53,7 @@ def _show(performer: Performer, episodes: int) -> None:
 
     env = make_one(performer.config.env, "human")
     try:
-        act, flatten = performer.act(env.action_space), performer.flatten(env.observation_space)
-        for result in play_episodes(env, act, flatten, performer.seeds(episodes)):
+        for result in play_episodes(env, performer.control(env), performer.seeds(episodes)):
             _print([result])
     finally:
         env.close()

@@ -7,32 +7,26 @@ from statistics import fmean, stdev
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["Evaluation", "play_episodes"]
+__all__ = ["Begin", "Evaluation", "play_episodes"]
+
+Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
+"""Begins an episode: gives a function of its observations and infos to actions, which remembers what it needs."""
 
 
-def play_episodes(
-    env: gym.Env[Any, Any],
-    act: Callable[[NDArray[Any]], NDArray[Any]],
-    flatten: Callable[[Any], NDArray[Any]],
-    seeds: Sequence[int],
-) -> Iterator[tuple[float, int]]:
+def play_episodes(env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int]) -> Iterator[tuple[float, int]]:
     """Plays one episode per seed and yields its return and its length in steps, as it ends.
 
     Args:
         env: It is not closed.
-        act: Observations `[1, O]` to actions `[1]` or `[1, A]`, as the environment takes them.
-        flatten: An observation of the environment to its row `[O]`.
+        begin: Called for every episode.
         seeds: Every episode begins with `reset(seed=…)`.
     """
     for seed in seeds:
-        observation, _ = env.reset(seed=seed)
+        act, (observation, info) = begin(), env.reset(seed=seed)
         total, length, over = 0.0, 0, False
         while not over:
-            row = np.asarray(flatten(observation))
-            observation, reward, terminated, truncated, _ = env.step(act(row[None])[0])
+            observation, reward, terminated, truncated, info = env.step(act(observation, info))
             total, length, over = total + float(reward), length + 1, terminated or truncated
         yield total, length
 

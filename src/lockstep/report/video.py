@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.report.evaluate import Begin
 from lockstep.report.rendering import choose_renderer, draw
 
 __all__ = ["record_video"]
@@ -21,18 +22,13 @@ Array = NDArray[Any]
 
 
 def record_video(
-    make: Callable[[], gym.Env[Any, Any]],
-    act: Callable[[Array], Array],
-    flatten: Callable[[Any], Array],
-    path: Path,
-    seeds: Sequence[int],
+    make: Callable[[], gym.Env[Any, Any]], begin: Begin, path: Path, seeds: Sequence[int]
 ) -> list[tuple[float, int]]:
     """Plays one episode per seed, one after the other, and films them.
 
     Args:
         make: Makes the environment, with `render_mode="rgb_array"`. It is closed at the end.
-        act: Observations `[1, O]` to actions `[1]` or `[1, A]`, as the environment takes them.
-        flatten: An observation of the environment to its row `[O]`.
+        begin: Called for every episode.
         path: The .mp4 file. It is written aside and renamed, so it is whole or absent; one that is there is replaced.
         seeds: Every episode begins with `reset(seed=…)`.
 
@@ -49,23 +45,19 @@ def record_video(
     try:
         rate = int(env.metadata.get("render_fps") or _FRAMES_PER_SECOND)
         with _film(encoder, path, rate) as show:
-            return [_play(env, act, flatten, seed, show) for seed in seeds]
+            return [_play(env, begin(), seed, show) for seed in seeds]
     finally:
         env.close()
 
 
 def _play(
-    env: gym.Env[Any, Any],
-    act: Callable[[Array], Array],
-    flatten: Callable[[Any], Array],
-    seed: int,
-    show: Callable[[Array], None],
+    env: gym.Env[Any, Any], act: Callable[[Any, dict[str, Any]], Any], seed: int, show: Callable[[Array], None]
 ) -> tuple[float, int]:
-    observation, _ = env.reset(seed=seed)
+    observation, info = env.reset(seed=seed)
     show(draw(env))
     total, length, over = 0.0, 0, False
     while not over:
-        observation, reward, terminated, truncated, _ = env.step(act(flatten(observation)[None])[0])
+        observation, reward, terminated, truncated, info = env.step(act(observation, info))
         show(draw(env))
         total, length, over = total + float(reward), length + 1, terminated or truncated
     return total, length

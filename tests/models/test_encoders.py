@@ -1,0 +1,109 @@
+"""Encoders of images."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lockstep.models.encoders import ImageEncoder
+from lockstep.models.registry import encoder_factory, encoder_names
+from lockstep.models.settings import PolicyConfig
+from lockstep.randomness import stream
+
+ATARI = (4, 84, 84)
+
+
+def encoder_of(name: str, feature_size: int, *images: tuple[int, int, int], **settings: Any) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return encoder_factory(name)(feature_size, images, PolicyConfig(**settings))
+
+
+def pixels(count: int, *shapes: tuple[int, int, int]) -> tuple[Tensor, ...]:
+    random = stream(1, "pixels")
+    return tuple(torch.from_numpy(random.integers(0, 256, (count, *shape), dtype=np.uint8)) for shape in shapes)
+
+
+def test_built_in_encoders() -> None:
+    assert encoder_names()[:2] == ("nature", "impala")
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "features", "size"),
+    [
+        ("nature", [ATARI], 0, 512),
+        ("nature", [(1, 36, 40), (3, 64, 64)], 5, 2 * 512 + 64),
+        ("impala", [ATARI], 0, 256),
+        ("impala", [(3, 5, 5), (1, 1, 2)], 3, 2 * 256 + 64),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shapes_and_gradients(
+    name: str, images: list[tuple[int, int, int]], features: int, size: int, dtype: torch.dtype
+) -> None:
+    encoder = encoder_of(name, features, *images).to(dtype)
+    found = encoder(torch.ones(3, features, dtype=dtype), pixels(3, *images))
+    assert encoder.output_size == size
+    assert found.shape == (3, size)
+    assert found.dtype == dtype
+    gradients = torch.autograd.grad(found.square().sum(), list(encoder.parameters()))
+    assert all(gradient.ne(0).any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", ["nature", "impala"])
+def test_bytes_become_numbers_from_0_to_1(name: str) -> None:
+    encoder: ImageEncoder = encoder_of(name, 0, (2, 40, 40)).to(torch.float64)
+    (image,) = pixels(3, (2, 40, 40))
+    image[0], image[1] = 0, 255
+    kept = image.clone()
+    found = encoder(torch.empty(3, 0, dtype=torch.float64), (image,))
+    expected = encoder.networks[0](image.to(torch.float64) / 255)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert torch.equal(image, kept)
+
+
+@pytest.mark.parametrize("name", ["nature", "impala"])
+def test_images_may_lie_side_by_side_in_rows(name: str) -> None:
+    shapes = [(3, 36, 36), (1, 40, 36)]
+    encoder, images = encoder_of(name, 0, *shapes), pixels(4, *shapes)
+    rows = torch.cat([image.flatten(1) for image in images], 1)
+    views = [
+        part.unflatten(1, shape) for part, shape in zip(rows.split([3 * 36 * 36, 40 * 36], 1), shapes, strict=True)
+    ]
+    nothing = torch.empty(4, 0)
+    assert torch.equal(encoder(nothing, views), encoder(nothing, images))
+
+
+@pytest.mark.parametrize("name", ["nature", "impala"])
+def test_the_first_weights_follow_from_the_generator(name: str) -> None:
+    first, second = encoder_of(name, 2, (1, 36, 36)), encoder_of(name, 2, (1, 36, 36))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_first_weights(orthogonal: bool) -> None:
+    encoder = encoder_of("nature", 2, ATARI, orthogonal=orthogonal)
+    for layer in encoder.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            assert bool(layer.bias.eq(0).all()) == orthogonal
+            rows = layer.weight.detach().flatten(1)
+            rows = rows if rows.shape[0] <= rows.shape[1] else rows.t()
+            assert torch.allclose(rows @ rows.t(), 2 * torch.eye(len(rows)), atol=1e-4) == orthogonal
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 5), (1, 35, 84), (1, 84, 35)])
+def test_images_too_small_for_nature(shape: tuple[int, int, int]) -> None:
+    said = (
+        f"policy.encoder is 'nature', which needs images of at least 36 × 36, but observations hold one of {shape[1]} ×"
+    )
+    with pytest.raises(ValueError, match=re.escape(said)):
+        encoder_of("nature", 0, ATARI, shape)
+
+
+@pytest.mark.parametrize("name", ["nature", "impala"])
+def test_no_images(name: str) -> None:
+    with pytest.raises(ValueError, match=f"policy.encoder is '{name}', but observations hold no images"):
+        encoder_of(name, 4)

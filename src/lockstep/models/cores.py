@@ -5,6 +5,7 @@ numbers to rounding, for whole sequences in which episodes may begin anywhere.
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -63,17 +64,16 @@ class _Gated(Core):
 
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.step`."""
-        after = []
+        after = list[Tensor]()
         for layer, before in enumerate(state.split(self.kept * self.output_size, 1)):
-            rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
-            found = self._cell(layer, rows, before)
+            found = self._cell(layer, features, before)
             features = found[0]
             after += found
         return features, torch.cat(after, 1) if len(after) > 1 else features
 
     @abstractmethod
-    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
-        """The layer's input after its weights `[B, gates * H]`, and its state -> its output, and what else is in its new state."""
+    def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
+        """The layer's input `[B, I]` and its state -> its output, and what else is in its new state."""
 
 
 class _Sequential(_Gated):
@@ -120,12 +120,11 @@ class Lstm(_Sequential):
         for bias in self.biases:
             bias.detach()[size : 2 * size] = 1
 
-    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
-        hidden, cell = before.split(self.output_size, 1)
-        rows = torch.addmm(rows, hidden, self.state_weights[layer].t())
-        enter, keep, new, leave = rows.split(self.output_size, 1)
-        cell = torch.addcmul(keep.sigmoid() * cell, enter.sigmoid(), new.tanh())
-        return [leave.sigmoid() * cell.tanh(), cell]
+    def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
+        found: Sequence[Tensor] = torch.lstm_cell(
+            features, before.split(self.output_size, 1), *self._weights(layer, None)
+        )
+        return found
 
     def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
         closed = bias.new_full((self.output_size,), CLOSED)
@@ -143,10 +142,8 @@ class Gru(_Sequential):
 
     gates = 3  # reset, update, new
 
-    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
-        size, past = 2 * self.output_size, before @ self.state_weights[layer].t()
-        reset, update = (rows[:, :size] + past[:, :size]).sigmoid().chunk(2, 1)
-        return [torch.lerp(torch.addcmul(rows[:, size:], reset, past[:, size:]).tanh(), before, update)]
+    def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
+        return [torch.gru_cell(features, before, *self._weights(layer, None))]
 
     def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
         closed = bias.new_full((self.output_size,), CLOSED)
@@ -163,7 +160,8 @@ class MinGru(_Gated):
 
     gates, recurrent = 2, False  # update, new
 
-    def _cell(self, layer: int, rows: Tensor, before: Tensor) -> list[Tensor]:
+    def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
+        rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
         update, new = rows.chunk(2, 1)
         return [torch.lerp(before, new, update.sigmoid())]
 

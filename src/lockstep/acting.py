@@ -58,7 +58,7 @@ class Memory:
 
 
 class NumpyActor:
-    """For policies without images and memory: on the CPU, in the weights' own precision, with the weights and moments of its making."""
+    """For policies without images: on the CPU, in the weights' own precision, with the weights and moments of its making."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class NumpyActor:
         noise: NDArray[Any],
         taken: NDArray[Any],
         value: Callable[[Tensor], Tensor],
+        memory: Memory | None,
     ) -> None:
         """Arguments.
 
@@ -79,20 +80,47 @@ class NumpyActor:
             fit: Makes of actions `[B]` or `[B, A]`, as a rollout stores them, what the environments take.
             noise: `[T, B, …]` of the distribution's kind.
             taken: `[T, B]` or `[T, B, A]`: where actions are written as a rollout stores them.
-            value: Values `[…]` of observations `[…, O]`.
+            value: Values `[…]` of observations `[…, O]`, for a policy without memory.
+            memory: For one that has one.
         """
         self._inference, self._distribution, self._taken, self._value = inference, distribution, taken, value
         steps, count = noise.shape[:2]
-        head, heads, draw = inference.head(count), inference.heads(steps, count), distribution.draw
+        heads, draw = inference.heads(steps + 1, count), distribution.draw
+        look = self._plain(see, heads) if memory is None else self._remembering(memory, see, heads)
         log_std = None if inference.log_std is None else inference.log_std.numpy()
         spread = silent(distribution.spread)(noise.astype(heads.dtype), log_std)
-        self._heads = heads
+        self._heads = heads[:steps]
 
         def act(t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-            return fit(draw(head(see(observations), heads[t]), spread[t], taken[t]))
+            return fit(draw(look(t, observations), spread[t], taken[t]))
 
         self.act: Callable[..., NDArray[Any]] = silent(act)
         """Step t and observations `[B, O]` -> actions as environments take them, in an array that the next call may overwrite."""
+
+    def _plain(self, see: Change, heads: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
+        head = self._inference.head(heads.shape[1])
+        return lambda t, observations: head(see(observations), heads[t])
+
+    def _remembering(
+        self, memory: Memory, see: Change, heads: NDArray[Any]
+    ) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
+        """Moves the memory on; what the critic needs is noted."""
+        rows, count = heads.shape[:2]
+        move, state, latents = self._inference.step(count), memory.state.numpy(), self._inference.latents(rows, count)
+
+        def look(t: int, observations: NDArray[Any]) -> NDArray[Any]:
+            memory.note(t, rows - 1)
+            move(see(observations), state, heads[t], latents[t])
+            memory.forget(t)
+            return heads[t]
+
+        def value(observations: Tensor) -> Tensor:
+            # what the next rollout begins with is looked at, but not remembered
+            move(see(observations[-1].numpy()), state.copy(), heads[-1], latents[-1])
+            return self._inference.judge(latents)
+
+        self._value = silent(value)
+        return look
 
     def log_probs(self) -> Tensor:
         """`[T, B]`, once all steps were taken."""

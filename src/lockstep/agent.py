@@ -76,8 +76,8 @@ class Agent:
         self.return_moments = Moments(1) if normalize_rewards else None
         with autocast():
             own_precision = not torch.is_autocast_enabled(device.type)
-        plain = device.type == "cpu" and own_precision and self.policy.is_mlp and not self.state_size
-        self._inference = Inference(self.policy, config.activation) if plain else None
+        in_numpy = device.type == "cpu" and own_precision and self.policy.is_mlp
+        self._inference = Inference(self.policy, config.activation) if in_numpy else None
         self._kind = torch.empty(0, dtype=dtype).numpy().dtype
         self.refresh()
 
@@ -121,7 +121,7 @@ class Agent:
         see: Change = unchanged
         if self.observation_moments is not None:
             see = normalize(self._shift.numpy(), self._scale.numpy(), _OBSERVATION_LIMIT, count)
-        return NumpyActor(self._inference, self.distribution, see, fit, noise, taken, self.values)
+        return NumpyActor(self._inference, self.distribution, see, fit, noise, taken, self.values, memory)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
@@ -143,12 +143,12 @@ class Agent:
         """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout, with the weights of now."""
         steps, count = rollout.rewards.shape
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
-        if self._inference is not None:
-            parameters, values = self._inference.forward(rows.numpy())
-        elif self.state_size:
+        if self.state_size:
             resets = torch.cat([torch.zeros(1, count, dtype=torch.bool), ~rollout.valid]).to(self.device)
             given = (rollout.states[0].to(self.device), resets)
             parameters, values = self.policy(rows, pixels.to(self.device), *given)
+        elif self._inference is not None:
+            parameters, values = self._inference.forward(rows.numpy())
         else:
             blocks = zip(rows.split(_IMAGES), pixels.split(_IMAGES), strict=True)
             found = [self.policy(own, images.to(self.device)) for own, images in blocks]

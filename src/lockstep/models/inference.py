@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lockstep.models.policy import FORBIDDEN, Policy
+from lockstep.models.stepping import stepper
 
 __all__ = ["Inference", "silent"]
 
@@ -54,7 +55,7 @@ _ACTIVATIONS: dict[str, Callable[[NDArray[Any]], None]] = {"tanh": _tanh, "relu"
 
 
 class Inference:
-    """Computes what a `Policy` without images and memory computes on the CPU, in the weights' own precision; equal to rounding.
+    """Computes what a `Policy` without images computes on the CPU, in the weights' own precision; equal to rounding.
 
     Its arrays are views of the policy's parameters: whatever is trained or loaded in place, it follows.
     """
@@ -65,6 +66,7 @@ class Inference:
         self._mask_size = policy.mask_size
         self._trunk = _layers(policy.trunk)
         self._critic_trunk = self._trunk if policy.critic_trunk is None else _layers(policy.critic_trunk)
+        self._cores = policy.core, policy.critic_core
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
         self.log_std = None if policy.log_std is None else policy.log_std.detach()
         """`[A]` for continuous actions."""
@@ -83,6 +85,44 @@ class Inference:
         return lambda rows, out: self._restrict(
             rows, _affine(self._hidden(trunk, self._features(rows), outputs), last, out)
         )
+
+    def step(self, count: int) -> Callable[[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], None]:
+        """For a policy with memory, a function of rows `[count, O]` that moves the state `[count, S]` on in place, and writes the policy's head
+        `[count, H]` and what the critic's head takes, `latents`.
+
+        It has the weights of now.
+        """
+        core, critic_core = self._cores
+        assert core is not None
+        trunk, its_trunk = (
+            [(weight, np.tile(bias, (count, 1))) for weight, bias in layers]
+            for layers in (self._trunk, self._critic_trunk)
+        )
+        outputs, cut = [self._output(layer, count) for layer in trunk], core.state_size
+        move = stepper(core, count)
+        its_move = None if critic_core is None else stepper(critic_core, count)
+
+        def step(rows: NDArray[Any], state: NDArray[Any], head: NDArray[Any], latent: NDArray[Any]) -> None:
+            features = self._features(rows)
+            output, state[:, :cut] = move(self._hidden(trunk, features, outputs), state[:, :cut])
+            _affine(output, self._policy_head, head)
+            if self._mask_size:
+                self._restrict(rows, head)
+            if its_move is not None:
+                output, state[:, cut:] = its_move(self._hidden(its_trunk, features, outputs), state[:, cut:])
+            latent[:] = output
+
+        return step
+
+    def latents(self, steps: int, count: int) -> NDArray[Any]:
+        """`[steps, count, …]`, for `step` to write into."""
+        return torch.empty(steps, count, len(self._value_head[0]), dtype=self._dtype).numpy()
+
+    def judge(self, latents: NDArray[Any]) -> Tensor:
+        """Values `[steps, count]` of what `step` wrote."""
+        rows = latents.reshape(-1, latents.shape[-1])
+        values = silent(_affine)(rows, self._value_head, self._output(self._value_head, len(rows)))
+        return torch.from_numpy(values).view(latents.shape[:2])
 
     def heads(self, steps: int, count: int) -> NDArray[Any]:
         """`[steps, count, H]`, for `head` to write into."""

@@ -1,6 +1,6 @@
 """How fast environments are without training: the same engines in as many processes, with random actions.
 
-    python -m lockstep.bench.stepping CONFIG RANK RANKS SECONDS
+    python -m lockstep.bench.stepping CONFIG RANK RANKS SECONDS [MODULE]
 
 is one of these processes. It says `ready`, waits for a line, steps, and prints its steps per second.
 """
@@ -21,6 +21,7 @@ from lockstep.config import Config
 from lockstep.config.decode import decode, encode
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
+from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
 from lockstep.plan import Plan
 from lockstep.randomness import stream
@@ -44,7 +45,9 @@ def engine_rate(config: Config, ranks: int, seconds: float) -> float:
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as place, ExitStack() as stack:
         file = Path(place) / "config.json"
         file.write_text(json.dumps(encode(config)))
-        commands = [own("lockstep.bench.stepping", str(file), str(rank), str(ranks), str(seconds)) for rank in playing]
+        module = [config.env.module] if config.env.module else []
+        words = [str(ranks), str(seconds), *module]
+        commands = [own("lockstep.bench.stepping", str(file), str(rank), *words) for rank in playing]
         processes = [stack.enter_context(child(command, own_environment(), reads=True)) for command in commands]
         for process in processes:
             assert process.stdout is not None
@@ -63,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
     """One process: the engines of the shards that a rank plays."""
     config = decode(json.loads(Path(argv[0]).read_text()), Config())
     rank, ranks, seconds = int(argv[1]), int(argv[2]), float(argv[3])
+    import_environments(argv[4] if len(argv) > 4 else None)
     plan = Plan.make(config.plan, ranks)
     limit_threads(arithmetic_threads(config.runtime, rank in plan.training))
     cores, shards = share_of_cores(rank, ranks, usable_cores()), len(plan.shards)

@@ -82,7 +82,9 @@ def prepared(
         )
         file = Path(place) / "config.json"
         file.write_text(json.dumps({"version": VERSION, **encode(dataclasses.replace(config, run=run))}))
-        words = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
+        words: tuple[str, ...] = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
+        if config.env.module:
+            words += ("--env.module", config.env.module)
         yield own("lockstep", *words), RunFolder(Path(place) / "measured")
 
 

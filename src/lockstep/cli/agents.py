@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
+from lockstep.cli.start import import_again
 from lockstep.config import Config
 from lockstep.randomness import seed_of, stream
 from lockstep.run.folder import RunFolder
@@ -27,18 +28,20 @@ def add_arguments(parser: Arguments, episodes: int) -> None:
     parser.add_argument(
         "--sample", action="store_true", help="draw actions as in training; else the most probable ones"
     )
+    parser.add_argument("--env.module", dest="module", metavar="M", help="the module that registers its environment")
     parser.add_argument("--seed", type=whole_number(0), metavar="S", help="of the episodes (default the run's)")
 
 
 class Performer:
     """Agent, environment and seeds of a command line."""
 
-    def __init__(self, run: str, iteration: int | None, sample: bool, seed: int | None) -> None:
+    def __init__(self, run: str, iteration: int | None, sample: bool, seed: int | None, module: str | None) -> None:
         """Loads the agent. Raises ValueError in one line when there is no such run or checkpoint."""
-        from lockstep.experiment import load_agent, pick_checkpoint
+        from lockstep.experiment import load_agent, open_run, pick_checkpoint
         from lockstep.runtime.threads import limit_threads
 
         self.folder = RunFolder.open(locate(run))
+        import_again(open_run(self.folder.path)[1], module)
         self.iteration = pick_checkpoint(self.folder, iteration)
         self.config: Config
         self.config, self.agent = load_agent(self.folder, self.iteration)

@@ -17,6 +17,7 @@ from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
+from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
 from lockstep.run.environment import describe_environment
 from lockstep.runtime.place import find_place
@@ -164,7 +165,9 @@ def _peers(argv: Sequence[str]) -> int:
 
 
 def _composed(own: argparse.Namespace, tree: Mapping[str, object]) -> Config:
-    return load(presets.read(own.preset) if own.preset else None, own.config, tree)
+    config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
+    import_environments(config.env.module)  # `load` takes it from flags alone
+    return config
 
 
 def _resolved(config: Config, ranks: int | None) -> tuple[Config, int]:

@@ -14,7 +14,7 @@ def main(argv: Sequence[str]) -> int:
     parser = Arguments("eval", "Plays episodes that training never saw and measures them. Leaves evaluation.json.")
     add_arguments(parser, episodes=20)
     own = parser.read(argv)
-    performer = Performer(own.run, own.iteration, own.sample, own.seed)
+    performer = Performer(own.run, own.iteration, own.sample, own.seed, own.module)
 
     from lockstep.envs.catalog import make_one
     from lockstep.report.evaluate import Evaluation, play_episodes

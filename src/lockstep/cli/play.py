@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     own = parser.read(argv)
     if not own.video and not _has_display():
         raise ValueError("there is no display to open a window on; `lockstep play RUN --video` writes a video instead")
-    performer = Performer(own.run, own.iteration, own.sample, own.seed)
+    performer = Performer(own.run, own.iteration, own.sample, own.seed, own.module)
     if own.video:
         path, results = _record(performer, own.episodes)
         _print(results)

@@ -1,4 +1,4 @@
-"""`lockstep rank FOLDER ITERATION`: how our own launch starts a rank. Not for people."""
+"""`lockstep rank FOLDER ITERATION [MODULE]`: how our own launch starts a rank. Not for people."""
 
 import os
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ def main(argv: Sequence[str]) -> int:
     listen()
     # only now, because this takes seconds, in which the parent may be killed or a signal come
     from lockstep.cli.work import train_at
+    from lockstep.envs.modules import import_environments
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.place import Place
 
@@ -30,4 +31,5 @@ def main(argv: Sequence[str]) -> int:
         memory=int(memory) if memory else None,
         meeting=environment.get("LOCKSTEP_MEETING", ""),
     )
+    import_environments(argv[2] if len(argv) > 2 else None)
     return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.locate import locate
-from lockstep.cli.start import listen_under, settle, start, told_once
+from lockstep.cli.start import import_again, listen_under, settle, start, told_once
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.config.flags import parse_flags
@@ -18,6 +18,7 @@ _CARRYING = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
     "run.progress",
+    "env.module",
 )
 """What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.experiment import check_checkpoint, iterations, open_run, resolve, save_config
 
         folder, config = open_run(locate(own.run))
+        import_again(config, tree.get("env", {}).get("module"))
         extended = _carried_by(config, tree)
         if own.total_steps is not None:
             extended = _extended(extended, own.total_steps)

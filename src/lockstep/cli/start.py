@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lockstep.config import Config
+from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
 from lockstep.plan import Plan, default_ranks
 from lockstep.run.folder import RunFolder
@@ -13,7 +14,20 @@ from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting
 from lockstep.runtime.place import Place
 
-__all__ = ["listen_under", "settle", "start", "told_once"]
+__all__ = ["import_again", "listen_under", "settle", "start", "told_once"]
+
+
+def import_again(config: Config, module: object) -> None:
+    """Imports the module that a run's environment lives in, if it was typed again. `module`: what was typed.
+
+    Raises ValueError if it was not: the run's folder may have been written by anybody.
+    """
+    if config.env.module is not None and module is None:
+        raise ValueError(
+            f"env.module is {config.env.module!r} in this run: a folder can't have a module imported; give --env.module "
+            f"{config.env.module} again, if you trust it"
+        )
+    import_environments(None if module is None else str(module))
 
 
 @contextmanager
@@ -61,4 +75,5 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     from lockstep.runtime.launch import launch
 
     _, config = open_run(folder.path)
-    return launch(["rank", str(folder.path), str(resume_from)], ranks, config.runtime)
+    module = [config.env.module] if config.env.module else []  # that was typed: this process has imported it
+    return launch(["rank", str(folder.path), str(resume_from), *module], ranks, config.runtime)

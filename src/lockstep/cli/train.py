@@ -10,6 +10,7 @@ from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import listen_under, settle, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
+from lockstep.envs.modules import import_environments
 from lockstep.runtime.place import Place, find_place
 
 __all__ = ["main"]
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
         tree, rest = parse_flags(argv)
         own = parser.read(rest)
         config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
+        import_environments(config.env.module)  # `load` takes it from flags alone
         listen_under(place)
         config, place, ranks = settle(config, place, own.ranks)
         from lockstep.experiment import compiles, create_run, resolve

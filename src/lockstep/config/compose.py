@@ -20,6 +20,8 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
     Raises ValueError in one line for whatever is wrong with them.
     """
     given = read(file) if file is not None else {}
+    for tree in (preset or {}, given):
+        _check_module(tree, flags)
     merged: dict[str, object] = {}
     for tree in (preset or {}, given, flags):
         for section, content in tree.items():
@@ -30,6 +32,17 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
                 content = {**below, **content}
             merged[section] = below if content is None and section in merged else content
     return decode(merged, Config())
+
+
+def _check_module(tree: Tree, flags: Tree) -> None:
+    """A file may have been written by anybody, so it makes nobody import anything."""
+    (module, typed) = (
+        env.get("module") if isinstance(env := part.get("env"), Mapping) else None for part in (tree, flags)
+    )
+    if module is not None and typed is None:
+        raise ValueError(
+            f"env.module is {module!r}: a file can't have a module imported; give --env.module on the command line, if you trust it"
+        )
 
 
 def _without_respelled(below: object, above: Tree) -> object:

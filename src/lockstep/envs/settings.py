@@ -15,6 +15,9 @@ class EnvConfig:
 
     id: str = "CartPole-v1"
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
+    module: str | None = None
+    """A module of yours that registers `id` with Gymnasium; it is imported first, also from the current folder. Only taken from the
+    command line, never from a file."""
     engine: EngineName = "auto"
     """What steps them. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`: Gymnasium's own batched
     version, where it has one; `gymnasium-async`: one process each; `envpool`: C++. `auto`: the fastest one measured for this

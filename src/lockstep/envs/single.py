@@ -71,7 +71,9 @@ class Recipe:
             if family_of(self.env_id).module == "mujoco":
                 _tame_mujoco()
             with _silence():
-                return gym.make(spec, disable_env_checker=True, render_mode=render_mode, **self.options)  # type: ignore[arg-type]
+                # who does not draw need not know the word
+                drawn = {} if render_mode is None else {"render_mode": render_mode}
+                return gym.make(spec, disable_env_checker=True, **drawn, **self.options)  # type: ignore[arg-type]
         except Exception as error:
             raise self._problem(error) from error
 

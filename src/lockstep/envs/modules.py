@@ -1,0 +1,35 @@
+"""Users' modules, which register their environments with Gymnasium when they are imported."""
+
+import os
+import re
+import sys
+import traceback
+from importlib import import_module
+
+__all__ = ["import_environments"]
+
+
+def import_environments(module: str | None) -> None:
+    """Imports the module of that name, from the current folder or wherever Python finds it; None: nothing.
+
+    Only ever to be called with what a user typed. Raises ValueError in one line if it can't be imported.
+    """
+    if module is None:
+        return
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
+        raise ValueError(f"env.module is {module!r}: it must be the name of a module, such as my_envs for my_envs.py")
+    here = os.getcwd()  # noqa: PTH109
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does
+    try:
+        import_module(module)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (module == missing or module.startswith(f"{missing}.")):
+            raise ValueError(
+                f"env.module is {module!r}: there is no module {missing!r}, neither in {here} nor among what is installed"
+            ) from None
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ValueError(
+            f"env.module is {module!r}: importing it failed: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+        ) from error

@@ -1,0 +1,118 @@
+"""Environments that live in a user's module: imported when the command line says so, and never else."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+import gymnasium as gym
+import numpy as np
+from pathlib import Path
+
+Path("imported").write_text("yes")
+
+
+class Guess(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 5
+        return np.array([1, 0], np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.array([self.left / 5, 0], np.float32), float(action), self.left == 0, False, {}
+
+
+gym.register("Guess-v0", Guess)
+"""
+FLAGS = (
+    *("--env.id", "Guess-v0", "--env.count", 4, "--rollout.steps", 16, "--total-steps", 192, "--ppo.minibatches", 2),
+    *("--plan.shards", 2, "--run.checkpoint-every", 1, "--run.progress", "off", "--name", "run"),
+)
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    (tmp_path / "my_envs.py").write_text(MODULE)
+    return tmp_path / "my_envs.py"
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, tmp_path: Path, module: Path) -> None:
+    again = ("--env.module", "my_envs")
+    digests = []
+    for ranks in (1, 2):
+        finished = run_cli("train", *FLAGS[:-1], f"run-{ranks}", *again, "--ranks", ranks)
+        assert finished.rc == 0, finished
+        digests.append(run_cli("digest", f"runs/run-{ranks}").stdout.split()[-1])
+    assert digests[0] == digests[1]
+    assert json.loads((tmp_path / "runs/run-2/config.json").read_text())["env"]["module"] == "my_envs"
+    (tmp_path / "imported").unlink()
+    for words in (
+        ("resume", "runs/run-2", "--total-steps", 256),
+        ("eval", "runs/run-2"),
+        ("play", "runs/run-2", "--video"),
+    ):
+        finished = run_cli(*words)
+        assert finished.rc == 2, finished
+        assert finished.stderr == (
+            "lockstep: env.module is 'my_envs' in this run: a folder can't have a module imported; "
+            "give --env.module my_envs again, if you trust it\n"
+        )
+        assert not (tmp_path / "imported").exists()
+    finished = run_cli("resume", "runs/run-2", "--total-steps", 256, "--ranks", 2, *again)
+    assert finished.rc == 0, finished
+    finished = run_cli("eval", "runs/run-2", "--episodes", 2, *again)
+    assert finished.rc == 0, finished
+    assert "2 episodes of Guess-v0, iteration 4" in finished.stdout
+
+
+def test_the_command_finds_modules_in_the_current_folder(run_cli, module: Path) -> None:
+    """As a script, for which Python does not look there."""
+    finished = run_cli("train", *FLAGS, "--env.module", "my_envs", prefix=(sys.executable, "-P", "-m"))
+    assert finished.rc == 0, finished
+
+
+def test_a_file_has_nothing_imported(run_cli, tmp_path: Path, module: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("env:\n  id: Guess-v0\n  module: my_envs\n")
+    finished = run_cli("train", "--config", "mine.yaml", *FLAGS)
+    assert finished.rc == 2
+    assert finished.stderr == (
+        "lockstep: env.module is 'my_envs': a file can't have a module imported; give --env.module on the command line, if you trust it\n"
+    )
+    assert not (tmp_path / "imported").exists()
+    finished = run_cli("train", "--config", "mine.yaml", *FLAGS, "--env.module", "my_envs")
+    assert finished.rc == 0, finished
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("my_env", "", "env.module is 'my_env': there is no module 'my_env', neither in "),
+        ("my_envs.py", "", "env.module is 'my_envs.py': there is no module 'my_envs.py', neither in "),
+        ("./my_envs", "", "env.module is './my_envs': it must be the name of a module, such as my_envs for my_envs.py"),
+        ("my_envs", "import nothing_of_this_name", "env.module is 'my_envs': importing it failed: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("my_envs", "x = 1\n1 / 0", "env.module is 'my_envs': importing it failed: ZeroDivisionError: division by zero ("),
+        ("my_envs", "x = 1", "env.id is 'Guess-v0': there is no such environment"),
+    ],
+)  # fmt: skip
+def test_a_module_that_is_no_use_gets_one_line(run_cli, module: Path, name: str, text: str, words: str) -> None:
+    module.write_text(text)
+    finished = run_cli("train", *FLAGS, "--env.module", name)
+    assert finished.rc == 2
+    assert finished.stderr.startswith(f"lockstep: {words}")
+    assert finished.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_speed_is_measured_of_them_too(run_cli, module: Path) -> None:
+    words = ("--iterations", 5, "--repeats", 1, "--env.module", "my_envs")
+    finished = run_cli("bench", "throughput", *FLAGS[:-4], *words)
+    assert finished.rc == 0, finished

@@ -20,6 +20,7 @@ from lockstep.runtime.checks import find_compiler
 if TYPE_CHECKING:
     from lockstep.agent import Agent
     from lockstep.cast import Cast
+    from lockstep.envs.spaces import Spaces
     from lockstep.run.run import Run
     from lockstep.runtime.runtime import Runtime
 
@@ -94,12 +95,33 @@ def resolve(config: Config, ranks: int) -> Config:
         raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")
     if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
         raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
+    _check_policy(config, spaces)
     return dataclasses.replace(
         config,
         env=env,
         plan=dataclasses.replace(plan, shards=shards),
         runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
     )
+
+
+def _check_policy(config: Config, spaces: "Spaces") -> None:
+    """Raises ValueError for a policy that these observations do not fit."""
+    policy, env_id = config.policy, config.env.id
+    if spaces.images and policy.encoder == "mlp":
+        raise ValueError(f"policy.encoder is 'mlp': {env_id} has images; use nature or impala")
+    if not spaces.images and policy.encoder in ("nature", "impala"):
+        raise ValueError(f"policy.encoder is {policy.encoder!r}: {env_id} has no images; use mlp")
+    if policy.normalize_observations and not spaces.feature_size:
+        raise ValueError(
+            f"policy.normalize_observations is true: {env_id} has only images, whose bytes are divided by 255 in any case"
+        )
+    if spaces.images or policy.core != "none" or policy.encoder not in ("auto", "mlp"):
+        # these are made of parts that may refuse: so one is made here, before anything starts
+        import torch
+
+        from lockstep.agent import Agent
+
+        Agent(spaces, policy, False, config.run.seed, torch.float32)
 
 
 def _with_sequences(config: Config) -> Config:
@@ -219,7 +241,8 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
     group = runtime.group
     limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
     cast = build(config, runtime)
-    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config))
+    frames = cast.update.agent.spaces.frames_per_step
+    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames)
     try:
         if resume_from:
             run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)

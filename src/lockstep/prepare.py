@@ -135,6 +135,8 @@ class Preparation:
         """
         config, agent = self._config, self._agent
         rewards, flags = rollout.rewards, (rollout.terminated, rollout.truncated, rollout.valid)
+        if config.clip_rewards:
+            rewards = rewards.sign()
         if agent.return_moments is not None:
             rewards = (rewards / agent.return_moments.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
         if not self._vtrace:

@@ -15,9 +15,6 @@ class EnvConfig:
 
     id: str = "CartPole-v1"
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
-    module: str | None = None
-    """A module of yours that registers `id` with Gymnasium; it is imported first, also from the current folder. Only taken from the
-    command line, never from a file."""
     engine: EngineName = "auto"
     """What steps them. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`: Gymnasium's own batched
     version, where it has one; `gymnasium-async`: one process each; `envpool`: C++. `auto`: the fastest one measured for this
@@ -28,6 +25,9 @@ class EnvConfig:
     """Another spelling of `count`: environments per rank of the run that first creates the experiment (weak scaling)."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, such as `{continuous: true}` for LunarLander."""
+    module: str | None = None
+    """A module of yours that registers `id` with Gymnasium; it is imported first, also from the current folder. Only taken from the
+    command line, never from a file."""
     threads: int | None = None
     """Threads that step a rank's environments in `envpool`. None: the host's cores, dealt out among its ranks. The bits do not
     depend on it."""

@@ -55,6 +55,8 @@ class PPOConfig:
     """The gradient's Euclidean norm, over all parameters, is clipped to this. None: off."""
     normalize_advantages: bool = True
     """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1, over all shards."""
+    clip_rewards: bool = False
+    """Train on the sign of rewards, -1, 0 or 1 (Mnih et al. 2015, for games with scores of any size). Reported returns stay whole."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return, over all shards."""
     adam_epsilon: float = 1e-5
@@ -88,6 +90,8 @@ class PPOConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"ppo.{name} is {value}: it must be above 0")
+        if self.clip_rewards and self.normalize_rewards:
+            raise ValueError("ppo.clip_rewards is true: it can't go together with normalize_rewards; choose one")
         if self.value_coefficient < 0:
             raise ValueError(f"ppo.value_coefficient is {self.value_coefficient}: it must not be negative")
 

@@ -70,6 +70,6 @@ class TensorBoard:
 
 
 def _group(name: str) -> str:
-    if name.startswith(("t_", "player_t_")) or name in {"fps", "seconds", "iteration", "env_steps", "lag"}:
+    if name.startswith(("t_", "player_t_")) or name in {"fps", "seconds", "iteration", "env_steps", "frames", "lag"}:
         return "time"
     return "rollout" if name.startswith(("return", "length", "episodes")) else "train"

@@ -38,9 +38,19 @@ class Run:
     """One run. Every rank has one; rank 0's writes."""
 
     def __init__(
-        self, folder: RunFolder, config: RunConfig, plan: Plan, lag: int, group: Group, trainers: Group, iterations: int
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        plan: Plan,
+        lag: int,
+        group: Group,
+        trainers: Group,
+        iterations: int,
+        frames: int = 1,
     ) -> None:
-        """`iterations` is the number of the last iteration; they count from 1. `trainers` is the group of those that train."""
+        """`iterations` is the number of the last iteration; they count from 1. `trainers` is the group of those that train. A step takes
+        `frames` frames of a game.
+        """
         self.folder = folder
         self.last = iterations
         self.done = 0
@@ -53,6 +63,7 @@ class Run:
         self._alone = [shard for shard, player in enumerate(plan.players) if player not in plan.training]
         """Shards whose players do nothing else."""
         self._lag = lag
+        self._frames = frames
         self._group = group
         self._trainers = trainers
         self._episodes = EpisodeWindow()
@@ -163,6 +174,7 @@ class Run:
             metrics = {
                 "iteration": iteration,
                 "env_steps": self.env_steps,
+                **({"frames": self.env_steps * self._frames} if self._frames > 1 else {}),
                 "fps": steps / lap["iter"],
                 "seconds": self.seconds,
                 **{f"t_{name}": seconds for name, seconds in lap.items()},

@@ -134,6 +134,20 @@ def test_what_was_before_an_episode_is_forgotten_to_the_last_bit(name: str, dtyp
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
+def test_products_in_another_precision(name: str) -> None:
+    core, resets = core_of(name, 2, torch.float32), torch.zeros(6, 2, dtype=torch.bool)
+    resets[3, 1] = True
+    features = draw("features", 6, 2, INPUT, dtype=torch.float32)
+    state = draw("state", 2, core.state_size, dtype=torch.float32)
+    expected = [*core.sequence(features, state, resets), *core.step(features[0], state)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [*core.sequence(features, state, resets), *core.step(features[0], state)]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_the_first_weights_follow_from_the_generator(name: str) -> None:
     first, second = core_of(name), core_of(name)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))

@@ -21,7 +21,10 @@ _ONE_LAYER = (1, 0.0, False, False, False)
 
 
 class Core(nn.Module):
-    """What every core has. The first weights are drawn from PyTorch's global generator, in its default type; `to` gives another."""
+    """What every core has. The first weights are drawn from PyTorch's global generator, in its default type; `to` gives another.
+
+    Results have the state's type, whatever a context such as PyTorch's autocast makes of the products.
+    """
 
     output_size: int
     """`H`, of what `step` and `sequence` give."""
@@ -134,7 +137,7 @@ class Lstm(_Sequential):
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
         state = [part.contiguous().unsqueeze(0) for part in before.split(self.output_size, 1)]
         outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_ONE_LAYER)
-        return [outputs, cell[0]]
+        return [outputs.to(before.dtype), cell[0].to(before.dtype)]
 
 
 class Gru(_Sequential):
@@ -152,7 +155,7 @@ class Gru(_Sequential):
 
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
         outputs, _ = torch.gru(rows, before.contiguous().unsqueeze(0), weights, len(weights) > 2, *_ONE_LAYER)
-        return [outputs]
+        return [outputs.to(before.dtype)]
 
 
 class MinGru(_Gated):
@@ -161,17 +164,20 @@ class MinGru(_Gated):
     gates, recurrent = 2, False  # update, new
 
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
-        rows = torch.addmm(self.biases[layer], features, self.input_weights[layer].t())
-        update, new = rows.chunk(2, 1)
-        return [torch.lerp(before, new, update.sigmoid())]
+        update, new = self._rows(layer, features, before)
+        return [torch.lerp(before, new, update)]
 
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.sequence`."""
         after, starts = [], resets.unsqueeze(2)
         for layer, before in enumerate(state.split(self.output_size, 1)):
-            rows = nn.functional.linear(features, self.input_weights[layer], self.biases[layer])
-            update, new = rows.chunk(2, 2)
-            update = update.sigmoid()
+            update, new = self._rows(layer, features, before)
             features = linear_recurrence((1 - update).masked_fill(starts, 0), update * new, before)
             after.append(features[-1])
         return features, torch.cat(after, 1)
+
+    def _rows(self, layer: int, features: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Features `[..., I]` -> update and new `[..., H]`, in the state's type whatever the product is computed in."""
+        rows = nn.functional.linear(features, self.input_weights[layer], self.biases[layer])
+        update, new = rows.to(before.dtype).chunk(2, -1)
+        return update.sigmoid(), new

@@ -2,8 +2,8 @@
 
 PyTorch's kernels for sequences know nothing of episodes that begin in the middle. But a gate that is closed far enough is 0 to the last
 bit, and so is its derivative: before each row that begins an episode goes one more, of a kind that no observation has, in which all
-gates close and the state becomes zero. So sequences stay whole and of one length, which is what the fast kernels are made for; sequences
-cut into pieces of many lengths take three to ten times as long on a CPU.
+gates close and the state becomes zero. So sequences stay whole and of one length, which is what the fast kernels are made for: an LSTM
+trains two to nine times as fast on a CPU as one that is given pieces of many lengths.
 """
 
 from dataclasses import dataclass

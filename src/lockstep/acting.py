@@ -119,7 +119,7 @@ class NumpyActor:
             move(see(observations[-1].numpy()), state.copy(), heads[-1], latents[-1])
             return self._inference.judge(latents)
 
-        self._value: Callable[[Tensor], Tensor] = silent(value)
+        self._value = silent(value)
         return look
 
     def log_probs(self) -> Tensor:

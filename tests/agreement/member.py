@@ -1,19 +1,24 @@
-"""One rank of the matrix in test_plans.py: `member.py FOLDER PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
+"""One rank of the matrices in test_plans.py and test_spaces.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
 
-Trains every column, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
+Trains every column of the matrix, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
 starting takes longer than training.
 """
 
 import dataclasses
+import math
 import pickle
 import sys
 from pathlib import Path
 
+import torch
+from tests.envs.made import PREFIX, register
+from torch import nn
 from torch.distributed import distributed_c10d
 
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment import create_run, execute, resolve
+from lockstep.models.registry import register_encoder
 from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
@@ -26,6 +31,32 @@ from lockstep.runtime.settings import RuntimeConfig
 
 ITERATIONS, STEPS, COUNT, SHARDS = 6, 32, 8, 4
 PENDULUM = EnvConfig("Pendulum-v1", "gymnasium", COUNT, options={"max_episode_steps": 20})
+OWN, SHARED = PlanConfig(), PlanConfig(share_data=True)
+VTRACE = PlanConfig(lag=1, correction="vtrace", share_data=True)
+ROWS = RolloutConfig(STEPS)
+SEQUENCES, RECOMPUTED = RolloutConfig(STEPS, 8), RolloutConfig(STEPS, 16, recompute_states=True)
+
+
+def made(name: str) -> EnvConfig:
+    return EnvConfig(f"{PREFIX}/{name}-v0", "gymnasium", COUNT)
+
+
+class Tiny(nn.Module):
+    """An encoder of one's own, which costs next to nothing."""
+
+    def __init__(self, features: int, images: tuple[tuple[int, int, int], ...], config: PolicyConfig) -> None:
+        super().__init__()
+        self.output_size = 8
+        self.layer = nn.Linear(features + sum(map(math.prod, images)), 8)
+
+    def forward(self, features: torch.Tensor, images: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self.layer(torch.cat([features, *(image.flatten(1) / 255 for image in images)], 1)).tanh()
+
+
+def recurrent(core: str, **settings: object) -> PolicyConfig:
+    return PolicyConfig(hidden=(16,), core=core, core_size=8, **settings)  # type: ignore[arg-type]
+
+
 TASKS = {
     "discrete": Config(env=EnvConfig("CartPole-v1", "gymnasium-vector", COUNT), policy=PolicyConfig(hidden=(16,))),
     "continuous": Config(
@@ -33,25 +64,46 @@ TASKS = {
         policy=PolicyConfig(hidden=(16,), normalize_observations=True),
         ppo=PPOConfig(normalize_rewards=True, kl_stop=0.00005, learning_rate=1e-3),
     ),
+    "lstm": Config(env=EnvConfig("CartPole-v1", "gymnasium", COUNT), rollout=SEQUENCES, policy=recurrent("lstm")),
+    "gru": Config(
+        env=PENDULUM,
+        rollout=RECOMPUTED,
+        policy=recurrent("gru", core_layers=2, normalize_observations=True, shared=True),
+    ),
+    "impala": Config(env=made("Stack"), policy=PolicyConfig(encoder="impala", shared=True)),
+    "image": Config(env=made("Stack"), policy=PolicyConfig(encoder="tiny")),
+    "dict": Config(
+        env=made("Mixed"), rollout=SEQUENCES, policy=recurrent("mingru", encoder="tiny", normalize_observations=True)
+    ),
+    "masked": Config(env=made("Parts"), rollout=SEQUENCES, policy=recurrent("lstm", normalize_observations=True)),
 }
-COLUMNS = {
-    f"{task}-{name}": (task, plan)
-    for task in TASKS
-    for name, plan in (
-        ("own", PlanConfig()),
-        ("shared", PlanConfig(share_data=True)),
-        ("lag", PlanConfig(lag=1)),
-        ("vtrace", PlanConfig(lag=1, correction="vtrace", share_data=True)),
-    )
+MATRICES = {
+    "plans": {
+        f"{task}-{name}": (task, plan)
+        for task in ("discrete", "continuous")
+        for name, plan in (("own", OWN), ("shared", SHARED), ("lag", PlanConfig(lag=1)), ("vtrace", VTRACE))
+    },
+    "spaces": {
+        f"{task}-{name}": (task, plan)
+        for task, plans in (
+            ("lstm", {"own": OWN, "shared": SHARED, "vtrace": VTRACE}),
+            ("gru", {"own": OWN, "shared": SHARED}),
+            ("impala", {"own": OWN}),
+            ("image", {"shared": SHARED, "vtrace": VTRACE}),
+            ("dict", {"own": OWN, "shared": SHARED}),
+            ("masked", {"own": OWN, "vtrace": VTRACE}),
+        )
+        for name, plan in plans.items()
+    },
 }
 
 
-def config_of(column: str, plan: str, runtime: RuntimeConfig, folder: Path) -> Config:
-    task, settings = COLUMNS[column]
+def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folder: Path) -> Config:
+    task, settings = MATRICES[matrix][column]
     config = TASKS[task]
     return dataclasses.replace(
         config,
-        rollout=RolloutConfig(STEPS),
+        rollout=config.rollout if config.rollout.sequence_length else ROWS,
         ppo=dataclasses.replace(config.ppo, epochs=3, minibatches=2),
         plan=dataclasses.replace(settings, kind=plan, shards=SHARDS),
         runtime=runtime,
@@ -77,13 +129,15 @@ def allow_tensors_only() -> None:
     distributed_c10d._pickler = distributed_c10d._unpickler = refuse
 
 
-def main(folder: Path, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str) -> None:
+def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str) -> None:
     here = {"memory": int(meeting)} if meeting.isdigit() else {"meeting": meeting}
+    register()
+    register_encoder("tiny", Tiny)
     settings = resolve_devices(RuntimeConfig(kind, backend=backend))
     with join(Place(rank, size, rank, size, **here), settings) as runtime:
         allow_tensors_only()
-        for column in COLUMNS:
-            config = resolve(config_of(column, plan, settings, folder), size)
+        for column in MATRICES[matrix]:
+            config = resolve(config_of(matrix, column, plan, settings, folder), size)
             if rank == 0:
                 create_run(config, None, size)
             runtime.group.barrier("start")
@@ -91,5 +145,5 @@ def main(folder: Path, plan: str, kind: str, backend: str, rank: int, size: int,
 
 
 if __name__ == "__main__":
-    where, plan, kind, backend, rank, size, meeting = sys.argv[1:]
-    main(Path(where), plan, kind, backend, int(rank), int(size), meeting)
+    where, matrix, plan, kind, backend, rank, size, meeting = sys.argv[1:]
+    main(Path(where), matrix, plan, kind, backend, int(rank), int(size), meeting)

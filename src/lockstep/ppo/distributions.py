@@ -5,7 +5,7 @@ Noise is drawn outside, from a keyed stream, so that acting is a function of wei
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -113,41 +113,46 @@ class Joint:
 
     def __init__(self, choices: Sequence[int], size: int) -> None:
         """Numbers of options, and of continuous components."""
-        self._categorical = [Categorical(count) for count in choices]
-        self._gaussian = Gaussian(size)
-        self._options = sum(choices)
-        self._at = [slice(*ends) for ends in pairwise([0, *accumulate(choices)])]
-        self.parameter_count = self._options + 2 * size
+        self._choices = [(Categorical(count), slice(end - count, end)) for count, end in _ends(choices)]
+        self._gaussian = Gaussian(size) if size else None
+        self._options = slice(0, sum(choices))
+        self._rest = slice(sum(choices), None)
+        self.parameter_count = sum(choices) + 2 * size
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
         """That of the options, then that of the continuous components `[*shape, …]`."""
-        gumbel = generator.gumbel(size=(*shape, self._options))
-        return np.concatenate([gumbel, self._gaussian.noise(generator, *shape)], -1)
+        gumbel = generator.gumbel(size=(*shape, self._options.stop))
+        return (
+            gumbel if self._gaussian is None else np.concatenate([gumbel, self._gaussian.noise(generator, *shape)], -1)
+        )
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         """`[N, A]` actions."""
-        chosen = [part.sample(parameters[..., at], noise[..., at]) for part, at in self._parts()]
-        continuous = self._gaussian.sample(parameters[..., self._options :], noise[..., self._options :])
-        return torch.cat([*(choice.unsqueeze(-1) for choice in chosen), continuous], -1)
+        drawn = [part.sample(parameters[..., at], noise[..., at]).unsqueeze(-1) for part, at in self._choices]
+        if self._gaussian is not None:
+            drawn.append(self._gaussian.sample(parameters[..., self._rest], noise[..., self._rest]))
+        return torch.cat(drawn, -1).to(parameters.dtype)
 
     def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """What `draw` adds, for any number of steps at once."""
+        """What `draw` adds, for any number of steps at once; overwrites `noise`."""
         if log_std is not None:
-            noise[..., self._options :] *= np.exp(log_std)
+            noise[..., self._rest] *= np.exp(log_std)
         return noise
 
     def draw(self, head: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
         """`sample` in NumPy, into `out`; overwrites `spread`."""
         np.add(head, spread, spread)
-        for column, at in enumerate(self._at):
+        for column, (_, at) in enumerate(self._choices):
             out[:, column] = spread[:, at].argmax(-1)
-        out[:, len(self._at) :] = spread[:, self._options :]
+        out[:, len(self._choices) :] = spread[:, self._rest]
         return out
 
     def mode(self, parameters: Tensor) -> Tensor:
         """`[N, A]` most probable actions."""
-        chosen = [part.mode(parameters[..., at]).unsqueeze(-1) for part, at in self._parts()]
-        return torch.cat([*chosen, self._gaussian.mode(parameters[..., self._options :])], -1)
+        found = [part.mode(parameters[..., at]).unsqueeze(-1) for part, at in self._choices]
+        if self._gaussian is not None:
+            found.append(self._gaussian.mode(parameters[..., self._rest]))
+        return torch.cat(found, -1).to(parameters.dtype)
 
     def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
         """`[N]` log-probabilities."""
@@ -155,15 +160,21 @@ class Joint:
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """`[N]` log-probabilities and `[N]` entropies in nats: sums over the components."""
-        continuous = actions[:, len(self._at) :]
-        log_prob, entropy = self._gaussian.log_prob_and_entropy(parameters[:, self._options :], continuous)
-        for column, (part, at) in enumerate(self._parts()):
-            own = part.log_prob_and_entropy(parameters[:, at], actions[:, column].to(torch.int64))
-            log_prob, entropy = log_prob + own[0], entropy + own[1]
+        found = [
+            part.log_prob_and_entropy(parameters[:, at], actions[:, column].to(torch.int64))
+            for column, (part, at) in enumerate(self._choices)
+        ]
+        if self._gaussian is not None:
+            continuous = actions[:, len(self._choices) :]
+            found.append(self._gaussian.log_prob_and_entropy(parameters[:, self._rest], continuous))
+        log_prob, entropy = found[0]
+        for own, its in found[1:]:
+            log_prob, entropy = log_prob + own, entropy + its
         return log_prob, entropy
 
-    def _parts(self) -> list[tuple[Categorical, slice]]:
-        return list(zip(self._categorical, self._at, strict=True))
+
+def _ends(choices: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(choices, accumulate(choices), strict=True))
 
 
 Distribution = Categorical | Gaussian | Joint

@@ -17,6 +17,7 @@ CASES = {
     "envpool": ("--env", "CartPole-v1", "--env.engine", "envpool"),
     "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards"),
     "lunarlander": ("--env", "LunarLander-v3", "--ppo.learning-rate-kl", 0.01),
+    "lstm": ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--policy.core", "lstm", "--policy.core-size", 16),
     "frozenlake": ("--env", "FrozenLake-v1", "--ppo.learning-rate", "cosine(1e-3, 0)"),
 }
 
@@ -59,6 +60,7 @@ def digests_or_less(run: Path) -> list[str]:
         pytest.param("envpool", marks=pytest.mark.extra("envpool")),
         pytest.param("reacher", marks=pytest.mark.extra("mujoco")),
         pytest.param("lunarlander", marks=pytest.mark.extra("Box2D")),
+        "lstm",
         "frozenlake",
     ],
 )

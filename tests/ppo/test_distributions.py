@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.ppo.distributions import Categorical, Gaussian
+from lockstep.ppo.distributions import Categorical, Gaussian, Joint, distribution_of
 from lockstep.randomness import stream
 
 ROWS, SIZE = 40, 5
@@ -83,3 +83,34 @@ def test_draws_in_numpy_are_samples() -> None:
     assert gaussian.draw(mean.numpy(), gaussian.spread(noise.numpy(), log_std.numpy()), drawn) is drawn
     expected = gaussian.sample(torch.cat([mean, log_std.expand_as(mean)], -1), noise)
     np.testing.assert_allclose(drawn, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("choices", "size"), [((3, 4, 2), 0), ((3, 2), 2)])
+def test_joint_is_the_product_of_its_components(choices: tuple[int, ...], size: int) -> None:
+    joint, options = Joint(choices, size), sum(choices)
+    parameters = normal(5, ROWS, options + 2 * size) * 2
+    noise = torch.from_numpy(joint.noise(stream(6, "test"), ROWS))
+    actions = joint.sample(parameters, noise)
+    assert actions.shape == (ROWS, len(choices) + size)
+    chosen = [torch.distributions.Categorical(logits=own) for own in parameters[:, :options].split(choices, -1)]
+    mean, log_std = parameters[:, options:].split(size, -1) if size else (parameters[:, :0], parameters[:, :0])
+    free = torch.distributions.Normal(mean, log_std.exp())
+    log_probs, entropies = joint.log_prob_and_entropy(parameters, actions)
+    expected = sum(part.log_prob(actions[:, k]) for k, part in enumerate(chosen))
+    expected = expected + free.log_prob(actions[:, len(choices) :]).sum(-1)
+    assert torch.allclose(log_probs, expected, rtol=0, atol=1e-12)
+    assert torch.allclose(
+        entropies, sum(part.entropy() for part in chosen) + free.entropy().sum(-1), rtol=0, atol=1e-12
+    )
+    assert torch.equal(joint.mode(parameters)[:, 1], chosen[1].probs.argmax(-1).double())
+    assert torch.equal(joint.mode(parameters)[:, len(choices) :], mean)
+    # a row of the head is the logits and the means; deviations are the same for all
+    spread = joint.spread(noise.numpy().copy(), log_std[0].numpy() if size else None)
+    drawn = joint.draw(parameters[:, : options + size].numpy(), spread, np.empty(actions.shape))
+    same = torch.cat([parameters[:, : options + size], log_std[:1].expand(ROWS, -1)], -1)
+    np.testing.assert_allclose(drawn, joint.sample(same, noise).numpy(), rtol=0, atol=1e-12)
+
+
+def test_an_action_has_the_simplest_distribution_that_it_can() -> None:
+    kinds = [distribution_of(*components) for components in (((4,), 0), ((), 3), ((4,), 1), ((2, 2), 0))]
+    assert [type(kind) for kind in kinds] == [Categorical, Gaussian, Joint, Joint]

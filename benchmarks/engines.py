@@ -1,6 +1,7 @@
 """Environment steps per CPU second of every engine, which `env.engine: auto` is chosen from.
 
     python benchmarks/engines.py [--out benchmarks/engines.json] [--only CartPole-v1] [--seconds 0.06] [--repeats 5]
+    python benchmarks/engines.py --out benchmarks/atari.json --only ALE/Pong-v5 ALE/Breakout-v5 --seconds 2
 
 It goes through lockstep's own engines, with random actions drawn beforehand, so it counts flattening, automatic resets and
 the bookkeeping for exact restoring. The process is held on one core, as a rank is when ranks fill the machine, and its CPU
@@ -25,6 +26,7 @@ import envpool
 import gymnasium as gym
 import numpy as np
 
+from lockstep.envs.atari import is_game
 from lockstep.envs.catalog import known_ids, make_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.settings import EnvConfig
@@ -40,6 +42,8 @@ CHUNK = 16
 def engines(env_id: str, count: int) -> list[str]:
     """What is measured."""
     names = ["gymnasium"]
+    if is_game(env_id):
+        return [*names, "envpool", "ale"]
     if getattr(gym.registry.get(env_id), "vector_entry_point", None) is not None:
         names.append("gymnasium-vector")
     if env_id in envpool.list_all_envs():
@@ -114,7 +118,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     records = measure(tuple(arguments.only), arguments.seconds, arguments.repeats)
-    packages = ("gymnasium", "envpool", "mujoco", "Box2D", "numpy")
+    packages = ("gymnasium", "envpool", "mujoco", "Box2D", "ale-py", "opencv-python-headless", "numpy")
     result = {
         "command": "python benchmarks/engines.py " + " ".join(sys.argv[1:]),
         "python": platform.python_version(),

@@ -86,12 +86,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _actions(engine: Engine, count: int, seed: int) -> NDArray[np.generic]:
-    """`[256, B]` or `[256, B, A]`."""
+    """`[256, B]` or `[256, B, A]`, whatever masks say."""
     spaces, generator = engine.spaces, stream(seed, "bench-actions")
     if spaces.discrete_actions is not None:
         return generator.integers(spaces.discrete_actions, size=(_DRAWN, count))
     low, high = np.maximum(spaces.action_low, -1e3), np.minimum(spaces.action_high, 1e3)
-    return generator.uniform(low, high, (_DRAWN, count, spaces.action_size)).astype(np.float32)
+    chosen = generator.integers(0, spaces.choices, (_DRAWN, count, len(spaces.choices)))
+    free = generator.uniform(low, high, (_DRAWN, count, spaces.continuous_size))
+    return np.concatenate([chosen, free], axis=2).astype(np.float32)
 
 
 def _step(engines: Sequence[Engine], actions: Sequence[NDArray[np.generic]], seconds: float) -> float:

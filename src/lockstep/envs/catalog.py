@@ -7,7 +7,7 @@ import gymnasium as gym
 
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
-from lockstep.envs.families import FAMILIES, TASKS, base_of, family_of, version
+from lockstep.envs.families import ATARI, FAMILIES, TASKS, base_of, family_of, version
 from lockstep.envs.interface import Interface
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.single import Recipe
@@ -27,7 +27,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
     first = shard * count
     recipe = Recipe(config.id, config.options)
     # one name for both engines of single environments, so that their trajectories are the same
-    named = {"gymnasium-vector": "vector", "envpool": "envpool"}.get(config.engine, "episode")
+    named = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "ale"}.get(config.engine, "episode")
     seeds = EnvironmentSeeds(seed, named, config.count)
     match config.engine:
         case "gymnasium":
@@ -46,6 +46,10 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
             from lockstep.envs.pool import Pool
 
             return Pool(recipe, seeds, first, count, config.threads or cores)
+        case "ale":
+            from lockstep.envs.arcade import Arcade
+
+            return Arcade(recipe, seeds, first, count, config.threads or cores)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 
@@ -63,7 +67,7 @@ def describe_env(config: EnvConfig) -> Spaces:
             return describe(seen, pool.action_space, config.id, frames_per_step=recipe.frames_per_step)
         finally:
             pool.close()
-    if config.engine == "gymnasium-vector":
+    if config.engine in ("gymnasium-vector", "ale"):
         engine = make_engine(config, 0, 0, config.count)
         engine.close()
         return engine.spaces
@@ -93,7 +97,8 @@ class Known:
 
 
 def known_ids(per_shard: int = 8) -> list[Known]:
-    """The environments that are known to work, in their newest versions, family by family; engines for `per_shard` of them.
+    """The environments that are known to work, in their newest versions, family by family; engines for `per_shard` of them. Without
+    Atari games, which are `families.games`.
 
     Others that are registered with Gymnasium work too if their spaces are supported.
     """
@@ -102,6 +107,8 @@ def known_ids(per_shard: int = 8) -> list[Known]:
         newest[env_id.rpartition("-v")[0]] = env_id
     lines: list[Known] = []
     for family in FAMILIES:
+        if family is ATARI:
+            continue
         found = []
         for env_id in sorted(known for known in (*TASKS, *newest.values()) if family_of(known) is family):
             needs = family_of(base_of(env_id))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from lockstep.envs.atari import is_game
 from lockstep.envs.families import base_of
 from lockstep.envs.settings import EngineName
 
@@ -44,8 +45,12 @@ InvertedDoublePendulum some numbers are always 0 in one of the two and not in th
 def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None = None) -> EngineName:
     """The fastest engine that was measured for `per_shard` environments; `gymnasium` for environments that were not.
 
-    With options it is `gymnasium` as well: they are its environments' arguments, which other engines may not know.
+    With options it is `gymnasium` as well: they are its environments' arguments, which other engines may not know. For Atari games it is
+    `ale`, which gives some 8 % more steps than envpool and 25 % more than `gymnasium`, for any number; but only envpool plays by lives.
     """
+    if is_game(env_id):
+        life = (options or {}).get("episodic_life", False)
+        return "envpool" if life else "ale"
     default: tuple[int, EngineName] = (0, "gymnasium")
     least, engine = FASTER.get(base_of(env_id), default)
     if per_shard < least or options or (engine == "envpool" and find_spec("envpool") is None):

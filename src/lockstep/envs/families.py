@@ -4,15 +4,29 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
 import gymnasium as gym
 
+from lockstep.envs.atari import GAMES, is_game
 from lockstep.envs.tasks.hidden import HIDDEN
 from lockstep.envs.tasks.pendulum import dense, sparse
 
-__all__ = ["FAMILIES", "SHIPPED", "TASKS", "Family", "base_of", "check_id", "family_of", "nearest", "version"]
+__all__ = [
+    "ATARI",
+    "FAMILIES",
+    "SHIPPED",
+    "TASKS",
+    "Family",
+    "base_of",
+    "check_id",
+    "family_of",
+    "games",
+    "nearest",
+    "version",
+]
 
 SHIPPED: dict[str, Callable[..., gym.Env[Any, Any]]] = {"pendulum-dense": dense, "pendulum-sparse": sparse}
 """The tasks that lockstep brings whole, by the name that `env.id` takes. Each is called with the options and `render_mode`."""
@@ -37,12 +51,14 @@ class Family:
         return self.module is None or find_spec(self.module) is not None
 
 
+ATARI = Family("Atari", "ale_py", "atari", "ale_py")
 FAMILIES = (
     Family("tasks of lockstep", "lockstep.envs.tasks", None, None),
     Family("classic control", "gymnasium.envs.classic_control", None, None),
     Family("Box2D", "gymnasium.envs.box2d", "box2d", "Box2D"),
     Family("MuJoCo", "gymnasium.envs.mujoco", "mujoco", "mujoco"),
     Family("toy text", "gymnasium.envs.toy_text", None, None),
+    ATARI,
 )
 _OTHER = Family("other", "", None, None)
 
@@ -71,6 +87,8 @@ def check_id(env_id: str) -> None:
         )
     if env_id.startswith(_FOREIGN):
         raise ValueError(f"env.id is {env_id!r}: it makes whatever environment its options name and is not accepted")
+    if is_game(env_id) and not _register_games():
+        raise ValueError(f"env.id is {env_id!r}: Atari is not installed; pip install 'lockstep-rl[atari]'")
     if env_id not in TASKS and env_id not in gym.registry:
         known = nearest(env_id)
         hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists those that there are"
@@ -82,11 +100,26 @@ def check_id(env_id: str) -> None:
         )
 
 
+def games() -> list[str]:
+    """The ids of all Atari games; none where they are not installed."""
+    return sorted(filter(is_game, gym.registry)) if _register_games() else []
+
+
+def _register_games() -> bool:
+    """Makes Gymnasium know them, if they are installed."""
+    if find_spec("ale_py") is None:
+        return False
+    import_module("ale_py")
+    return True
+
+
 def nearest(env_id: str) -> str | None:
     """The known id that is most like `env_id`, in its newest version."""
+    _register_games()
     newest: dict[str, str] = {name: name for name in TASKS}
     for known in sorted(gym.registry, key=version):
-        newest[_name(known)] = known
+        if is_game(known) or family_of(known) is not ATARI:  # those have their games in other ways as well
+            newest[_name(known)] = known
     close = get_close_matches(_name(env_id), newest, n=1, cutoff=0.6)
     return newest[close[0]] if close else None
 
@@ -98,4 +131,4 @@ def version(env_id: str) -> int:
 
 
 def _name(env_id: str) -> str:
-    return re.sub(r"-v\d+$", "", env_id).lower()
+    return re.sub(r"-v\d+$", "", env_id).lower().removeprefix(GAMES.lower())

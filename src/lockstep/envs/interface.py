@@ -26,6 +26,8 @@ class Interface:
 
         Raises ValueError in one line for what can't be made, is not supported, or can't be reset.
         """
+        if recipe.game is not None and recipe.game.episodic_life:
+            raise ValueError("env.options has 'episodic_life', which engine 'gymnasium' does not have; use 'envpool'")
         env = recipe()
         try:
             seen, acted = env.observation_space, env.action_space

@@ -6,7 +6,7 @@ from typing import Literal
 __all__ = ["EngineName", "EnvConfig", "RolloutConfig"]
 
 
-EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"]
+EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool", "ale"]
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class EnvConfig:
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
     engine: EngineName = "auto"
     """What steps them. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`: Gymnasium's own batched
-    version, where it has one; `gymnasium-async`: one process each; `envpool`: C++. `auto`: the fastest one measured for this
-    environment and number per shard."""
+    version, where it has one; `gymnasium-async`: one process each; `envpool`: C++; `ale`: Atari games, in C++. `auto`: the fastest
+    one measured for this environment and number per shard."""
     count: int = 8
     """Number of environments, over all shards."""
     per_rank: int | None = None
@@ -29,7 +29,7 @@ class EnvConfig:
     """A module of yours that registers `id` with Gymnasium; it is imported first, also from the current folder. Only taken from the
     command line, never from a file."""
     threads: int | None = None
-    """Threads that step a rank's environments in `envpool`. None: the host's cores, dealt out among its ranks. The bits do not
+    """Threads that step a rank's environments in `envpool` and `ale`. None: the host's cores, dealt out among its ranks. The bits do not
     depend on it."""
     timeout: float = 60.0
     """Seconds that one step or reset may take in `gymnasium-async` before the run stops."""

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
+from lockstep.envs.atari import Game, is_game
 from lockstep.envs.families import SHIPPED, base_of, check_id, family_of
 from lockstep.envs.tasks.hidden import HIDDEN, Columns, kept
 
@@ -60,12 +61,16 @@ class Recipe:
         if self.columns is not None:
             return Columns(self._base(render_mode), self.columns)
         self._check_options()
+        game = self.game
         shipped = SHIPPED.get(self.env_id)
         try:
             if shipped is not None and render_mode == "human":
                 return HumanRendering(shipped(render_mode="rgb_array", **self.options))
             if shipped is not None:
                 return shipped(render_mode=render_mode, **self.options)
+            if game is not None:
+                with _silence():
+                    return game.one(render_mode)
             spec = copy.copy(gym.spec(self.env_id))
             spec.order_enforce = False  # a wrapper that only checks that reset comes before step
             if family_of(self.env_id).module == "mujoco":
@@ -93,7 +98,12 @@ class Recipe:
     @property
     def frames_per_step(self) -> int:
         """Frames of a game that one step takes."""
-        return 1
+        return 1 if self.game is None else self.game.frameskip
+
+    @property
+    def game(self) -> Game | None:
+        """The Atari game that it is."""
+        return Game.of(self.env_id, self.options) if is_game(self.env_id) else None
 
     @property
     def carries_over(self) -> bool:
@@ -110,11 +120,30 @@ class Recipe:
         if self.columns is not None:
             return self._base.vector(count)
         self._check_options()
+        if self.game is not None:
+            raise ValueError(
+                f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version of that kind; use 'ale'"
+            )
         if self.env_id in SHIPPED or gym.spec(self.env_id).vector_entry_point is None:
             raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version; use 'gymnasium'")
         try:
             with _silence():
                 return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **self.options)  # type: ignore[arg-type]
+        except Exception as error:
+            raise self._problem(error) from error
+
+    def games(self, count: int, threads: int = 1) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """As many Atari games, stepped by up to `threads` threads."""
+        check_id(self.env_id)
+        game = self.game
+        if game is None:
+            raise ValueError(
+                f"env.engine is 'ale': it has Atari games, such as ALE/Pong-v5, not {self.env_id!r}; use 'gymnasium'"
+            )
+        if game.episodic_life:  # it would begin the whole game anew, and never get to another life
+            raise ValueError("env.options has 'episodic_life', which engine 'ale' does not have; use 'envpool'")
+        try:
+            return game.batch(count, threads)
         except Exception as error:
             raise self._problem(error) from error
 
@@ -127,15 +156,18 @@ class Recipe:
         if self.columns is not None:
             check_id(self.env_id)
             return self._base.pool(seeds, threads)
-        if self.env_id not in envpool.list_all_envs():
+        game = self.game
+        name = self.env_id if game is None else game.name_in_pool
+        if name not in envpool.list_all_envs():
             check_id(self.env_id)
             raise ValueError(f"env.engine is 'envpool': it has no environment {self.env_id!r}; use 'gymnasium'")
         self._check_options()
         threads = min(threads, len(seeds))
-        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": threads, **self.options}
+        own = self.options if game is None else game.in_pool()
+        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": threads, **own}
         try:
             with _silence():
-                pool = envpool.make(self.env_id, env_type="gymnasium", **arguments)
+                pool = envpool.make(name, env_type="gymnasium", **arguments)
                 pool.observation_space, pool.action_space  # noqa: B018  (first made here, so that they are silent too)
                 return pool
         except Exception as error:

@@ -1,0 +1,252 @@
+"""Atari games: one preprocessing on every engine, episode ends, seeds, options."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lockstep.envs.actions import action_converter
+from lockstep.envs.catalog import describe_env, make_engine, make_one
+from lockstep.envs.choice import choose_engine
+from lockstep.envs.engine import Engine
+from lockstep.envs.families import games
+from lockstep.envs.layout import Layout
+from lockstep.envs.settings import EnvConfig
+
+pytestmark = pytest.mark.extra("ale_py", "cv2")
+
+ENGINES = ["ale", "envpool", "gymnasium"]
+
+
+def engine_of(
+    name: str,
+    game: str = "Pong",
+    count: int = 2,
+    shard: int = 0,
+    shards: int = 1,
+    cores: int = 1,
+    seed: int = 3,
+    **options: Any,
+) -> Engine:
+    if name == "envpool":
+        pytest.importorskip("envpool")
+    config = EnvConfig(id=f"ALE/{game}-v5", engine=name, count=count * shards, options=options)  # type: ignore[arg-type]
+    return make_engine(config, seed, shard, shards, cores)
+
+
+def played(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """Rewards, terminated, truncated, and the images after it, copied."""
+    return [tuple(np.array(part) for part in (*engine.step(row)[1:], engine.pixels)) for row in actions]
+
+
+def drawn(engine: Engine, steps: int, count: int = 2) -> np.ndarray:
+    assert engine.spaces.discrete_actions
+    return np.random.default_rng(0).integers(0, engine.spaces.discrete_actions, (steps, count))
+
+
+def bits(rows: list[tuple[np.ndarray, ...]]) -> list[tuple[bytes, ...]]:
+    return [tuple(part.tobytes() for part in row) for row in rows]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_shows_four_grey_screens(name: str) -> None:
+    engine = engine_of(name)
+    spaces = engine.spaces
+    assert (spaces.images, spaces.observation_size, spaces.choices) == (((4, 84, 84),), 0, (6,))
+    assert spaces.frames_per_step == 4
+    described = describe_env(EnvConfig(id="ALE/Pong-v5", engine=name))  # type: ignore[arg-type]
+    assert (described.images, described.choices, described.frames_per_step) == (spaces.images, (6,), 4)
+    assert engine.reset().shape == (2, 0)
+    assert engine.pixels.shape == (2, 4 * 84 * 84)
+    assert engine.pixels.dtype == np.uint8
+    before = np.array(engine.pixels)
+    ((rewards, _, _, after),) = played(engine, drawn(engine, 1))
+    assert rewards.shape == (2,)
+    assert np.array_equal(after.reshape(2, 4, -1)[:, :3], before.reshape(2, 4, -1)[:, 1:])  # the newest comes last
+    engine.close()
+    engine.close()
+
+
+def shown(game: str, actions: np.ndarray, **options: float) -> list[tuple[bytes, ...]]:
+    """By a single environment, as an agent is seen to play: images, rewards and ends."""
+    env = make_one(EnvConfig(id=f"ALE/{game}-v5", options=options))  # type: ignore[arg-type]
+    layout = Layout(env.observation_space, describe_env(EnvConfig(id=f"ALE/{game}-v5", engine="gymnasium")))
+    convert = action_converter(env.action_space)
+    rows = [(layout.pixels(env.reset(seed=1)[0]).tobytes(),)]
+    for row in actions:
+        seen, reward, over, cut, _ = env.step(int(convert(row)[0]))
+        rows.append((layout.pixels(seen).tobytes(), float(reward), over, cut))  # type: ignore[arg-type]
+    env.close()
+    return rows
+
+
+@pytest.mark.parametrize("game", ["Pong", "Breakout"])
+def test_the_batch_shows_what_gymnasium_shows(game: str) -> None:
+    """Without chance, frame for frame; so an agent is seen to play as it was trained."""
+    engine = engine_of("ale", game, count=1, repeat_action_probability=0, noop_max=2)
+    actions = drawn(engine, 100, 1)
+    expected = shown(game, actions, repeat_action_probability=0, noop_max=1)
+    found = []
+    for start in range(12):  # ale-py draws from 0 to below noop_max, Gymnasium from 1 to noop_max
+        engine.renew(start)
+        rows: list[tuple[Any, ...]] = [(engine.pixels.tobytes(),)]
+        for rewards, terminated, truncated, pixels in played(engine, actions):
+            rows.append((pixels.tobytes(), float(rewards[0]), bool(terminated[0]), bool(truncated[0])))
+        found.append(rows == expected)
+    engine.close()
+    assert 2 <= sum(found) <= 10
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_game_that_ends_terminates_and_the_next_row_is_a_reset_row(name: str) -> None:
+    engine = engine_of(name, "Breakout")
+    engine.reset()
+    waiting, previous, ends, scores = np.zeros(2, dtype=bool), np.array(engine.pixels), 0, []
+    for rewards, terminated, truncated, pixels in played(engine, drawn(engine, 700)):
+        assert not truncated.any()
+        assert not rewards[waiting].any()
+        assert not terminated[waiting].any()
+        for index in np.flatnonzero(
+            waiting
+        ):  # a new game: a stack of which only the last screen was seen, or 4 times that
+            old, new = previous[index].reshape(4, -1), pixels[index].reshape(4, -1)
+            assert not np.array_equal(new[:3], old[1:])
+            assert np.array_equal(new[0], new[1])
+            assert np.array_equal(new[1], new[2])
+        waiting = terminated | truncated
+        ends += int(waiting.sum())
+        scores += rewards[rewards > 0].tolist()
+        previous = pixels
+    engine.close()
+    assert 2 <= ends <= 20  # games of 5 lives, not lives
+    assert set(scores) <= {1.0, 4.0, 7.0}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_rewards_are_not_clipped(name: str) -> None:
+    engine = engine_of(name, "MsPacman")
+    engine.reset()
+    found = {float(reward) for rewards, *_ in played(engine, drawn(engine, 150)) for reward in rewards}
+    engine.close()
+    assert max(found) >= 10
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_limit_truncates(name: str) -> None:
+    engine = engine_of(name, max_num_frames_per_episode=100)
+    engine.reset()
+    rows = played(engine, drawn(engine, 70))
+    engine.close()
+    assert not any(row[1].any() for row in rows)
+    for index in range(2):
+        cut = [t for t, row in enumerate(rows) if row[2][index]]
+        assert len(cut) >= 2
+        assert cut[0] <= 25
+        for t in cut:
+            if t + 1 < len(rows):
+                assert not rows[t + 1][2][index]
+                assert rows[t + 1][0][index] == 0
+                fresh = rows[t + 1][3][index].reshape(4, -1)
+                assert np.array_equal(fresh[0], fresh[2])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_shards_and_threads_change_nothing_for_a_game(name: str) -> None:
+    whole = engine_of(name, count=4, max_num_frames_per_episode=120)
+    others = [engine_of(name, count=4, cores=3, max_num_frames_per_episode=120)]
+    halves = [engine_of(name, shard=shard, shards=2, max_num_frames_per_episode=120) for shard in range(2)]
+    actions = drawn(whole, 80, 4)
+    for engine in (whole, *others, *halves):
+        engine.reset()
+    start = np.array(whole.pixels)
+    assert np.array_equal(start, others[0].pixels)
+    assert np.array_equal(start, np.concatenate([half.pixels for half in halves]))
+    rows = played(whole, actions)
+    assert len({image.tobytes() for image in rows[-1][3]}) == 4
+    assert bits(rows) == bits(played(others[0], actions))
+    parts = [played(half, actions[:, 2 * k : 2 * k + 2]) for k, half in enumerate(halves)]
+    joined = [tuple(map(np.concatenate, zip(*both, strict=True))) for both in zip(*parts, strict=True)]
+    assert bits(rows) == bits(joined)
+
+
+@pytest.mark.parametrize("name", ["ale", "envpool"])
+def test_renewed_games_depend_on_the_iteration_alone(name: str) -> None:
+    one, other = engine_of(name), engine_of(name)
+    one.reset()
+    assert one.renews
+    assert one.state() == {}
+    actions = drawn(one, 60)
+    first = played(one, actions[:37])
+    for engine in (one, other):
+        engine.renew(50)
+    assert np.array_equal(one.pixels, other.pixels)
+    again = bits(played(one, actions))
+    assert again == bits(played(other, actions))
+    assert again[:37] != bits(first)
+
+
+def test_single_games_are_restored_by_replay() -> None:
+    engine, fresh = engine_of("gymnasium"), engine_of("gymnasium")
+    engine.reset()
+    actions = drawn(engine, 90)
+    played(engine, actions[:60])
+    state = {key: value.copy() for key, value in engine.state().items()}
+    after = bits(played(engine, actions[60:]))
+    fresh.restore(state)
+    assert bits(played(fresh, actions[60:])) == after
+
+
+@pytest.mark.extra("envpool")
+def test_an_episode_may_be_a_life() -> None:
+    engine = engine_of("envpool", "Breakout", episodic_life=True)
+    engine.reset()
+    rows = played(engine, drawn(engine, 700))
+    assert sum(int(row[1].sum()) for row in rows) >= 10
+    assert choose_engine("ALE/Breakout-v5", 8, {"episodic_life": True}) == "envpool"
+    assert choose_engine("ALE/Breakout-v5", 8, {"noop_max": 7}) == choose_engine("ALE/Breakout-v5", 8) == "ale"
+    make_one(
+        EnvConfig(id="ALE/Breakout-v5", options={"episodic_life": True})
+    ).close()  # agents are measured by the game
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (EnvConfig(id="ALE/Pongg-v5"), "env.id is 'ALE/Pongg-v5': there is no such environment; did you mean 'ALE/Pong-v5'?"),
+        (EnvConfig(id="pong"), "env.id is 'pong': there is no such environment; did you mean 'ALE/Pong-v5'?"),
+        (EnvConfig(id="ALE/Pong-v5", options={"mode": 1}), "env.options has 'mode', which ALE/Pong-v5 does not take; it takes repeat_action_probability, full_action_space, frameskip, noop_max, max_num_frames_per_episode, episodic_life"),
+        (EnvConfig(id="ALE/Pong-v5", options={"noop_max": 0}), "env.options has noop_max = 0: it must be a whole number, at least 1"),
+        (EnvConfig(id="ALE/Pong-v5", options={"frameskip": 2.5}), "env.options has frameskip = 2.5: it must be a whole number, at least 1"),
+        (EnvConfig(id="ALE/Pong-v5", options={"repeat_action_probability": 2}), "env.options has repeat_action_probability = 2: it must be a number from 0 to 1"),
+        (EnvConfig(id="ALE/Pong-v5", options={"full_action_space": 1}), "env.options has full_action_space = 1: it must be true or false"),
+        (EnvConfig(id="ALE/Pong-v5", engine="ale", options={"episodic_life": True}), "env.options has 'episodic_life', which engine 'ale' does not have; use 'envpool'"),
+        (EnvConfig(id="ALE/Pong-v5", engine="gymnasium", options={"episodic_life": True}), "env.options has 'episodic_life', which engine 'gymnasium' does not have; use 'envpool'"),
+        (EnvConfig(id="ALE/Pong-v5", engine="gymnasium-vector"), "env.engine is 'gymnasium-vector': ALE/Pong-v5 has no batched version of that kind; use 'ale'"),
+        (EnvConfig(id="CartPole-v1", engine="ale"), "env.engine is 'ale': it has Atari games, such as ALE/Pong-v5, not 'CartPole-v1'; use 'gymnasium'"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_line(config: EnvConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        describe_env(config)
+
+
+def test_options_reach_every_engine() -> None:
+    for name in ENGINES:
+        engine = engine_of(name, full_action_space=True, frameskip=2)
+        assert (engine.spaces.choices, engine.spaces.frames_per_step) == ((18,), 2)
+        engine.close()
+
+
+def test_games_are_drawn() -> None:
+    env = make_one(EnvConfig(id="ALE/Pong-v5"), render_mode="rgb_array")
+    env.reset(seed=1)
+    env.step(0)
+    frame: Any = env.render()
+    assert frame.shape == (210, 160, 3)
+    env.close()
+
+
+def test_games_are_many() -> None:
+    assert {"ALE/Pong-v5", "ALE/Breakout-v5"} < set(games())
+    assert len(games()) > 100

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from tests.envs.made import register
 
 from lockstep.bench import stepping
 from lockstep.bench.children import Failed
 from lockstep.bench.stepping import engine_rate
 from lockstep.config.compose import load
+from lockstep.envs.catalog import make_engine
+from lockstep.envs.settings import EnvConfig
 from lockstep.experiment import resolve
 
 
@@ -21,6 +24,16 @@ def test_all_that_play_are_stepped(plan: dict[str, object]) -> None:
 def test_an_environment_that_fails_is_told() -> None:
     with pytest.raises(Failed, match="Nope-v1"):
         engine_rate(load(None, None, {"env": {"id": "Nope-v1", "engine": "gymnasium"}, "plan": {"shards": 2}}), 2, 0.05)
+
+
+def test_actions_of_every_kind_are_drawn() -> None:
+    register()
+    config = EnvConfig(id="lockstep-tests/Mixed-v0", engine="gymnasium", count=2)
+    engine = make_engine(config, 1, 0, 1)  # it checks the actions that it is given
+    actions = stepping._actions(engine, 2, 1)
+    assert actions.shape == (stepping._DRAWN, 2, engine.spaces.action_size)
+    engine.reset()
+    assert stepping._step([engine], [actions], 0.0) > 0
 
 
 class Ends:

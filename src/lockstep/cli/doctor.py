@@ -24,6 +24,8 @@ _OPTIONAL = {
     "Box2D": ("Box2D", "box2d", "LunarLander, BipedalWalker"),
     "mujoco": ("mujoco", "mujoco", "Reacher, Pusher, HalfCheetah, …"),
     "envpool": ("envpool", "envpool", "environments stepped in C++"),
+    "ale-py": ("ale_py", "atari", "Atari games"),
+    "opencv-python-headless": ("cv2", "atari", "Atari games"),
     "pygame-ce": ("pygame", "video", "drawing 2D environments"),
     "imageio-ffmpeg": ("imageio_ffmpeg", "video", "videos"),
     "matplotlib": ("matplotlib", "report", "curves"),

@@ -112,6 +112,6 @@ def _parser() -> Arguments:
         "--total-steps",
         type=whole_number(1),
         metavar="S",
-        help="a larger budget, in environment steps; schedules stretch to it, and envpool begins new episodes where it goes on",
+        help="a larger budget, in environment steps; schedules stretch to it, and envpool and ale begin new episodes where it goes on",
     )
     return parser

@@ -37,7 +37,7 @@ class Game:
     frameskip: int = 4
     """Frames of a step."""
     noop_max: int = 30
-    """Most frames at the start in which nothing is done."""
+    """Most frames at the start in which nothing is done. At least 1: with 0, envpool ends the process."""
     max_num_frames_per_episode: int = 108_000
     """After which an episode is truncated."""
     episodic_life: bool = False

@@ -16,6 +16,8 @@ _REPORTED = (
     "mujoco",
     "Box2D",
     "envpool",
+    "ale-py",
+    "opencv-python-headless",
     "safetensors",
     "lightning-fabric",
 )

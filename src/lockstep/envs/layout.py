@@ -52,7 +52,7 @@ class Layout:
         self._images = image_leaves(space)
         self._masks = [path for path, _ in mask_leaves(space)]
         self._choices = list(pairwise([0, *np.cumsum(spaces.choices)])) if spaces.mask_size else []
-        self._shape = (spaces.observation_size, spaces.pixel_count)
+        self._size = spaces.observation_size
         kinds = [leaf.dtype if leaf.dtype == np.float64 else np.float32 for _, leaf in feature_leaves(space)]
         self.dtype: np.dtype[Any] = np.result_type(*kinds) if kinds else np.dtype(np.float32)
         """Of rows."""
@@ -69,13 +69,13 @@ class Layout:
             return observation
         if self._one_hot is not None:
             return self._one_hot(observation)
-        row = np.empty((1, self._shape[0]), dtype=self.dtype)
+        row = np.empty((1, self._size), dtype=self.dtype)
         end = 0
         for path, leaf, encode in self._features:
             columns = encode(np.asarray(_at(observation, path, leaf))[np.newaxis])
             row[:, end : (end := end + columns.shape[1])] = columns
         if self._choices:
-            given = observation[MASK] if self._masks else info.get(MASK)
+            given = _at(observation, (MASK,)) if self._masks else info.get(MASK)
             row[0, end:] = self._mask(None if given is None else _joined(given), over)
         return row[0]
 
@@ -119,10 +119,8 @@ class Layout:
         """Raises Unkept if shapes or types are not those of the space; `lead` are the dimensions before those of one observation."""
         for path, leaf in self._leaves:
             value = _at(observation, path, leaf)
-            came = np.asarray(value)
-            if came.shape != (*lead, *leaf.shape) or not _fits(
-                came.dtype, leaf, isinstance(value, (np.ndarray, np.generic))
-            ):
+            came, typed = np.asarray(value), isinstance(value, (np.ndarray, np.generic))
+            if came.shape != (*lead, *leaf.shape) or not _fits(came.dtype, leaf, typed):
                 raise Unkept(_broken(path, f"{type(value).__name__} of shape {came.shape} and type {came.dtype}", leaf))
 
     def _mask(self, mask: NDArray[Any] | None, over: bool) -> NDArray[Any]:

@@ -38,7 +38,7 @@ from lockstep.config.flags import parse_flags
 from lockstep.experiment import resolve
 from lockstep.run.environment import describe_environment
 
-LETTERS = dict(zip("ABCD", WORKS, strict=True))
+LETTERS = dict(zip("ABCDE", WORKS, strict=True))
 CARTPOLE = WORKS["cartpole"]
 Runs = dict[str, Callable[[], Finish]]
 
@@ -77,7 +77,7 @@ def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tup
     }
     ours = list(runs)
     pairs = [(ours[1], ours[0])]
-    for one in find_peers(arguments.python or [sys.executable])[0]:
+    for one in find_peers(arguments.python or [sys.executable], work)[0]:
         peer = f"{one.peer.name} {one.version}"
         runs[peer] = partial(marked, work.command(one.peer, one.interpreter, updates))
         pairs += [(own, peer) for own in ours]
@@ -124,8 +124,14 @@ def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, lis
     return runs, [(shared, cut), (shared, alone), (grown, alone)]
 
 
+def titled(work: str) -> str:
+    """Of a work, in words."""
+    memory = WORKS[work].memory
+    return WORKS[work].env_id + (f", LSTM {memory}" if memory else "")
+
+
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Runs, list[tuple[str, str]]]]]] = {
-    **{letter: (WORKS[work].env_id, partial(compared, letter)) for letter, work in LETTERS.items()},
+    **{letter: (titled(work), partial(compared, letter)) for letter, work in LETTERS.items()},
     "large": ("CartPole-v1, 4,096 environments of 64 steps, 1 epoch", large),
     "decoupled": ("CartPole-v1, one player beside one trainer", decoupled),
     "scaling-8": ("CartPole-v1, 8 environments, from 1 rank to 2", partial(scaling, 8)),

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.bench.children import Failed
 from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table, trained
-from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS
+from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
 from lockstep.experiment import resolve
 from lockstep.run.folder import RunFolder
@@ -70,25 +70,28 @@ def test_ratios_are_of_the_first_to_the_others_within_a_repeat() -> None:
 
 def test_a_peer_is_taken_from_the_first_interpreter_that_has_it(tmp_path: Path) -> None:
     one, two = interpreter(tmp_path, '{"skrl": "1"}'), interpreter(tmp_path, '{"skrl": "2", "stable_baselines3": "3"}')
-    found, absent = find_peers([one, two])
+    found, absent = find_peers([one, two], WORKS["cartpole"])
     assert {peer.peer.name: (peer.interpreter, peer.version) for peer in found} == {
         "Stable-Baselines3": (two, "3"),
         "skrl": (one, "1"),
     }
     assert absent == []
-    assert [peer.name for peer in find_peers([one])[1]] == ["Stable-Baselines3"]
+    assert [peer.name for peer in find_peers([one], WORKS["memory"])[1]] == ["sb3-contrib"]
+    assert [peer.name for peer in find_peers([one], WORKS["cartpole"])[1]] == ["Stable-Baselines3"]
 
 
 @pytest.mark.parametrize("words", ["hello", "/nowhere/python"])
 def test_what_is_no_interpreter_is_refused(tmp_path: Path, words: str) -> None:
     path = words if words.startswith("/") else interpreter(tmp_path, words)
     with pytest.raises(ValueError, match=r"--python is .* interpreter of Python 3"):
-        find_peers([path])
+        find_peers([path], WORKS["cartpole"])
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-@pytest.mark.parametrize("work", WORKS)
-def test_peers_really_do_the_work(work: str, peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("work", "peer"),
+    [(name, peer) for name, work in WORKS.items() for peer in PEERS if peer.remembers == bool(work.memory)],
+)
+def test_peers_really_do_the_work(work: str, peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(peer.module)
     monkeypatch.chdir(tmp_path)
     command = WORKS[work].command(peer, sys.executable, updates=4)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from lockstep.bench.children import Failed, child, own_environment
 from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
 from lockstep.bench.training import prepared
-from lockstep.bench.works import PEERS, Peer
+from lockstep.bench.works import PEERS, Peer, Work
 from lockstep.config import Config
 
 __all__ = ["SKIPPED", "Finish", "Found", "find_peers", "marked", "record", "table", "trained"]
@@ -50,23 +50,24 @@ class Finish:
     """From the start of the process to the first mark."""
 
 
-def find_peers(interpreters: Sequence[str]) -> tuple[list[Found], list[Peer]]:
-    """The peers that one of the `interpreters` has, taken from the first that does, and those that none has.
+def find_peers(interpreters: Sequence[str], work: Work) -> tuple[list[Found], list[Peer]]:
+    """The peers for a work that one of the `interpreters` has, taken from the first that does, and those that none has.
 
     Raises ValueError for what is no interpreter of Python.
     """
     found: dict[str, Found] = {}
+    peers = [peer for peer in PEERS if peer.remembers == bool(work.memory)]
     for interpreter in interpreters:
         try:
-            command = [interpreter, "-c", _PROBE, *(peer.module for peer in PEERS)]
+            command = [interpreter, "-c", _PROBE, *(peer.module for peer in peers)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
             versions = json.loads(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
             raise ValueError(f"--python is {interpreter!r}: it must be an interpreter of Python 3") from None
-        for peer in PEERS:
+        for peer in peers:
             if peer.module in versions and peer.name not in found:
                 found[peer.name] = Found(peer, interpreter, str(versions[peer.module]))
-    return list(found.values()), [peer for peer in PEERS if peer.name not in found]
+    return list(found.values()), [peer for peer in peers if peer.name not in found]
 
 
 def marked(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:

@@ -1,4 +1,4 @@
-"""Four works that every PPO can do, so that speeds can be compared: 8 environments of 256 steps, two tanh networks of 64x64, Adam."""
+"""Works that others can do too, so that speeds can be compared: 8 environments of 256 steps, two tanh networks of 64x64, Adam."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +20,15 @@ class Work:
     entropy: float
     updates: int
     """Of one run, so that it takes some seconds."""
+    memory: int = 0
+    """Width of an LSTM, one for the policy and one for the critic; 0: none."""
 
     def flags(self, environments: int = ENVIRONMENTS, steps: int = STEPS) -> list[str]:
         """As flags of `lockstep train`; all else is as in its defaults."""
         sizes = ["--env.count", str(environments), "--rollout.steps", str(steps)]
         update = ["--ppo.epochs", str(self.epochs), "--ppo.minibatches", str(self.minibatches)]
-        return ["--env", self.env_id, *sizes, *update, "--ppo.entropy", str(self.entropy)]
+        memory = ["--policy.core", "lstm", "--policy.core-size", str(self.memory)] if self.memory else []
+        return ["--env", self.env_id, *sizes, *update, "--ppo.entropy", str(self.entropy), *memory]
 
     def command(self, peer: "Peer", interpreter: str, updates: int) -> list[str]:
         """The program that does the same with a peer."""
@@ -37,6 +40,7 @@ class Work:
             "epochs": self.epochs,
             "minibatches": self.minibatches,
             "entropy": self.entropy,
+            **({"memory": self.memory} if self.memory else {}),
         }
         return [interpreter, str(peer.program), *(f"--{name}={value}" for name, value in words.items())]
 
@@ -46,6 +50,7 @@ WORKS: Mapping[str, Work] = {
     "lunarlander": Work("LunarLander-v3", 4, 4, 0.01, 40),
     "reacher": Work("Reacher-v5", 10, 32, 0.0, 16),
     "humanoidstandup": Work("HumanoidStandup-v5", 10, 32, 0.0, 12),
+    "memory": Work("CartPole-v1", 4, 4, 0.01, 20, memory=128),
 }
 
 
@@ -57,6 +62,8 @@ class Peer:
     module: str
     package: str
     """As pip knows it."""
+    remembers: bool = False
+    """Whether it is for the works with memory, instead of the others."""
 
     @property
     def program(self) -> Path:
@@ -67,5 +74,6 @@ class Peer:
 PEERS = (
     Peer("Stable-Baselines3", "stable_baselines3", "stable-baselines3"),
     Peer("skrl", "skrl", "skrl"),
+    Peer("sb3-contrib", "sb3_contrib", "sb3-contrib", remembers=True),
 )
 """Those that are compared with."""

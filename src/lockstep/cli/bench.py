@@ -126,7 +126,7 @@ def _peers(argv: Sequence[str]) -> int:
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
     merged["run"] = {"total_steps": _LONG}
     configs = [_resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(own.ranks)]
-    peers, absent = comparison.find_peers(own.python or [sys.executable])
+    peers, absent = comparison.find_peers(own.python or [sys.executable], work)
     if not peers:
         packages = " ".join(peer.package for peer in absent)
         raise ValueError(
@@ -216,11 +216,14 @@ def _parser(kind: str, does: str) -> Arguments:
 def _parser_of_peers() -> Arguments:
     parser = Arguments(
         "bench peers",
-        "Trains on the same work with lockstep and with Stable-Baselines3 and skrl, where they are installed. "
+        "Trains on the same work with lockstep and with Stable-Baselines3, sb3-contrib and skrl, where they are installed. "
         f"Takes the flags of plan and runtime, and --{_FREE[0]} and --{_FREE[1]}, as well.",
     )
     parser.add_argument(
-        "--work", default="cartpole", metavar="WORK", help="cartpole (default), lunarlander, reacher, humanoidstandup"
+        "--work",
+        default="cartpole",
+        metavar="WORK",
+        help="cartpole (default), lunarlander, reacher, humanoidstandup, memory",
     )
     parser.add_argument(
         "--ranks", type=whole_number(1), nargs="+", default=[1], metavar="N", help="of lockstep; several are compared"

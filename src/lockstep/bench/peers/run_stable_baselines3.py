@@ -20,14 +20,18 @@ class Marks(BaseCallback):
         return True
 
 
-def main() -> None:
-    """Trains."""
-    parser = argparse.ArgumentParser()
+def work_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What the command line says of the work."""
     parser.add_argument("--env")
     parser.add_argument("--entropy", type=float)
     for name in ("environments", "steps", "updates", "epochs", "minibatches"):
         parser.add_argument(f"--{name}", type=int)
-    work = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Trains."""
+    work = work_of(argparse.ArgumentParser())
     torch.set_num_threads(1)
     # asked for nothing, make_vec_env makes environments that draw, which costs LunarLander half of its speed
     envs = make_vec_env(work.env, work.environments, 1, env_kwargs={"render_mode": None}, vec_env_cls=DummyVecEnv)

@@ -18,7 +18,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 COUNT, MINIBATCH = 8, 256
 IMAGES = 4 * 84 * 84
-CHILD = "import resource, sys; from lockstep.cli.main import main; main(sys.argv[1:]); print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+CHILD = (
+    "import resource, sys; from lockstep.cli.main import main; main(sys.argv[1:]); "
+    "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+)
 
 
 def peak(steps: int, shards: int) -> int:
@@ -34,6 +37,7 @@ def peak(steps: int, shards: int) -> int:
 
 
 def main() -> None:
+    """Measures and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs="+", default=[128, 1152, 2176])
     own = parser.parse_args()

@@ -9,23 +9,28 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tests.watched import CONTINUOUS, DISCRETE
+from tests.watched import CONTINUOUS, COUNT, DISCRETE, STEPS, agent_of, rollouts_of
 from torch import Tensor
 
 from lockstep import kernels
 from lockstep.agent import Agent
+from lockstep.envs.spaces import Spaces
 from lockstep.gradient import AIM, COLUMNS, GradientFormula, Loss
+from lockstep.group.solo import Solo
 from lockstep.kernels import CompilerFailed, ahead_of_time, cache_folder
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.adam import StepFormula
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rewrites import REWRITES
+from lockstep.update import Update
 
 pytestmark = pytest.mark.slow
 
 ROWS = 24
+MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,13 @@ def formula_of(spaces, dtype: torch.dtype, policy: PolicyConfig, config: PPOConf
     generator = torch.Generator().manual_seed(2)
     actions = spaces.action_size
     rows = torch.randn(ROWS, spaces.observation_size + actions + COLUMNS, dtype=dtype, generator=generator)
-    if spaces.discrete_actions:
-        rows[:, spaces.observation_size] = torch.randint(spaces.discrete_actions, (ROWS,), generator=generator).to(
-            dtype
-        )
+    mask = rows[:, spaces.feature_size : spaces.observation_size]
+    mask.copy_(mask > 0)
+    for column, count in enumerate(spaces.choices):
+        drawn = torch.randint(count, (ROWS,), generator=generator)
+        rows[:, spaces.observation_size + column] = drawn.to(dtype)
+        if spaces.mask_size:
+            mask[torch.arange(ROWS), sum(spaces.choices[:column]) + drawn] = 1
     rows[:, -COLUMNS] = rows[:, -COLUMNS].abs().neg()
     rows[:, -1] = 1
     rows[3] = 0  # a reset row
@@ -72,6 +80,7 @@ CASES = {
         PolicyConfig(hidden=(16,), shared=True, activation="silu"),
         PPOConfig(value_clip=0.2, normalize_advantages=False),
     ),
+    "masked": (MASKED, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(entropy=0.01)),
     "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
 }
 
@@ -131,6 +140,67 @@ def test_a_library_is_made_once_and_what_it_depends_on_names_it(monkeypatch: pyt
         (Doubled("once"), (torch.ones(3, dtype=torch.float64),)),
     )}  # fmt: skip
     assert len(keys) == 4
+
+
+def test_whatever_a_gradient_depends_on_names_it() -> None:
+    spaces, dtype, policy, config = CASES["discrete"]
+
+    def key(spaces=spaces, policy: PolicyConfig = policy, config: PPOConfig = config, trained=(True, True)) -> str:
+        formula, arguments = formula_of(spaces, dtype, policy, config)
+        return kernels._key(replace(formula, loss=replace(formula.loss, trained=trained)), arguments)
+
+    others = [
+        *(
+            key(config=replace(config, **setting))
+            for setting in ({"surrogate": "kl"}, {"value_clip": 0.1}, {"value_clip": 0.2})
+        ),
+        *(
+            key(config=replace(config, **setting))
+            for setting in ({"value_coefficient": 1.0}, {"normalize_advantages": False})
+        ),
+        *(
+            key(policy=replace(policy, **setting))
+            for setting in ({"activation": "relu"}, {"hidden": (16,)}, {"shared": True})
+        ),
+        *(key(trained=trained) for trained in ((True, False), (False, True))),
+        *(key(spaces=other) for other in (CONTINUOUS, MASKED, replace(MASKED, mask_size=0))),
+    ]
+    assert len({key(), *others}) == 1 + len(others)
+    free = (
+        {"learning_rate": 1.0},
+        {"clip": 0.3},
+        {"entropy": 0.5},
+        {"gamma": 0.5},
+        {"kl_coefficient": 3.0},
+        {"epochs": 9},
+    )
+    assert {key(config=replace(config, **setting)) for setting in free} == {key()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kl_stop": 1e-6, "value_learning_rate": 1e-3, "epochs": 3},
+        {"policy_epochs": 1, "value_epochs": 3},
+        {"policy_epochs": 3, "value_epochs": 1, "kl_stop": 1e-6},
+    ],
+    ids=["stopped", "critic alone", "policy alone"],
+)
+def test_nothing_is_compiled_while_training(settings: dict[str, object]) -> None:
+    agent, made, training = agent_of(), [], []
+
+    def make(formula, examples):
+        made.append(formula.name)
+        assert not training, f"the {formula.name} is compiled in the middle of the training"
+        return formula
+
+    config = PPOConfig(minibatches=2, learning_rate=1e-2, **settings)
+    update = Update(agent, config, Solo(), range(2), 1, make_kernel=make)
+    update.make_kernels(STEPS * COUNT)
+    training.append(True)
+    assert made
+    for iteration in (1, 2):
+        update(rollouts_of(agent, 2), iteration, 0.0)
 
 
 WORK = """

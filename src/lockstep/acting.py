@@ -112,7 +112,8 @@ class NumpyActor:
             memory.note(t, rows - 1)
             move(see(observations), state, heads[t], latents[t])
             memory.forget(t)
-            return heads[t]
+            head: NDArray[Any] = heads[t]
+            return head
 
         def value(observations: Tensor) -> Tensor:
             # what the next rollout begins with is looked at, but not remembered

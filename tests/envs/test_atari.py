@@ -1,6 +1,8 @@
 """Atari games: one preprocessing on every engine, episode ends, seeds, options."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -250,3 +252,13 @@ def test_games_are_drawn() -> None:
 def test_games_are_many() -> None:
     assert {"ALE/Pong-v5", "ALE/Breakout-v5"} < set(games())
     assert len(games()) > 100
+
+
+def test_auto_is_what_was_measured(root: Path) -> None:
+    """`ale` is the fastest for every number of environments."""
+    rates: dict[tuple[str, int], dict[str, int]] = {}
+    for record in json.loads((root / "benchmarks/atari.json").read_text())["records"]:
+        rates.setdefault((record["environment"], record["count"]), {})[record["engine"]] = record["steps_per_second"]
+    assert len(rates) == 12
+    for (env_id, count), by_engine in rates.items():
+        assert choose_engine(env_id, count) == max(by_engine, key=lambda engine: by_engine[engine])

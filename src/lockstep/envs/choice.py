@@ -46,7 +46,7 @@ def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None
     """The fastest engine that was measured for `per_shard` environments; `gymnasium` for environments that were not.
 
     With options it is `gymnasium` as well: they are its environments' arguments, which other engines may not know. For Atari games it is
-    `ale`, which gives some 8 % more steps than envpool and 25 % more than `gymnasium`, for any number; but only envpool plays by lives.
+    `ale`, which is faster than envpool and `gymnasium` for any number; but only envpool plays by lives.
     """
     if is_game(env_id):
         life = (options or {}).get("episodic_life", False)

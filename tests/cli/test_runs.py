@@ -221,7 +221,7 @@ def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest
 
 
 def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:
-    performer = Performer("first", None, False, None)
+    performer = Performer("first", None, False, None, None)
     episodes = EnvironmentSeeds(1, "episode", 8)
     training = {episodes(env, episode) for env in range(8) for episode in range(200)}
     seeds = performer.seeds(200)

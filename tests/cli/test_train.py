@@ -152,9 +152,16 @@ def test_bad_files_are_one_line(run_cli, tmp_path: Path) -> None:
     refused(run_cli("train", "cartpol"), "cartpol", "did you mean cartpole")
 
 
-@pytest.mark.extra("Box2D")
-def test_an_unsupported_space_is_named(run_cli) -> None:
-    refused(run_cli("train", "--env", "CarRacing-v3"), "CarRacing-v3", "images", "(96, 96, 3)")
+def test_an_unsupported_space_is_named(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "told.py").write_text(
+        "import gymnasium as gym\n"
+        "class Told(gym.Env):\n"
+        "    observation_space = gym.spaces.Dict(told=gym.spaces.Text(9))\n"
+        "    action_space = gym.spaces.Discrete(2)\n"
+        "gym.register('Told-v0', Told)\n"
+    )
+    words = ("its observations have a Text in ['told'], which is not supported",)
+    refused(run_cli("train", "--env", "Told-v0", "--env.module", "told"), "Told-v0", *words)
 
 
 @pytest.mark.slow

@@ -83,25 +83,28 @@ def test_memory_goes_on_from_rollout_to_rollout_and_ends_with_the_episode() -> N
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_minibatches_are_sequences_with_the_states_they_started_from(core: str, recompute: bool) -> None:
+@pytest.mark.parametrize("share_data", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_minibatches_are_sequences_with_the_states_they_started_from(
+    core: str, recompute: bool, share_data: bool, fused: bool
+) -> None:
     agent = agent_of(core)
     shards = [shard_of(agent, index=index) for index in range(2)]
     rollouts = [collect([shard], agent, iteration)[0] for iteration in (1, 2) for shard in shards][2:]
-    preparation = Preparation(agent, CONFIG, Solo(), (0, 1), 1, False, False, False, recompute)
-    batch = preparation(rollouts, 2)
-    trained = [[], []]
+    batch = Preparation(agent, CONFIG, Solo(), (0, 1), 1, share_data, False, fused, recompute)(rollouts, 2)
+    trained = []
     for _, _, parts in batch.minibatches():
-        for part, own in zip(parts, trained, strict=True):
+        assert len(parts) == (1 if fused else 2)
+        for part in parts:
             assert part.states is not None
             assert len(part.rows) == SEQUENCE * len(part.states)
             *_, old, weight = part.rows.unbind(1)
             values = agent.policy(part.rows[:, :3], None, part.states, resets(part.rows, len(part.states)))[1]
             # the weights have not changed, so the values are those that were found while collecting
             assert torch.allclose(values[weight > 0], old[weight > 0], rtol=0, atol=1e-12)
-            own.append(old)
-    for rollout, own in zip(rollouts, trained, strict=True):
-        lived = torch.where(rollout.valid, rollout.values[:-1], 0).flatten().sort().values
-        assert torch.equal(torch.cat(own).sort().values, lived.repeat_interleave(CONFIG.epochs)), "each once an epoch"
+            trained.append(old)
+    lived = torch.cat([torch.where(rollout.valid, rollout.values[:-1], 0).flatten() for rollout in rollouts])
+    assert torch.equal(torch.cat(trained).sort().values, lived.sort().values.repeat_interleave(CONFIG.epochs))
 
 
 def test_recomputed_states_are_those_of_the_weights_of_now() -> None:

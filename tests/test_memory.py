@@ -109,25 +109,28 @@ def test_minibatches_are_sequences_with_the_states_they_started_from(
 
 def test_recomputed_states_are_those_of_the_weights_of_now() -> None:
     agent = agent_of()
-    shard = shard_of(agent)
-    rollout = [collect([shard], agent, iteration)[0] for iteration in (1, 2)][-1]
-    batches = [
-        Preparation(agent, CONFIG, Solo(), (0,), 1, False, False, False, again)([rollout], 2) for again in (False, True)
-    ]
-    kept, renewed = (batch.remember(0) for batch in batches)
-    assert torch.equal(kept, renewed)
-    agent.flat.buffer *= 1.1
-    assert torch.equal(batches[0].remember(1), kept)
-    renewed = batches[1].remember(1).view_as(rollout.states)
-    assert torch.equal(renewed[0], rollout.states[0]), "the first is what was carried over"
-    state, expected = rollout.states[0], []
-    for t in range(STEPS):
-        if t % SEQUENCE == 0:
-            expected.append(state)
-        state = agent.policy.act(agent.normalize(rollout.observations[t]), None, state)[2]
-        state = torch.where(rollout.valid[t].unsqueeze(1), state, 0)
-    assert torch.allclose(renewed, torch.stack(expected), rtol=0, atol=1e-12)
-    assert not torch.allclose(renewed[1:], rollout.states[1:], atol=1e-3)
+    shard, collected = shard_of(agent), agent.flat.buffer.clone()
+    for iteration in range(1, ITERATIONS + 1):
+        agent.flat.buffer.copy_(collected)
+        (rollout,) = collect([shard], agent, iteration)
+        kept, renewed = (
+            Preparation(agent, CONFIG, Solo(), (0,), 1, False, False, False, again)([rollout], iteration)
+            for again in (False, True)
+        )
+        noted = rollout.states.flatten(0, 1)
+        assert torch.equal(renewed.remember(0), noted)
+        agent.flat.buffer *= 1.1
+        assert torch.equal(kept.remember(1), noted)
+        found = renewed.remember(1).view_as(rollout.states)
+        assert torch.equal(found[0], rollout.states[0]), "the first is what was carried over"
+        state, expected = rollout.states[0], []
+        for t in range(STEPS):
+            if t % SEQUENCE == 0:
+                expected.append(state)
+            state = agent.policy.act(agent.normalize(rollout.observations[t]), None, state)[2]
+            state = torch.where(rollout.valid[t].unsqueeze(1), state, 0)
+        assert torch.allclose(found, torch.stack(expected), rtol=0, atol=1e-12)
+        assert not torch.allclose(found[1:], rollout.states[1:], atol=1e-3)
 
 
 @pytest.mark.parametrize("core", CORES)

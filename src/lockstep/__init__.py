@@ -1,3 +1,45 @@
-"""Distributed PPO that gives the same policy, bit for bit, however many processes carry it."""
+"""Distributed PPO that gives the same policy, bit for bit, however many processes carry it.
+
+From a program: `train`, `resume`, `load`, `evaluate`, what they take (`Config`, `register_core`, `register_encoder`) and what they give
+(`Run`, `TrainedPolicy`, `Evaluation`). See `lockstep.api`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstep.api import Run, evaluate, load, resume, train
+    from lockstep.config import Config
+    from lockstep.models.registry import register_core, register_encoder
+    from lockstep.report.evaluate import Evaluation
+    from lockstep.trained import TrainedPolicy
 
 __version__ = "0.1.0"
+__all__ = [
+    "Config",
+    "Evaluation",
+    "Run",
+    "TrainedPolicy",
+    "__version__",
+    "evaluate",
+    "load",
+    "register_core",
+    "register_encoder",
+    "resume",
+    "train",
+]
+
+_PLACES = {
+    **dict.fromkeys(("Run", "evaluate", "load", "resume", "train"), "lockstep.api"),
+    **dict.fromkeys(("register_core", "register_encoder"), "lockstep.models.registry"),
+    "Config": "lockstep.config",
+    "Evaluation": "lockstep.report.evaluate",
+    "TrainedPolicy": "lockstep.trained",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Imports what is asked for only now: PyTorch takes seconds, and a command that does not train needs none of it."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

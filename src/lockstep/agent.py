@@ -219,8 +219,8 @@ class Pilot:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets: all environments begin an episode."""
-        self._state = torch.zeros(
+        """Forgets: all environments begin an episode. `state`, `[count, S]`, is what is remembered."""
+        self.state = torch.zeros(
             self._count, self._agent.state_size, dtype=self._agent.dtype, device=self._agent.device
         )
 
@@ -230,9 +230,9 @@ class Pilot:
         agent = self._agent
         seen = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
         images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
-        parameters, _, state = agent.policy.act(seen, images, self._state)
+        parameters, _, state = agent.policy.act(seen, images, self.state)
         if state is not None:
-            self._state = state
+            self.state = state
         if self._generator is None:
             actions = agent.distribution.mode(parameters)
         else:

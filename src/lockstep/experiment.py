@@ -202,7 +202,7 @@ def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
 
 
 def _names(stem: str) -> Iterator[str]:
-    plain = re.sub(r"[^a-z0-9._-]", "-", stem.lower())[:80]
+    plain = re.sub(r"[^a-z0-9._-]", "-", stem.lower().replace("()", ""))[:80]
     yield plain
     for number in itertools.count(2):
         yield f"{plain}-{number}"
@@ -320,5 +320,5 @@ def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
     if not found:
         raise ValueError(f"{folder.path} has no checkpoint yet")
     if iteration is not None and iteration not in found:
-        raise ValueError(f"--iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found))}")
+        raise ValueError(f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found))}")
     return found[-1] if iteration is None else iteration

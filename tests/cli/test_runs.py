@@ -11,11 +11,11 @@ from safetensors.numpy import save_file
 
 import lockstep
 from lockstep.cli.agents import Performer
-from lockstep.cli.locate import locate
 from lockstep.cli.main import main
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
 from lockstep.randomness import EnvironmentSeeds
+from lockstep.run.locate import locate
 
 SOURCE = Path(lockstep.__file__).parents[1]
 
@@ -230,7 +230,7 @@ def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:
 
 
 def test_eval_of_a_missing_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = "lockstep: --iteration is 1: runs/first has checkpoints of 2\n"
+    line = "lockstep: iteration is 1: runs/first has checkpoints of 2\n"
     assert output(capsys, "eval", "first", "--iteration", "1") == (2, "", line)
 
 

@@ -203,10 +203,10 @@ def test_resume_refuses_what_is_no_run(run_cli, tmp_path: Path) -> None:
 def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
     assert "is complete" in run_cli("resume", "first").stdout
-    refused(run_cli("resume", "first", "--total-steps", 512), "--total-steps is 512", "1024")
+    refused(run_cli("resume", "first", "--total-steps", 512), "total_steps is 512", "1024")
     config = tmp_path / "runs" / "first" / "config.json"
     before = config.read_text()
-    refused(run_cli("resume", "first", "--total-steps", 2048, "--iteration", 3), "--iteration is 3", "4")
+    refused(run_cli("resume", "first", "--total-steps", 2048, "--iteration", 3), "iteration is 3", "4")
     refused(run_cli("resume", "first", "--total-steps", 2048, "--ranks", 2), "plan.shards is 1", "2 trainers")
     assert config.read_text() == before, "a refused command changes nothing"
     finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)

@@ -12,7 +12,6 @@ from pathlib import Path
 from lockstep import presets
 from lockstep.bench.children import Failed
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import settle
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.config.decode import encode
@@ -175,6 +174,7 @@ def _resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
     iteration is no error. Raises ValueError.
     """
     from lockstep.experiment import resolve
+    from lockstep.starting import settle
 
     config, _, count = settle(config, None, ranks)
     environments = config.env.per_rank * count if config.env.per_rank else config.env.count

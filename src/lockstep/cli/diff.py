@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.digest import digests
-from lockstep.cli.locate import locate
 from lockstep.run.folder import RunFolder
+from lockstep.run.locate import locate
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.locate import locate
 from lockstep.run.folder import RunFolder
+from lockstep.run.locate import locate
 
 __all__ = ["digests", "main"]
 

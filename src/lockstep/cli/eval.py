@@ -22,20 +22,20 @@ def main(argv: Sequence[str]) -> int:
 
     env = make_one(performer.config.env)
     try:
-        results = list(play_episodes(env, performer.control(env), performer.seeds(own.episodes)))
+        results = list(play_episodes(env, performer.policy.begin, performer.seeds(own.episodes)))
     finally:
         env.close()
     evaluation = Evaluation([total for total, _ in results], [length for _, length in results])
     conditions = {
-        "iteration": performer.iteration,
-        "digest": performer.agent.digest(),
+        "iteration": performer.policy.iteration,
+        "digest": performer.policy.digest,
         "seed": performer.seed,
         "actions": "drawn" if own.sample else "most probable",
     }
     path = performer.folder.path / "evaluation.json"
     write_aside(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
     print(
-        f"{own.episodes} episode{'s' * (own.episodes > 1)} of {performer.config.env.id}, iteration {performer.iteration}"
+        f"{own.episodes} episode{'s' * (own.episodes > 1)} of {performer.config.env.id}, iteration {performer.policy.iteration}"
     )
     print(f"{evaluation.lines()}\nwritten {path}")
     return 0

@@ -39,11 +39,10 @@ def _record(performer: Performer, episodes: int) -> tuple[Path, list[tuple[float
     from lockstep.envs.catalog import make_one
     from lockstep.report.video import record_video
 
-    spaces = make_one(performer.config.env)
-    begin = performer.control(spaces)
-    spaces.close()
-    path = performer.folder.path / "videos" / f"iteration-{performer.iteration:08d}.mp4"
-    results = record_video(lambda: make_one(performer.config.env, "rgb_array"), begin, path, performer.seeds(episodes))
+    path = performer.folder.path / "videos" / f"iteration-{performer.policy.iteration:08d}.mp4"
+    results = record_video(
+        lambda: make_one(performer.config.env, "rgb_array"), performer.policy.begin, path, performer.seeds(episodes)
+    )
     return path, results
 
 
@@ -53,7 +52,7 @@ def _show(performer: Performer, episodes: int) -> None:
 
     env = make_one(performer.config.env, "human")
     try:
-        for result in play_episodes(env, performer.control(env), performer.seeds(episodes)):
+        for result in play_episodes(env, performer.policy.begin, performer.seeds(episodes)):
             _print([result])
     finally:
         env.close()

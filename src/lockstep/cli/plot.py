@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from lockstep.cli.arguments import Arguments
-from lockstep.cli.locate import locate
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.run.folder import RunFolder
+from lockstep.run.locate import locate
 
 __all__ = ["main"]
 

@@ -1,6 +1,7 @@
-"""`lockstep rank FOLDER ITERATION [MODULE]`: how our own launch starts a rank. Not for people."""
+"""`lockstep rank FOLDER ITERATION [MODULE …]`: how our own launch starts a rank. Not for people."""
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     listen()
     # only now, because this takes seconds, in which the parent may be killed or a signal come
     from lockstep.cli.work import train_at
-    from lockstep.envs.modules import import_environments
+    from lockstep.envs.functions import take
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.place import Place
 
@@ -31,5 +32,7 @@ def main(argv: Sequence[str]) -> int:
         memory=int(memory) if memory else None,
         meeting=environment.get("LOCKSTEP_MEETING", ""),
     )
-    import_environments(argv[2] if len(argv) > 2 else None)
+    sys.path += [entry for entry in environment["LOCKSTEP_PATH"].split(os.pathsep) if entry and entry not in sys.path]
+    for module in argv[2:]:
+        take(module)
     return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

@@ -1,20 +1,15 @@
 """From a run's folder to running ranks, for `train` and `resume`."""
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lockstep.config import Config
 from lockstep.envs.modules import import_environments
-from lockstep.group.memory import usable_cores
-from lockstep.plan import Plan, default_ranks
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
-from lockstep.runtime.checks import check_runtime, resolve_devices
-from lockstep.runtime.meeting import choose_meeting
 from lockstep.runtime.place import Place
 
-__all__ = ["import_again", "listen_under", "settle", "start", "told_once"]
+__all__ = ["import_again", "listen_under", "start", "told_once"]
 
 
 def import_again(config: Config, module: object) -> None:
@@ -48,22 +43,6 @@ def listen_under(place: Place | None) -> None:
         follow_launcher()
 
 
-def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:
-    """What a start needs to know: the config with its devices decided, the place with its meeting, the number of ranks.
-
-    `ranks` is the flag's. Raises ValueError, in one line, for what this host or the launcher can't give.
-    """
-    if place is not None and ranks is not None:
-        raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
-    runtime = resolve_devices(config.runtime)
-    if place is not None:
-        place = choose_meeting(place, runtime.rendezvous)
-    size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
-    plan = Plan.make(config.plan, size)
-    check_runtime(runtime, place, plan.training, plan.playing)
-    return dataclasses.replace(config, runtime=runtime), place, size
-
-
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     """Carries the run, which the caller has locked, on `ranks` processes of this host. One rank is this process itself."""
     if ranks == 1:
@@ -72,8 +51,8 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
 
         return train_alone(folder, resume_from)
     from lockstep.experiment import open_run
-    from lockstep.runtime.launch import launch
+    from lockstep.starting import launch_ranks
 
     _, config = open_run(folder.path)
-    module = [config.env.module] if config.env.module else []  # that was typed: this process has imported it
-    return launch(["rank", str(folder.path), str(resume_from), *module], ranks, config.runtime)
+    modules = [config.env.module] if config.env.module else []  # that was typed: this process has imported it
+    return launch_ranks(folder, config, ranks, resume_from, modules)

@@ -1,23 +1,18 @@
 """`lockstep train`: a new run."""
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import listen_under, settle, start, told_once
+from lockstep.cli.start import listen_under, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.envs.modules import import_environments
 from lockstep.runtime.place import Place, find_place
 
 __all__ = ["main"]
-
-_NO_COMPILER = (
-    "there is no C++ compiler here (g++, or what CXX names): the update is not compiled, so the run will be slower"
-)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,15 +31,13 @@ def main(argv: Sequence[str]) -> int:
         config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
         import_environments(config.env.module)  # `load` takes it from flags alone
         listen_under(place)
-        config, place, ranks = settle(config, place, own.ranks)
-        from lockstep.experiment import compiles, create_run, resolve
+        from lockstep.experiment import create_run, resolve
+        from lockstep.starting import NO_COMPILER, lacks_compiler, settle
 
+        config, place, ranks = settle(config, place, own.ranks)
         resolved = resolve(config, ranks)
-        if compiles(dataclasses.replace(resolved, runtime=config.runtime)) and resolved.runtime.compile == "off":
-            _tell(
-                place,
-                "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower",
-            )
+        if lacks_compiler(config, resolved):
+            _tell(place, NO_COMPILER)
     if place is not None:
         from lockstep.cli.work import train_under_launcher
 

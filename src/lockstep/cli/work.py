@@ -9,41 +9,31 @@ import torch
 
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.exchange import ReplicasDiffer
 from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
-from lockstep.group.group import Group, RankLost
-from lockstep.kernels import CompilerFailed
+from lockstep.group.group import Group
 from lockstep.plan import Plan
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import end_unheard
 from lockstep.runtime.place import Place
 from lockstep.runtime.runtime import Runtime, join
+from lockstep.starting import PREEMPTED, carry, faults
 from lockstep.update import NonFinite
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 
 _PATH_BYTES = 4096
-_CODES: dict[type[Exception], int] = {
-    CompilerFailed: 1,
-    EnvironmentFailed: 1,
-    NonFinite: 3,
-    RankLost: 4,
-    ReplicasDiffer: 5,
-}
-_PREEMPTED = 75
 
 
 def train_alone(folder: RunFolder, resume_from: int) -> int:
     """The run in this process, as its only rank."""
-    _, config = open_run(folder.path)
-    return _guarded(0, lambda: _carry(Place(0, 1, 0, 1), folder, config, resume_from))
+    return train_at(Place(0, 1, 0, 1), folder, resume_from)
 
 
 def train_at(place: Place, folder: RunFolder, resume_from: int) -> int:
     """The run as one of the ranks that our own launch started."""
     _, config = open_run(folder.path)
-    return _guarded(place.rank, lambda: _carry(place, folder, config, resume_from))
+    return _guarded(place.rank, lambda: _finish(place.rank, carry(place, folder, config, resume_from)))
 
 
 def train_under_launcher(place: Place, config: Config, preset: str | None) -> int:
@@ -59,7 +49,8 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
     def work() -> int:
         with _meet(place, config) as runtime:
             folder = _agree(runtime.group, prepare)
-            return _finish(runtime, folder, open_run(folder.path)[1], 0)
+            run = execute(folder, open_run(folder.path)[1], runtime, 0)
+        return _finish(place.rank, run)
 
     return _guarded(place.rank, work)
 
@@ -79,7 +70,8 @@ def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resum
             _agree(runtime.group, prepare)
             # rank 0's word: on a shared file system the others may see another newest checkpoint
             agreed = int(runtime.group.gather(torch.tensor([[resume_from]]), "start")[0].item())
-            return _finish(runtime, folder, config, agreed)
+            run = execute(folder, config, runtime, agreed)
+        return _finish(place.rank, run)
 
     return _guarded(place.rank, work)
 
@@ -107,28 +99,23 @@ def _meet(place: Place, config: Config) -> Runtime:
     return join(place, config.runtime, plan.training, plan.playing)
 
 
-def _carry(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
-    with _meet(place, config) as runtime:
-        return _finish(runtime, folder, config, resume_from)
-
-
-def _finish(runtime: Runtime, folder: RunFolder, config: Config, resume_from: int) -> int:
-    run = execute(folder, config, runtime, resume_from)
-    if runtime.group.rank == 0:
+def _finish(rank: int, run: Run) -> int:
+    if rank == 0:
         print(_closing(run), flush=True)
-    return _PREEMPTED if run.stopped else 0
+    return PREEMPTED if run.stopped else 0
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
     """Runs `work`; faults that have an exit code of their own become one line and that code."""
+    codes = faults()
     try:
         return work()
-    except tuple(_CODES) as error:
+    except tuple(codes) as error:
         if isinstance(error, EnvironmentFailed) and error.__cause__:  # the way through the environment's own code
             traceback.print_exception(error.__cause__)
         if rank == 0 or not isinstance(error, NonFinite):  # which all ranks find at once
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
-        return _CODES[type(error)]
+        return codes[type(error)]
 
 
 def _closing(run: Run) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from lockstep.envs.atari import GAMES, is_game
+from lockstep.envs.functions import check_given, is_function
 from lockstep.envs.tasks.hidden import HIDDEN
 from lockstep.envs.tasks.pendulum import dense, sparse
 
@@ -81,6 +82,9 @@ _FOREIGN = ("GymV21Environment", "GymV26Environment")
 
 def check_id(env_id: str) -> None:
     """Raises ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
+    if is_function(env_id):
+        check_given(env_id)
+        return
     if ":" in env_id:
         raise ValueError(
             f"env.id is {env_id!r}: an id with ':' would import a module and is not accepted; give the id alone"

@@ -26,8 +26,8 @@ class EnvConfig:
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, such as `{continuous: true}` for LunarLander."""
     module: str | None = None
-    """A module of yours that registers `id` with Gymnasium; it is imported first, also from the current folder. Only taken from the
-    command line, never from a file."""
+    """A module of yours, imported first, also from the current folder: it may register `id` with Gymnasium, and cores and encoders.
+    Only taken from the command line or a program, never from a file."""
     threads: int | None = None
     """Threads that step a rank's environments in `envpool` and `ale`. None: the host's cores, dealt out among its ranks. The bits do not
     depend on it."""

@@ -16,6 +16,7 @@ from gymnasium.wrappers import HumanRendering
 
 from lockstep.envs.atari import Game, is_game
 from lockstep.envs.families import SHIPPED, base_of, check_id, family_of
+from lockstep.envs.functions import is_function, make_given
 from lockstep.envs.tasks.hidden import HIDDEN, Columns, kept
 
 __all__ = ["Recipe"]
@@ -64,6 +65,8 @@ class Recipe:
         game = self.game
         shipped = SHIPPED.get(self.env_id)
         try:
+            if is_function(self.env_id):
+                return make_given(self.env_id, self.options)
             if shipped is not None and render_mode == "human":
                 return HumanRendering(shipped(render_mode="rgb_array", **self.options))
             if shipped is not None:
@@ -124,7 +127,7 @@ class Recipe:
             raise ValueError(
                 f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version of that kind; use 'ale'"
             )
-        if self.env_id in SHIPPED or gym.spec(self.env_id).vector_entry_point is None:
+        if self.env_id in SHIPPED or is_function(self.env_id) or gym.spec(self.env_id).vector_entry_point is None:
             raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version; use 'gymnasium'")
         try:
             with _silence():

@@ -1,7 +1,7 @@
 """Cores and encoders by name: those that are built in, and those that a user registers."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from torch import nn
 
@@ -14,6 +14,7 @@ __all__ = [
     "EncoderFactory",
     "core_factory",
     "core_names",
+    "defined_in",
     "encoder_factory",
     "encoder_names",
     "register_core",
@@ -64,6 +65,12 @@ def core_names() -> tuple[str, ...]:
 def encoder_names() -> tuple[str, ...]:
     """All encoders, the built-in ones first."""
     return tuple(_ENCODERS)
+
+
+def defined_in(kind: Literal["core", "encoder"], name: str) -> str | None:
+    """The module that a core's or encoder's factory is from; None where there is none, as for `none` and `auto`."""
+    known: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
+    return getattr(known.get(name), "__module__", None)
 
 
 def _register(kind: str, known: dict[str, _Factory], name: str, factory: _Factory) -> None:

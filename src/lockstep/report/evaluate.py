@@ -39,6 +39,11 @@ class Evaluation:
     lengths: list[int]
 
     @property
+    def return_mean(self) -> float:
+        """Mean of `returns`."""
+        return fmean(self.returns)
+
+    @property
     def interval(self) -> float | None:
         """Half the width of the 95% interval of the mean return, `1.96 s / sqrt(n)`; None for one episode.
 
@@ -51,7 +56,7 @@ class Evaluation:
         """All numbers, by name."""
         return {
             "episodes": len(self.returns),
-            "return_mean": fmean(self.returns),
+            "return_mean": self.return_mean,
             "return_interval_95": self.interval,
             "return_min": min(self.returns),
             "return_max": max(self.returns),
@@ -64,6 +69,6 @@ class Evaluation:
         """The same for a reader."""
         spread = "" if self.interval is None else f" ± {self.interval:.3g} (95% interval of the mean)"
         return (
-            f"return  {fmean(self.returns):.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}\n"
+            f"return  {self.return_mean:.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}\n"
             f"length  {fmean(self.lengths):.5g}, {min(self.lengths)} to {max(self.lengths)} steps"
         )

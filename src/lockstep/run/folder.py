@@ -24,6 +24,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
@@ -71,7 +72,7 @@ class RunFolder:
         write_aside(self.path / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in kept).encode())
 
     def lock(self) -> None:
-        """Keeps other processes from writing to this run until this one ends, however it ends.
+        """Keeps other processes from writing to this run until `unlock`, or until this one ends, however it ends.
 
         Raises ValueError if one is doing so now.
         """
@@ -83,6 +84,14 @@ class RunFolder:
             raise ValueError(f"{self.path} is in use: another process is training it") from None
         except OSError:  # a file system that knows no locks
             os.close(descriptor)
+        else:
+            self._lock = descriptor
+
+    def unlock(self) -> None:
+        """Lets other processes write again."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def checkpoint(self, iteration: int) -> Path:
         """Where the checkpoint of `iteration` is or would be."""

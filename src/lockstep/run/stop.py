@@ -6,11 +6,14 @@ it imports PyTorch, so that a signal in its first seconds counts too.
 
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["SIGNALS", "asked_to_stop", "end_unheard", "follow_launcher", "listen"]
+__all__ = ["SIGNALS", "asked_to_stop", "end_unheard", "follow_launcher", "listen", "listening", "note"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Those that ask."""
@@ -24,13 +27,46 @@ _PATIENCE = 10.0
 _asked = 0
 _asked_at = 0.0
 _launcher = 0
+_Handler = Callable[[int, FrameType | None], object] | int
+_before: dict[int, _Handler] = {}
+"""What a program did at a signal before it began to train."""
 
 
 def listen() -> None:
-    """From now on the first signal asks for a clean stop, and one that comes a second later kills."""
+    """From now on the first signal asks for a clean stop, and one that comes a second later does what it did before, as a rule to kill.
+
+    Only in a process's main thread, which is the one that can; elsewhere nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
     for number in SIGNALS:
         signal.signal(number, _hear)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # our own launch starts ranks with them held back
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """Listens as long as it lasts. Then signals do again what they did before, and if one has asked it is raised once more for that."""
+    global _asked
+    _asked = 0
+    main = threading.current_thread() is threading.main_thread()
+    _before.update({number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS} if main else {})
+    listen()
+    try:
+        yield
+    finally:
+        for number, handler in _before.items():
+            signal.signal(number, handler)
+        _before.clear()
+        asked, _asked = _asked, 0
+    if asked:
+        signal.raise_signal(asked)
+
+
+def note(number: int) -> None:
+    """Takes a signal that came to another handler as a request to stop."""
+    global _asked
+    _asked = _asked or number
 
 
 def follow_launcher() -> None:
@@ -65,5 +101,5 @@ def _hear(number: int, frame: FrameType | None) -> None:
     if not _asked:
         _asked, _asked_at = number, now
     elif now - _asked_at > _ECHO:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, _before.get(number, signal.SIG_DFL))
         os.kill(os.getpid(), number)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from lockstep.group.memory import create_memory
-from lockstep.run.stop import SIGNALS
+from lockstep.run.stop import SIGNALS, note
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -31,12 +31,18 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
     """Runs `command` (words after `python -m lockstep`) as `ranks` processes, and returns the first exit code that is not 0.
 
     Each finds its place in the environment: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT, LOCKSTEP_MEETING (where they meet, if
-    they need torch.distributed) and, where they share memory, LOCKSTEP_MEMORY (its file descriptor).
+    they need torch.distributed), LOCKSTEP_PATH (where this process looks for modules) and, where they share memory, LOCKSTEP_MEMORY (its file descriptor).
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         memory = _memory(ranks, config)
         shared = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
-        common = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_MEETING": f"file://{folder}/meeting", **shared}
+        path = os.pathsep.join(filter(None, sys.path))
+        common = {
+            "LOCKSTEP_PATH": path,
+            "LOCKSTEP_SIZE": str(ranks),
+            "LOCKSTEP_MEETING": f"file://{folder}/meeting",
+            **shared,
+        }
         # what comes before a rank listens, or before we pass it on, waits until then
         held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
@@ -77,6 +83,7 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"], held: set[int]) -
     """`held` are the signals that were held back before the launch began."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        note(number)
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)

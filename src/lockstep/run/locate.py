@@ -1,4 +1,4 @@
-"""Finds the run that a word of the command line means."""
+"""Finds the run that a user means."""
 
 from difflib import get_close_matches
 from pathlib import Path

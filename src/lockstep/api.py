@@ -1,0 +1,354 @@
+"""lockstep from a program: what `import lockstep` offers beside the command line.
+
+Settings are those of the command line, as keywords: `total_steps=50_000`, `seed=1` (its short flags), a section as a dict,
+`ppo={"learning_rate": 1e-3}`, or single fields, `**{"ppo.learning_rate": 1e-3}`. What is wrong with them is told by a ValueError of one
+line, before anything starts.
+
+While it trains, Ctrl-C (and SIGTERM, SIGUSR1) ends the iteration at hand and leaves a checkpoint. Then the program gets the signal as if
+lockstep were not there: Ctrl-C raises KeyboardInterrupt. If the program handles it and goes on, `train` returns a run that is `stopped`.
+
+What goes wrong while it trains is raised: EnvironmentFailed and RankLost, which are RuntimeErrors, NonFinite, which is an ArithmeticError.
+"""
+
+import dataclasses
+import gc
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from lockstep import presets
+from lockstep.config import Config
+from lockstep.config.compose import load as compose
+from lockstep.config.decode import encode, known_sections
+from lockstep.config.flags import SHORT
+from lockstep.envs.catalog import make_one
+from lockstep.envs.functions import Make, give, is_function, reference
+from lockstep.envs.modules import import_environments
+from lockstep.experiment import check_checkpoint, create_run, iterations, open_run, resolve, save_config
+from lockstep.group.group import RankLost
+from lockstep.models.registry import defined_in
+from lockstep.report.evaluate import Evaluation, play_episodes
+from lockstep.run.locate import locate
+from lockstep.run.stop import listening
+from lockstep.runtime.place import Place, find_place
+from lockstep.runtime.threads import limit_threads, own_threads
+from lockstep.starting import (
+    BAD_INPUT,
+    NO_COMPILER,
+    PREEMPTED,
+    carry,
+    extended_by,
+    faults,
+    first_of,
+    lacks_compiler,
+    launch_ranks,
+    settle,
+    settle_again,
+)
+from lockstep.trained import TrainedPolicy, evaluation_seeds, load_policy
+
+__all__ = ["Run", "evaluate", "load", "resume", "train"]
+
+_Tree = dict[str, dict[str, object]]
+
+
+class Run:
+    """A run's folder, and what is in it."""
+
+    def __init__(self, run: "str | os.PathLike[str] | Run", env: Make | None = None) -> None:
+        """`run` is a path, or a bare name in `runs/`. `env` is the function that makes its environment, if a program gave one.
+
+        Raises ValueError if there is no such run, and if its environment is in a module that this program has not imported.
+        """
+        self.path: Path = run.path if isinstance(run, Run) else locate(os.fspath(run))
+        self.folder, self.config = open_run(self.path)
+        """`config` is the resolved one."""
+        make = env or (run._make if isinstance(run, Run) else None)
+        self._make: Make | None = make
+        module = self.config.env.module
+        if module is not None and module not in sys.modules:
+            raise ValueError(
+                f"env.module is {module!r} in this run: a folder can't have a module imported; import it first, if you trust it"
+            )
+        if make is not None and not is_function(self.config.env.id):
+            raise ValueError(f"env was given, but {self.path} is a run of {self.config.env.id}: leave it out")
+        if make is not None:
+            give(make, self.config.env.id)
+
+    @property
+    def metrics(self) -> list[dict[str, object]]:
+        """One dict per iteration that is done, as in `metrics.jsonl`; docs/metrics.md says what is in it."""
+        return self.folder.metrics()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before its last iteration. `resume` goes on."""
+        return bool(self._last("iteration", 0) != iterations(self.config))
+
+    @property
+    def return_mean(self) -> float | None:
+        """Mean return of the last episodes of training, at most 20; None before the first one ended."""
+        return self._last("return_mean_20", None)  # type: ignore[no-any-return]
+
+    @property
+    def digest(self) -> str:
+        """Of the weights, after the last iteration: equal for two runs that are equal to the last bit. Empty before the first."""
+        return str(self._last("digest", ""))
+
+    def load(self, **options: Any) -> TrainedPolicy:
+        """`lockstep.load(self, …)`."""
+        return load(self, **options)
+
+    def evaluate(self, episodes: int = 20, **options: Any) -> Evaluation:
+        """`lockstep.evaluate(self, …)`."""
+        return evaluate(self, episodes, **options)
+
+    def _last(self, name: str, default: Any) -> Any:
+        rows = self.metrics
+        return rows[-1].get(name, default) if rows else default
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def train(
+    preset: str | None = None,
+    *,
+    env: str | Make | Mapping[str, object] | None = None,
+    config: Config | str | os.PathLike[str] | None = None,
+    ranks: int = 1,
+    **settings: object,
+) -> Run:
+    """Trains an agent to the end of its budget, in a new folder of `runs/`.
+
+    Args:
+        preset: A ready experiment; `lockstep presets` lists them.
+        env: An id, or a function (or class) that makes an environment of yours, or settings of the section `env`, in which `id` may be
+            such a function: `{"id": make_env, "count": 16}`. The function is called with `env.options` for every environment.
+        config: A Config, or a .yaml or .json file; over the preset. Settings are over both.
+        ranks: Processes of this host. One is this process itself. Several need an environment that they can find: an id, or a function
+            of a module that can be imported.
+        settings: See this module.
+
+    Raises ValueError for whatever can't be run; see this module for what may go wrong later.
+    """
+    _refuse_launchers(ranks)
+    tree, make = _tree({**settings, **({} if env is None else {"env": env})})
+    asked = _composed(preset, config, tree)
+    import_environments(asked.env.module)
+    asked, _, ranks = settle(asked, None, ranks)
+    resolved = resolve(asked, ranks)
+    modules = _modules(resolved, make, ranks)
+    if lacks_compiler(asked, resolved):
+        warnings.warn(NO_COMPILER, stacklevel=2)
+    return _carried(Run(create_run(resolved, preset, ranks).path, make), ranks, 0, modules)
+
+
+def resume(
+    run: str | os.PathLike[str] | Run,
+    *,
+    env: Make | None = None,
+    ranks: int = 1,
+    iteration: int | None = None,
+    total_steps: int | None = None,
+    **settings: object,
+) -> Run:
+    """Goes on with a run that was stopped, to the bits of one that never was; also for longer, or on other ranks.
+
+    Args:
+        run: What `train` gave, a path, or a bare name in `runs/`.
+        env: The function that makes its environment, if it was given one.
+        ranks: As in `train`.
+        iteration: The checkpoint to go on from; None: the newest, 0: the start.
+        total_steps: A larger budget, in environment steps.
+        settings: What does not belong to the experiment, such as `plan` and `runtime`; as in `train`.
+
+    Raises what `train` does. A run that is complete is given back as it is.
+    """
+    _refuse_launchers(ranks)
+    found = Run(run, env)
+    folder = found.folder
+    extended = extended_by(found.config, _tree(settings)[0], total_steps)
+    if found._make is not None:  # perhaps it has moved into a module since
+        extended = dataclasses.replace(extended, env=dataclasses.replace(extended.env, id=give(found._make)))
+    extended, _, ranks = settle_again(extended, None, ranks)
+    modules = _modules(extended, found._make, ranks)
+    resume_from = first_of(folder, iteration)
+    if resume_from >= iterations(extended):
+        return found
+    if resume_from:
+        check_checkpoint(folder, extended, resume_from)
+    if extended != found.config:
+        folder.lock()
+        try:
+            save_config(folder, extended)
+        finally:
+            folder.unlock()
+    return _carried(Run(found), ranks, resume_from, modules)
+
+
+def load(
+    run: str | os.PathLike[str] | Run,
+    *,
+    env: Make | None = None,
+    iteration: int | None = None,
+    sample: bool = False,
+    seed: int | None = None,
+) -> TrainedPolicy:
+    """The policy of a run, which acts on NumPy arrays.
+
+    Args:
+        run: What `train` gave, a path, or a bare name in `runs/`.
+        env: The function that makes its environment, if it was given one: it is made once, for its spaces.
+        iteration: The checkpoint; None: the newest.
+        sample: Whether `act` draws actions as in training; else it takes the most probable ones.
+        seed: Of drawing; None: the run's.
+
+    Raises ValueError when there is no such run or checkpoint, or it does not fit.
+    """
+    return load_policy(Run(run, env).folder, iteration, sample, seed)[1]
+
+
+def evaluate(
+    run: str | os.PathLike[str] | Run,
+    episodes: int = 20,
+    *,
+    env: Make | None = None,
+    iteration: int | None = None,
+    sample: bool = False,
+    seed: int | None = None,
+) -> Evaluation:
+    """Returns and lengths, in steps, of episodes that training never saw: those of `lockstep eval`. Arguments and errors as `load`."""
+    if episodes < 1:
+        raise ValueError(f"episodes is {episodes}: it must be at least 1")
+    found = Run(run, env)
+    config, policy = load_policy(found.folder, iteration, sample, seed)
+    single = make_one(config.env)
+    try:
+        with own_threads():
+            limit_threads(config.runtime.threads)
+            seeds = evaluation_seeds(config.run.seed if seed is None else seed, episodes)
+            results = list(play_episodes(single, policy.begin, seeds))
+    finally:
+        single.close()
+    return Evaluation([total for total, _ in results], [length for _, length in results])
+
+
+def _tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
+    """Settings as the tree that a config is made of, and the function that makes environments, which is known by an id then."""
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in known_sections() and isinstance(value, Mapping):
+            given = {f"{name}.{field}": part for field, part in value.items()}
+        else:
+            given = {SHORT.get(name, name): value}
+        for path, part in given.items():
+            section, dot, field = path.partition(".")
+            if not dot:
+                tree[section] = part  # is no section, which is told when the tree is read
+            elif field in tree.setdefault(section, {}):
+                raise ValueError(f"{path} is given twice")
+            else:
+                tree[section][field] = os.fspath(part) if isinstance(part, os.PathLike) else part
+    env = tree.get("env", {})
+    make = env.get("id")
+    if make is None or isinstance(make, str):
+        return tree, None
+    env["id"] = give(make)
+    return tree, make
+
+
+def _composed(preset: str | None, config: Config | str | os.PathLike[str] | None, tree: _Tree) -> Config:
+    below: Any = presets.read(preset) if preset else None
+    env_id = tree.get("env", {}).get("id")
+    if below is not None and env_id not in (None, below["env"]["id"]):
+        raise ValueError(
+            f"env is {env_id!r}: the preset {preset!r} is made for {below['env']['id']}; leave one of the two out"
+        )
+    if not isinstance(config, Config):
+        return compose(below, None if config is None else Path(config), tree)
+    if preset:
+        raise ValueError(f"preset is {preset!r}: a whole Config was given too; leave one of the two out")
+    base = encode(config)
+    module = base["env"].pop("module")  # a file may not name one, but this is a program's own
+    if module is not None:
+        tree = {**tree, "env": {"module": module, **tree.get("env", {})}}
+    return compose(base, None, tree)
+
+
+def _refuse_launchers(ranks: int) -> None:
+    place = find_place()
+    if place is not None:
+        raise ValueError(
+            f"{place.launcher} started this program as one of {place.size} ranks: start it once, and set ranks; "
+            "`lockstep train` is what launchers can start"
+        )
+    if ranks > 1 and threading.current_thread() is not threading.main_thread():
+        raise ValueError(f"ranks is {ranks}: a program can start ranks from its main thread only")
+
+
+def _modules(config: Config, make: Make | None, ranks: int) -> list[str]:
+    """What other ranks import to have what this process has. Raises ValueError for what they can't find."""
+    if ranks == 1:
+        return []
+    own = [f"policy.core {config.policy.core!r}"] if defined_in("core", config.policy.core) == "__main__" else []
+    own += (
+        [f"policy.encoder {config.policy.encoder!r}"]
+        if defined_in("encoder", config.policy.encoder) == "__main__"
+        else []
+    )
+    known = gym.registry.get(config.env.id)
+    entry = getattr(known, "entry_point", None)
+    if getattr(entry, "__module__", None) == "__main__" or (isinstance(entry, str) and entry.startswith("__main__:")):
+        own.append(f"env.id {config.env.id!r}")
+    found = None if make is None else reference(make)
+    if make is not None and found is None:
+        own.append(f"env {config.env.id!r}")
+    if own:
+        raise ValueError(
+            f"ranks is {ranks}: other processes can't find {own[0]}, which this program defines; put it into a module that it imports"
+        )
+    return [name for name in (config.env.module, found) if name]
+
+
+def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
+    folder, config = run.folder, run.config
+    with listening():
+        folder.lock()
+        try:
+            if ranks == 1:
+                with _left_as_it_was():
+                    carry(Place(0, 1, 0, 1), folder, config, resume_from)
+            else:
+                _raise_for(launch_ranks(folder, config, ranks, resume_from, modules))
+        finally:
+            folder.unlock()
+    return run
+
+
+@contextmanager
+def _left_as_it_was() -> Iterator[None]:
+    """Training sets up a whole process for itself."""
+    with own_threads():
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+
+
+def _raise_for(code: int) -> None:
+    """Raises what ranks that ended with this code stand for; they have said more themselves."""
+    if code in (0, PREEMPTED):
+        return
+    said = f"ranks ended with exit code {code}; what they said is on the standard error stream"
+    if code == BAD_INPUT:
+        raise ValueError(said)
+    kind = next((kind for kind, own in faults().items() if own == code > 1), RuntimeError)
+    raise RankLost("one of them", "train", said) if kind is RankLost else kind(said)

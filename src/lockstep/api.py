@@ -146,6 +146,8 @@ def train(
     asked, _, ranks = settle(asked, None, ranks)
     resolved = resolve(asked, ranks)
     modules = _modules(resolved, make, ranks)
+    if make is not None:
+        make_one(resolved.env).close()  # a second one, which shows whether the function makes new ones
     if lacks_compiler(asked, resolved):
         warnings.warn(NO_COMPILER, stacklevel=2)
     return _carried(Run(create_run(resolved, preset, ranks).path, make), ranks, 0, modules)

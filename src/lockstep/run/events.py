@@ -26,7 +26,9 @@ class EventFile:
         """`purge_step` hides what earlier files hold at or after that step."""
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        self._file = (folder / f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}").open("xb")
+        earlier = sum(1 for _ in folder.iterdir())  # a program may stop and go on within a second
+        name = f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}.{earlier:04d}"
+        self._file = (folder / name).open("xb")
         self._heads: dict[str, bytes] = {}
         begun = b"\x08\x01"  # SessionLog.status = START
         self._write(_event(now, purge_step, b"\x1a\x0dbrain.Event:2"))

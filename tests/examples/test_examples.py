@@ -1,0 +1,96 @@
+"""The examples run, and stay as short as they are said to be."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LONGEST = {"own_environment": 10, "own_core": 15, "own_encoder": 15, "load_and_act": 5}
+SMALL = ("--total-steps", 512, "--rollout.steps", 32, "--run.progress", "off")
+
+
+def essential(name: str) -> str:
+    """What a user has to write."""
+    found = re.search(r"# \[essential\]\n(.*?)# \[end\]", (EXAMPLES / f"{name}.py").read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_little_has_to_be_written(name: str) -> None:
+    lines = [line for line in essential(name).splitlines() if line.strip() and not line.startswith("#")]
+    assert len(lines) - lines.count("import lockstep") <= LONGEST[name]
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_the_documents_show_it(name: str, root: Path) -> None:
+    assert essential(name).strip() in (root / "docs" / "library.md").read_text()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    for path in EXAMPLES.glob("*.py"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
+    def run(*words: object) -> str:
+        command = [sys.executable, *map(str, words)]
+        done = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_own_environment(python, here: Path, run_cli) -> None:
+    said = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
+    digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in said]
+    assert digests[0] is not None
+    assert digests[1] is not None
+    assert digests[0][0] == digests[1][0]
+    assert said[0][-1].endswith("steps in all")
+    words = ("--env.module", "my_envs", "--env", "Corridor-v0", "--ranks", 2, "--plan.shards", 2, "--name", "command")
+    finished = run_cli("train", *words, *SMALL, cwd=here)
+    assert finished.rc == 0, finished
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
+)
+def test_own_parts_of_a_policy(here: Path, run_cli, python, words: tuple[str, str, str]) -> None:
+    """From the command line on 1 and 2 ranks, and from a program, to the same bits."""
+    module, flag, name = words
+    digests = []
+    for ranks in (1, 2):
+        plan = ("--plan.shards", 2, "--ranks", ranks, "--name", f"run-{ranks}")
+        finished = run_cli("train", "--env.module", module, flag, name, *SMALL, *plan, cwd=here)
+        assert finished.rc == 0, finished
+        digests.append(run_cli("digest", f"runs/run-{ranks}", cwd=here).stdout.split()[-1])
+    field = flag.removeprefix("--")
+    digests += python(
+        "-c",
+        f"import lockstep, {module}\n"
+        f"s = {{'{field}': '{name}', 'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2}}\n"
+        "print(lockstep.train(total_steps=512, **s).digest)",
+    ).split()
+    assert digests == [digests[0]] * 3
+    finished = run_cli("eval", "runs/run-2", "--episodes", 1, "--env.module", module, cwd=here)
+    assert finished.rc == 0, finished
+
+
+@pytest.mark.slow
+def test_load_and_act(python, run_cli, here: Path) -> None:
+    assert run_cli("train", *SMALL, "--name", "first", cwd=here).rc == 0
+    assert python("load_and_act.py", "runs/first").strip() in ("0", "1")

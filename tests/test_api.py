@@ -1,0 +1,289 @@
+"""lockstep from a program."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import lockstep
+from lockstep.config import Config
+from lockstep.envs.engine import EnvironmentFailed
+from lockstep.run.stop import SIGNALS
+
+SMALL: dict[str, Any] = {
+    "total_steps": 512,
+    "rollout": {"steps": 32},
+    **{"run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off"},
+}
+
+
+class Guess(gym.Env):
+    """A dict with a mask; the second choice is always forbidden."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "action_mask": gym.spaces.MultiBinary(3),
+            "picture": gym.spaces.Box(0, 255, (36, 36), np.uint8),
+            "place": gym.spaces.Box(-1, 1, (2,), np.float32),
+        }
+    )
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, length: int = 5) -> None:
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = self.length
+        return self._seen(), {}
+
+    def step(self, action):
+        assert action != 1
+        self.left -= 1
+        return self._seen(), float(action), self.left == 0, False, {}
+
+    def _seen(self) -> dict[str, Any]:
+        place = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        picture = np.full((36, 36), self.left, np.uint8)
+        return {"action_mask": np.array([1, 0, 1], np.int8), "picture": picture, "place": place}
+
+
+def make_env() -> gym.Env[Any, Any]:
+    return gym.make("CartPole-v1")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_function_is_an_environment(here: Path) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS], torch.get_num_threads()
+    torch.set_num_threads(2)
+    run = lockstep.train(env=make_env, seed=3, **SMALL)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before[1])
+    assert [signal.getsignal(number) for number in SIGNALS] == before[0]
+    assert run.config.env.id.endswith("make_env()")
+    assert (len(run.metrics), run.stopped, run.digest) == (2, False, run.metrics[-1]["digest"])
+    assert run.return_mean is not None
+    assert run.load().digest == run.digest
+    evaluation = run.evaluate(3)
+    assert evaluation == lockstep.evaluate(run.path, 3, env=make_env)
+    more = lockstep.resume(run.path, env=make_env, total_steps=1024)
+    assert len(more.metrics) == 4
+    whole = lockstep.train(env=make_env, seed=3, **{**SMALL, "total_steps": 1024})
+    assert whole.digest == more.digest
+
+
+def test_an_id_and_a_function_give_the_same_bits() -> None:
+    engine = {"engine": "gymnasium"}
+    made = lockstep.train(env={"id": make_env, **engine}, **SMALL)
+    assert lockstep.train(env={"id": "CartPole-v1", **engine}, **SMALL).digest == made.digest
+    config = Config(env=made.config.env.__class__(id="CartPole-v1", engine="gymnasium"))
+    assert lockstep.train(config=config, **SMALL).digest == made.digest
+
+
+def test_a_policy_remembers_and_takes_dicts_images_and_masks() -> None:
+    given = {"id": Guess, "count": 4, "options": {"length": 7}}
+    policy = {"core": "gru", "core_size": 8, "hidden": [8]}
+    run = lockstep.train(env=given, policy=policy, **{**SMALL, "total_steps": 128})
+    loaded = run.load()
+    env = Guess(length=9)
+    observation, info = env.reset(seed=1)
+    loaded.begin()
+    state, starts, actions = None, True, []
+    for _ in range(9):
+        actions.append(loaded.act(observation, info))
+        action, state = loaded.predict(observation, state, [starts])
+        assert action == actions[-1]
+        starts = False
+        observation, _, over, _, info = env.step(actions[-1])
+    assert over
+    assert state is not None
+    many = {name: np.stack([part] * 3) for name, part in observation.items()}
+    drawn = [loaded.predict(many, np.repeat(state, 3, 0), deterministic=False)[0] for _ in range(20)]
+    assert np.shape(drawn) == (20, 3)
+    assert set(np.unique(drawn)) == {0, 2}
+    fresh = loaded.predict(many, np.repeat(state, 3, 0), episode_start=[True, True, False])[1]
+    begun = loaded.predict(many)[1]
+    assert fresh is not None
+    assert begun is not None
+    np.testing.assert_array_equal(fresh[:2], begun[:2])
+    assert not np.array_equal(fresh[2], begun[2])
+    with pytest.raises(ValueError, match=r"observation\['place'\] has the shape \(3,\): Box"):
+        loaded.act({**observation, "place": np.zeros(3)})
+    with pytest.raises(ValueError, match="act takes those of one environment"):
+        loaded.act(many)
+
+
+class NoReset(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
+class Text(Guess):
+    observation_space = gym.spaces.Text(3)
+
+
+ONE = Guess()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"lerning_rate": 1}, "lerning_rate: unknown key; did you mean ppo.learning_rate?"),
+        ({"ppo": {"learning_rat": 1}}, "ppo.learning_rat: unknown key; did you mean ppo.learning_rate?"),
+        ({"ppo": 3}, "ppo is 3: it must be a section with fields below it"),
+        ({"seed": 1, "run": {"seed": 2}}, "run.seed is given twice"),
+        ({"env": 3}, "env is 3: it must be an id, a function"),
+        ({"env": Guess()}, "env is a Guess: several are needed; give the class"),
+        ({"env": lambda: ONE}, "it gave the same environment twice: it must make a new one each time"),
+        ({"env": lambda: 3}, "it can't be made: it gave 'int', which is no gymnasium.Env"),
+        ({"env": lambda: 1 / 0}, "it can't be made: division by zero"),
+        ({"env": NoReset}, "it gave a NoReset, which has no reset"),
+        ({"env": Text}, "its observations are Text, which is not supported"),
+        ({"env": {"id": Guess, "options": {"size": 3}}}, "env.options has 'size', which"),
+        ({"env": make_env, "preset": "cartpole"}, "the preset 'cartpole' is made for CartPole-v1; leave one of the two out"),
+        ({"env": "Acrobot-v1", "preset": "cartpole"}, "env is 'Acrobot-v1': the preset 'cartpole' is made for CartPole-v1"),
+        ({"config": Config(), "preset": "cartpole"}, "preset is 'cartpole': a whole Config was given too"),
+        ({"preset": "cartpol"}, "cartpol: unknown preset; did you mean cartpole?"),
+        ({"env": lambda: Guess(), "ranks": 2, "plan": {"shards": 2}}, "ranks is 2: other processes can't find env "),
+        ({"env": {"module": "nothing_of_this_name"}}, "there is no module 'nothing_of_this_name'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line_and_leaves_nothing(here: Path, arguments: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)) as raised:
+        lockstep.train(**{**arguments, "out": here / "runs"})
+    assert "\n" not in str(raised.value)
+    assert not (here / "runs").exists()
+
+
+def test_a_run_of_a_function_needs_the_function(run_cli, here: Path) -> None:
+    run = lockstep.train(env=lambda: gym.make("CartPole-v1"), name="mine", **SMALL)
+    code = "import lockstep; lockstep.load('runs/mine')"
+    words = ("resume", "runs/mine", "--total-steps", 1024)
+    for finished in (run_cli(*words), run_cli("eval", "runs/mine")):
+        assert (finished.rc, finished.stderr.count("\n")) == (2, 1)
+        assert "it is a function of a program, which alone can go on with it" in finished.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ValueError: env.id is '<lambda>()': it is a function of a program" in done.stderr
+    plain = lockstep.train(**SMALL)
+    with pytest.raises(ValueError, match="is a run of CartPole-v1: leave it out"):
+        lockstep.load(plain, env=make_env)
+    assert lockstep.Run("mine", make_env).digest == run.digest
+
+
+class Breaks(Guess):
+    def step(self, action):
+        raise KeyError("wheel")
+
+
+def test_a_fault_is_raised_and_the_run_can_be_used_again() -> None:
+    with pytest.raises(EnvironmentFailed, match="failed: KeyError: 'wheel'"):
+        lockstep.train(env=Breaks, name="broken", **SMALL)
+    with pytest.raises(EnvironmentFailed):
+        lockstep.resume("broken", env=Breaks)
+
+
+@pytest.mark.parametrize("own_handler", [False, True])
+def test_ctrl_c_leaves_a_checkpoint_and_reaches_the_program(own_handler: bool) -> None:
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if own_handler:
+        signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+
+    class Interrupts(Guess):
+        def step(self, action):
+            if not came:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    arguments: dict[str, Any] = {"env": Interrupts, "name": "stopped", **SMALL}
+    try:
+        if own_handler:
+            assert lockstep.train(**arguments).stopped
+            assert came == [signal.SIGINT]
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                lockstep.train(**arguments)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    run = lockstep.Run("stopped", Guess)
+    assert run.stopped
+    assert run.folder.checkpoints() == [1]
+    assert not lockstep.resume(run).stopped
+
+
+def test_it_trains_in_any_thread() -> None:
+    runs: list[lockstep.Run] = []
+    worker = threading.Thread(target=lambda: runs.append(lockstep.train(env=make_env, **SMALL)))
+    worker.start()
+    worker.join()
+    assert not runs[0].stopped
+
+
+def test_launchers_start_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, "0")
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(ValueError, match="torchrun started this program as one of 2 ranks"):
+        lockstep.train(**SMALL)
+
+
+MODULE = """
+import gymnasium as gym
+import lockstep
+
+class Made:
+    @staticmethod
+    def env(fail=False):
+        if fail:
+            raise SystemExit(9)
+        return gym.make("CartPole-v1")
+"""
+SCRIPT = """
+import sys
+sys.path.append("elsewhere")
+import lockstep, mine
+from lockstep.models.cores import Lstm
+small = {"total_steps": 512, "rollout": {"steps": 32}, "run.progress": "off", "plan.shards": 2}
+print(*(lockstep.train(env=mine.Made.env, ranks=ranks, **small).digest for ranks in (1, 2)))
+class Own(Lstm):
+    pass
+lockstep.register_core("own", Own)
+def refused(**more):
+    try:
+        lockstep.train(ranks=2, **small, **more)
+    except ValueError as error:
+        print(error)
+refused(env=lambda: mine.Made.env())
+refused(policy={"core": "own"})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_ranks_find_a_function_in_its_module(here: Path, environ: dict[str, str]) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "mine.py").write_text(MODULE)
+    (here / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if re.match(r"[0-9a-f]{64} |ranks is", line)]
+    assert len(set(lines[0].split())) == 1
+    assert "other processes can't find env '<lambda>()'" in lines[1]
+    assert "other processes can't find policy.core 'own', which this program defines" in lines[2]

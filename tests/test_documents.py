@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from lockstep.cli import bench, train
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
-MODULE = re.compile(r"^```python\n(# my_envs\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"^```python\n(# guess\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
 BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
@@ -35,9 +34,9 @@ def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.Monke
     if re.search("cuda|nccl|player-device", command) and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.chdir(tmp_path)
-    if "--env.module my_envs" in command:
-        (tmp_path / "my_envs.py").write_text(MODULE.search((ROOT / "docs/environments.md").read_text())[1])  # type: ignore[index]
-        monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    if "--env.module guess" in command:
+        (tmp_path / "guess.py").write_text(MODULE.search((ROOT / "docs/environments.md").read_text())[1])  # type: ignore[index]
     monkeypatch.setattr(train, "start", lambda folder, ranks, resume_from: 0)
     assert train.main(shlex.split(command, comments=True)) == 0
 

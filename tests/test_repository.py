@@ -117,7 +117,7 @@ def test_the_algorithm_is_documented() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("module", ["lockstep", "lockstep.cli.main", "lockstep.config"])
+@pytest.mark.parametrize("module", ["lockstep", "lockstep.cli.main", "lockstep.config", "lockstep; lockstep.Config"])
 def test_importing_is_light(module: str, environ: dict[str, str]) -> None:
     code = (
         f"import sys, {module}; print(sorted({{'torch', 'gymnasium', 'matplotlib', 'tensorboard'}} & set(sys.modules)))"

@@ -187,7 +187,7 @@ def test_a_pilot_remembers_within_an_episode() -> None:
     for _ in range(2):
         pilot.begin()
         assert [int(pilot.act(row)[0]) for row in rows] == expected
-    assert torch.equal(pilot._state, state)
+    assert torch.equal(pilot.state, state)
 
 
 def test_sizes_know_the_length_of_sequences() -> None:

@@ -53,7 +53,7 @@ def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Conf
     `ranks` is what a user asked for. Raises ValueError, in one line, for what this host or the launcher can't give.
     """
     if place is not None and ranks is not None:
-        raise ValueError(f"ranks is {ranks}: the launcher that started this process has set the number of ranks")
+        raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
     runtime = resolve_devices(config.runtime)
     if place is not None:
         place = choose_meeting(place, runtime.rendezvous)

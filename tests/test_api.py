@@ -200,14 +200,15 @@ def test_a_fault_is_raised_and_the_run_can_be_used_again() -> None:
 
 @pytest.mark.parametrize("own_handler", [False, True])
 def test_ctrl_c_leaves_a_checkpoint_and_reaches_the_program(own_handler: bool) -> None:
-    came: list[int] = []
+    came, sent = list[int](), list[int]()
     before = signal.getsignal(signal.SIGINT)
     if own_handler:
         signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
 
     class Interrupts(Guess):
         def step(self, action):
-            if not came:
+            if not sent:  # a second one, a second later, would end the process
+                sent.append(signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGINT)
             return super().step(action)
 

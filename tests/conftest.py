@@ -11,10 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
+# On a machine that is busy everything is slow, which is no fault of a test's.
+hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("busy")
 
 
 class Finished(NamedTuple):

@@ -146,6 +146,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 
 JUDGED = {
+    ("ppo", "clip_rewards"),
     *(("plan", name) for name in ("kind", "players", "trainers", "lag")),
     *(("runtime", name) for name in ("device", "player_device", "rendezvous")),
 }
@@ -167,6 +168,11 @@ def test_a_plan_of_named_ranks_is_read_from_words_and_lists() -> None:
     assert (plan.players, plan.trainers, plan.lag) == ((0, 1), (0,), 1)
     assert decode(encode(decode(words, Config())), Config()).plan == plan
     assert decode({"plan": {"kind": "2:1"}}, Config()).plan.kind == "2:1"
+
+
+def test_rewards_are_clipped_or_normalized() -> None:
+    line = "ppo.clip_rewards is true: it can't go together with normalize_rewards; choose one"
+    assert problem({"ppo": {"clip_rewards": True, "normalize_rewards": True}}) == line
 
 
 @given(good_trees())

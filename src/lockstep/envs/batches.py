@@ -6,12 +6,13 @@ import numpy as np
 from gymnasium import Space
 from numpy.typing import NDArray
 
-from lockstep.envs.engine import EnvironmentFailed, Step
+from lockstep.envs.actions import action_converter
+from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.layout import Layout, Unkept
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces, describe
 
-__all__ = ["Batches"]
+__all__ = ["Batches", "Renewed"]
 
 
 class Batches:
@@ -54,3 +55,29 @@ class Batches:
         if self._images:
             self.pixels = self._layout.batch_pixels(observations)
         return self._layout.rows(observations, infos, over)
+
+
+class Renewed:
+    """What engines share whose environments, one batch, can't be saved, so that new episodes begin at every iteration that leaves a checkpoint."""
+
+    renews = True
+
+    def __init__(self, envs: Any, seen: Space[Any], acted: Space[Any], recipe: Recipe, first: int, count: int) -> None:
+        """`envs` are environments `first` to `first + count - 1` of the experiment; the spaces are those of one of them."""
+        self._envs = envs
+        self.spaces: Spaces = describe(seen, acted, recipe.env_id, frames_per_step=recipe.frames_per_step)
+        self._batches = Batches(seen, self.spaces, recipe, first, count)
+        self._convert = action_converter(acted)
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        return self._batches.pixels
+
+    def step(self, actions: NDArray[Any]) -> Step:
+        return self._batches.step(*self._envs.step(self._convert(actions)))
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> NDArray[Any]:
+        raise AssertionError("this engine is renewed, not restored")

@@ -1,11 +1,13 @@
 """PPO of Stable-Baselines3 on one of the works that are compared."""
 
 import argparse
+from typing import Any
 
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 
@@ -29,15 +31,14 @@ def work_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Trains."""
-    work = work_of(argparse.ArgumentParser())
+def train(algorithm: type[OnPolicyAlgorithm], policy: str, work: argparse.Namespace, **options: Any) -> None:
+    """Trains, with what is the same for all works."""
     torch.set_num_threads(1)
     # asked for nothing, make_vec_env makes environments that draw, which costs LunarLander half of its speed
     envs = make_vec_env(work.env, work.environments, 1, env_kwargs={"render_mode": None}, vec_env_cls=DummyVecEnv)
     batch = work.environments * work.steps
-    agent = PPO(
-        "MlpPolicy",
+    agent = algorithm(
+        policy,
         envs,
         n_steps=work.steps,
         n_epochs=work.epochs,
@@ -45,10 +46,11 @@ def main() -> None:
         ent_coef=work.entropy,
         device="cpu",
         seed=1,
+        **options,
     )
     agent.learn(batch * work.updates, callback=Marks())
     print("steps", agent.num_timesteps, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    train(PPO, "MlpPolicy", work_of(argparse.ArgumentParser()))

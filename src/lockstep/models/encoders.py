@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from lockstep.models.settings import PolicyConfig
 
-__all__ = ["ImageEncoder", "impala", "nature"]
+__all__ = ["ImageEncoder", "convolutions", "impala", "nature"]
 
 _Shape = tuple[int, int, int]
 """Channels, height and width."""
 
 _GAIN = math.sqrt(2)
+_SMALLEST = 36
+"""Height and width that the first network can do with."""
 _FEATURES = 64
 """Outputs that the features beside images have in an encoder's output."""
 
@@ -54,7 +56,7 @@ class ImageEncoder(nn.Module):
 
 def nature(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
     """The network of Mnih et al. (2015), 512 outputs an image. Raises ValueError without images, or for one that is too small."""
-    _check("nature", images, smallest=36)
+    _check("nature", images, smallest=_SMALLEST)
     return ImageEncoder(feature_size, images, config, _nature)
 
 
@@ -62,6 +64,11 @@ def impala(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) 
     """The residual network of Espeholt et al. (2018), 256 outputs an image, for images of any size. Raises ValueError without images."""
     _check("impala", images, smallest=1)
     return ImageEncoder(feature_size, images, config, _impala)
+
+
+def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
+    """The network of `nature` for an image, from numbers `[N, C, H, W]`, or that of `impala` where it is too small; and its outputs."""
+    return (_nature if min(shape[1:]) >= _SMALLEST else _impala)(shape)
 
 
 def _check(name: str, images: tuple[_Shape, ...], smallest: int) -> None:

@@ -1,14 +1,14 @@
 """The policy and its critic: encoder, memory (if any), heads."""
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.models.cores import Core
+from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
 from lockstep.models.registry import core_factory, encoder_factory
 from lockstep.models.settings import PolicyConfig
 
@@ -20,8 +20,7 @@ Autocast = Callable[[], AbstractContextManager[object]]
 FORBIDDEN = -1e9
 """Logit of an option that the mask does not allow: its probability is 0 to the bit, and finite in what it is multiplied with."""
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
-_TRUNK_GAIN, _POLICY_GAIN, _VALUE_GAIN = math.sqrt(2), 0.01, 1.0
+_POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
 
 
 class Policy(nn.Module):
@@ -63,24 +62,24 @@ class Policy(nn.Module):
         self.core = self._memory(width, config, generator)
         self.critic_core = None if config.shared else self._memory(width, config, generator)
         width = width if self.core is None else self.core.output_size
-        self.policy_head = _Linear(width, head_size, dtype=dtype)
-        self.value_head = _Linear(width, 1, dtype=dtype)
+        self.policy_head = Linear(width, head_size, dtype=dtype)
+        self.value_head = Linear(width, 1, dtype=dtype)
         self.log_std = nn.Parameter(torch.full((std_size,), config.log_std, dtype=dtype)) if std_size else None
         gains: dict[nn.Module, float] = {self.policy_head: _POLICY_GAIN, self.value_head: _VALUE_GAIN}
         for layer in self.modules():
-            if isinstance(layer, _Linear):
-                _initialize(layer, gains.get(layer, _TRUNK_GAIN) if config.orthogonal else None, generator)
+            if isinstance(layer, Linear):
+                initialize(layer, gains.get(layer, TRUNK_GAIN) if config.orthogonal else None, generator)
 
     def _encoder(self, name: str, config: PolicyConfig, generator: torch.Generator) -> nn.Module:
         if name == "mlp":
-            return _mlp((self._features, *config.hidden), _ACTIVATIONS[config.activation], self._dtype)
-        with _seeded(generator):
+            return mlp((self._features, *config.hidden), ACTIVATIONS[config.activation], self._dtype)
+        with seeded(generator):
             return encoder_factory(name)(self._features, self._images, config).to(self._dtype)
 
     def _memory(self, width: int, config: PolicyConfig, generator: torch.Generator) -> Core | None:
         if config.core == "none":
             return None
-        with _seeded(generator):
+        with seeded(generator):
             return core_factory(config.core)(width, config.core_size, config.core_layers).to(self._dtype)
 
     @property
@@ -179,42 +178,9 @@ class Policy(nn.Module):
         return values.squeeze(-1)
 
 
-class _Linear(nn.Linear):
-    """Made without content: nn.Linear would draw its first weights from the global generator."""
-
-    def reset_parameters(self) -> None:
-        """Nothing."""
-
-
-def _mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(widths):
-        layers += [_Linear(inputs, outputs, dtype=dtype), activation()]
-    return nn.Sequential(*layers)
-
-
 def _recur(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None) -> tuple[Tensor, Tensor]:
     """Output and state after one step or, with `resets` `[L, n]`, after sequences."""
     if resets is None:
         return core.step(rows, state)
     outputs, state = core.sequence(rows.view(*resets.shape, rows.shape[1]), state, resets)
     return outputs.flatten(0, 1), state
-
-
-@contextmanager
-def _seeded(generator: torch.Generator) -> Iterator[None]:
-    """In here modules draw their first weights from PyTorch's global generator, which stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
-        yield
-
-
-@torch.no_grad()
-def _initialize(layer: nn.Linear, gain: float | None, generator: torch.Generator) -> None:
-    if gain is None:  # PyTorch's default
-        bound = 1 / math.sqrt(layer.in_features)
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
-    else:
-        nn.init.orthogonal_(layer.weight, gain, generator=generator)
-        layer.bias.zero_()

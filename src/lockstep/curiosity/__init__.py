@@ -1,0 +1,1 @@
+"""Rewards that an agent gives itself for what is new to it."""

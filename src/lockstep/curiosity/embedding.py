@@ -1,0 +1,100 @@
+"""What methods of curiosity make of observations and of actions."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.models.encoders import convolutions
+
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["ActionCode", "Embedding"]
+
+_GAIN = math.sqrt(2)
+
+
+class Embedding(nn.Module):
+    """Observation -> numbers: convolutions for each image, then hidden layers with ReLUs, then a layer without.
+
+    Weights are orthogonal with gain √2 (Burda et al. 2019), drawn from PyTorch's global generator.
+    """
+
+    def __init__(
+        self, feature_size: int, images: Sequence[tuple[int, int, int]], hidden: Sequence[int], size: int
+    ) -> None:
+        """`images` are (channels, height, width) of each; `size` is that of the output."""
+        super().__init__()
+        self._images = tuple(images)
+        made = [convolutions(shape) for shape in images]
+        self.networks = nn.ModuleList(network for network, _ in made)
+        widths = [feature_size + sum(outputs for _, outputs in made), *hidden]
+        layers: list[nn.Module] = []
+        for inputs, outputs in zip(widths, hidden, strict=False):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], size))
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                assert layer.bias is not None
+                nn.init.orthogonal_(layer.weight, _GAIN)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, features: Tensor, images: Tensor | None) -> Tensor:
+        """Features `[N, F]` and images `[N, P']`, both shifted and scaled -> `[N, size]`."""
+        found = [features]
+        if images is not None:
+            own = images.split([math.prod(shape) for shape in self._images], 1)
+            for network, image, shape in zip(self.networks, own, self._images, strict=True):
+                found.append(network(image.reshape(-1, *shape)))
+        outputs: Tensor = self.layers(torch.cat(found, 1) if images is not None else features)
+        return outputs
+
+
+class ActionCode:
+    """Actions as networks see them: a 1 for what was chosen, and continuous components as the environment takes them, from -1 to 1 where
+    they have bounds.
+    """
+
+    def __init__(self, spaces: "Spaces", squash: bool, dtype: torch.dtype) -> None:
+        self._choices = spaces.choices
+        self._squash = squash
+        self._dtype = dtype
+        self._continuous = spaces.continuous_size
+        low, high = torch.from_numpy(spaces.action_low).to(dtype), torch.from_numpy(spaces.action_high).to(dtype)
+        bounded = torch.isfinite(low) & torch.isfinite(high) & (high - low < 1e30)
+        self._low, self._high = low, high
+        self._middle = torch.where(bounded, (low + high) / 2, 0)
+        self._half = torch.where(bounded, (high - low) / 2, 1).clamp_min(1e-6)
+
+    @property
+    def size(self) -> int:
+        """E."""
+        return sum(self._choices) + self._continuous
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        """Actions of a rollout, `[N]` int64 or `[N, A]` -> `[N, E]`."""
+        rows = actions.reshape(len(actions), -1)
+        parts = [
+            (rows[:, at : at + 1] == torch.arange(options)).to(self._dtype) for at, options in enumerate(self._choices)
+        ]
+        if self._continuous:
+            drawn = rows[:, len(self._choices) :].to(self._dtype)
+            fit = drawn.tanh() if self._squash else (drawn.clamp(self._low, self._high) - self._middle) / self._half
+            parts.append(fit)
+        return torch.cat(parts, 1)
+
+    def loss(self, predicted: Tensor, coded: Tensor) -> Tensor:
+        """How badly actions were guessed, `[N]`: minus the log-probability of what was chosen, by logits, and half the squared error of what
+        is continuous. Both `[N, E]`.
+        """
+        lost = predicted.new_zeros(len(predicted))
+        sizes = [*self._choices, self._continuous]
+        for place, (guess, true) in enumerate(zip(predicted.split(sizes, 1), coded.split(sizes, 1), strict=True)):
+            if place < len(self._choices):
+                lost = lost - (guess.log_softmax(1) * true).sum(1)
+            elif self._continuous:
+                lost = lost + 0.5 * (guess - true).square().sum(1)
+        return lost

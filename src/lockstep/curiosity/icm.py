@@ -1,0 +1,67 @@
+"""The intrinsic curiosity module."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps
+from lockstep.curiosity.settings import CuriosityConfig
+
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["ICM"]
+
+
+class ICM(Curiosity):
+    """How badly the features of the next observation are predicted (Pathak et al. 2017, arXiv:1705.05363).
+
+        L_I = -log P(a_t | φ(o_t), φ(o_{t+1}))                   inverse loss, equation 3: what φ is trained by
+        L_F = ½ ‖φ̂(φ(o_t), a_t) - φ(o_{t+1})‖²                   forward loss, equation 5
+        reward_t = L_F                                            equation 6, up to its scale
+        L = (1 - β) L_I + β L_F                                   equation 7
+
+    Features that say nothing of the action need not be learned, so what the agent can't influence brings no reward for long.
+    """
+
+    losses = ("inverse_loss", "forward_loss")
+
+    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+        """See `Curiosity`."""
+        super().__init__(spaces, config, squash, dtype)
+        size, width = config.feature_size, config.hidden[-1]
+        self.features = self.embedding()
+        self.inverse = nn.Sequential(nn.Linear(2 * size, width), nn.ReLU(), nn.Linear(width, self.code.size)).to(dtype)
+        self.ahead = nn.Sequential(nn.Linear(size + self.code.size, width), nn.ReLU(), nn.Linear(width, size)).to(dtype)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """See `Curiosity.weights`."""
+        return 1 - self.config.forward_share, self.config.forward_share
+
+    @torch.no_grad()
+    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+        """See `Curiosity.reward`."""
+        found = []
+        for own in steps:
+            features = self.embed(self.features, own)
+            device = next(self.ahead.parameters()).device
+            given = torch.cat([features[:-1], own.actions], -1).flatten(0, 1)
+            missed = self.ahead(given.to(device)).cpu().view_as(features[1:]) - features[1:]
+            found.append(0.5 * missed.square().sum(-1))
+        return found
+
+    def columns(self, steps: Steps) -> Tensor:
+        """Both observations and the action."""
+        return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)
+
+    def loss(self, columns: Tensor, images: Images) -> Tensor:
+        """See `Curiosity.loss`."""
+        now, then, action = columns.split([self.feature_size, self.feature_size, self.code.size], 1)
+        before = self.features(now, None if images is None else self.seen(images[0]))
+        after = self.features(then, None if images is None else self.seen(images[1]))
+        inverse = self.code.loss(self.inverse(torch.cat([before, after], 1)), action)
+        missed = self.ahead(torch.cat([before, action], 1)) - after
+        return torch.stack([inverse, 0.5 * missed.square().sum(1)], 1)

@@ -1,0 +1,29 @@
+"""Methods of curiosity by name."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from lockstep.curiosity.curiosity import Curiosity
+from lockstep.curiosity.icm import ICM
+from lockstep.curiosity.rnd import RND
+from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.models.layers import seeded
+from lockstep.randomness import seed_of
+
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["make_curiosity"]
+
+_METHODS: dict[str, type[Curiosity]] = {"icm": ICM, "rnd": RND}
+
+
+def make_curiosity(
+    spaces: "Spaces", config: CuriosityConfig, squash: bool, seed: int, dtype: torch.dtype
+) -> Curiosity | None:
+    """The method of `curiosity.kind`, with first weights from the stream `curiosity` of the seed; None for none."""
+    if config.kind == "none":
+        return None
+    with seeded(torch.Generator().manual_seed(seed_of(seed, "curiosity"))):
+        return _METHODS[config.kind](spaces, config, squash, dtype)

@@ -1,0 +1,53 @@
+"""Random network distillation."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps, fixed
+from lockstep.curiosity.settings import CuriosityConfig
+
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["RND"]
+
+
+class RND(Curiosity):
+    """How badly a network predicts another, random one (Burda et al. 2019, arXiv:1810.12894, section 2.2).
+
+        reward_t = mean over features of (f̂(o_{t+1}) - f(o_{t+1}))²
+
+    f is fixed and random; f̂, with one hidden layer more, is trained to equal it on what was seen, and only that. Observations are shifted
+    and scaled by their running moments and kept within ±5 (section 2.4), for f would hardly see them otherwise.
+    """
+
+    losses = ("rnd_loss",)
+
+    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+        """See `Curiosity`."""
+        super().__init__(spaces, config, squash, dtype)
+        self.target = fixed(self.embedding())
+        self.predictor = self.embedding(extra=1)
+
+    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+        """See `Curiosity.reward`."""
+        return [self.errors(own) for own in steps]
+
+    def errors(self, steps: Steps) -> Tensor:
+        """`[T, B]`: the prediction's error at what each step led to."""
+        missed = self.embed(self.predictor, steps) - self.embed(self.target, steps)
+        return missed[1:].square().mean(-1)
+
+    def columns(self, steps: Steps) -> Tensor:
+        """What each step led to, and the target there, which costs less once per rollout than once per epoch."""
+        target = self.embed(self.target, steps)
+        return torch.cat([steps.features[1:], target[1:]], -1).flatten(0, 1)
+
+    def loss(self, columns: Tensor, images: Images) -> Tensor:
+        """See `Curiosity.loss`."""
+        features, target = columns.split([self.feature_size, columns.shape[1] - self.feature_size], 1)
+        predicted = self.predictor(features, None if images is None else self.seen(images[1]))
+        return (predicted - target).square().mean(1, keepdim=True)

@@ -1,0 +1,112 @@
+"""The `curiosity` section of the config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lockstep.ppo.schedules import Schedule
+
+__all__ = ["CuriosityConfig", "Kind"]
+
+Kind = Literal["none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement"]
+_EPISODIC = ("ngu", "e3b")
+_TRAINED = ("icm", "rnd", "ngu", "e3b", "disagreement")
+
+
+@dataclass(frozen=True)
+class CuriosityConfig:
+    """Rewards for what is new, for tasks whose own rewards are rare."""
+
+    kind: Kind = "none"
+    """`icm`: how badly the next features are predicted (Pathak et al. 2017); `rnd`: how badly a random network is (Burda et al. 2019);
+    `ngu`: far from what the episode has shown, times rnd (Badia et al. 2020); `e3b`: the same by an ellipsoid (Henaff et al. 2022); `re3`:
+    far from what the rollout has shown (Seo et al. 2021); `disagreement`: of several predictions (Pathak et al. 2019)."""
+    combine: Literal["sum", "two-heads"] = "sum"
+    """`sum`: one critic, of the sum of both rewards; `two-heads`: a second head of the critic for the intrinsic reward, with a discount of
+    its own, which does not end with the episode (Burda et al. 2019, section 2.3)."""
+    weight: float | str = 1.0
+    """Of the intrinsic reward or, with two heads, of its advantage: a schedule."""
+    extrinsic_weight: float = 1.0
+    """Of the environment's reward or, with two heads, of its advantage."""
+    gamma: float | None = None
+    """Discount per step of intrinsic rewards, by which they are scaled; two heads need one. None: `ppo.gamma`."""
+    normalize_rewards: bool = True
+    """Divide intrinsic rewards by the running standard deviation of their discounted return, over all shards."""
+    warmup: int = 0
+    """First iterations in which nothing is trained: the untrained policy acts, nearly at random, and only the observations' moments are
+    gathered. Usually 0 to 50."""
+    learning_rate: float | str | None = None
+    """Adam's step size for what predicts: a schedule. None: that of the policy."""
+    share: float = 1.0
+    """Of a minibatch, that trains what predicts: 1, or one over a whole number. Less with many environments, so that what is new stays so
+    for a while; 0.25 in Burda et al. (2019)."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the networks' hidden layers; images go through convolutions first."""
+    feature_size: int = 64
+    """Numbers that the networks make of an observation."""
+    channels: int | None = None
+    """Last channels of every image that are looked at, such as 1 of 4 stacked frames. None: all."""
+    neighbours: int = 10
+    """`ngu`, `re3`: neighbours whose distance counts."""
+    capacity: int = 2_000
+    """`ngu`: observations of the present episode that are remembered, per environment."""
+    ridge: float = 0.1
+    """`e3b`: λ, what the ellipsoid begins with."""
+    ensemble: int = 5
+    """`disagreement`: number of predictions."""
+    forward_share: float = 0.2
+    """`icm`: β, weight of the forward loss against the inverse one."""
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None:
+                Schedule.parse(value, f"curiosity.{name}")
+        if self.combine == "two-heads" and self.kind != "none" and self.gamma is None:
+            raise ValueError(
+                "curiosity.gamma is none: two heads need a second discount, that of intrinsic rewards, such as 0.99"
+            )
+        for name in ("gamma", "forward_share"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"curiosity.{name} is {value}: it must be between 0 and 1")
+        if not 0 < self.share <= 1 or abs(round(1 / self.share) * self.share - 1) > 1e-6:
+            raise ValueError(
+                f"curiosity.share is {self.share}: it must be one over a whole number, such as 0.5 or 0.25"
+            )
+        if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):
+            raise ValueError(
+                f"curiosity.hidden is {list(self.hidden)}: it must name at least one width, each from 1 to 16,384"
+            )
+        for name, most in (
+            ("feature_size", 16_384),
+            ("neighbours", 1_000),
+            ("capacity", 1_000_000),
+            ("ensemble", 100),
+            ("channels", 1_000),
+        ):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= most:
+                raise ValueError(f"curiosity.{name} is {value}: it must be from 1 to {most:,}")
+        if self.warmup < 0:
+            raise ValueError(f"curiosity.warmup is {self.warmup}: it must not be negative")
+        if not self.ridge > 0:
+            raise ValueError(f"curiosity.ridge is {self.ridge}: it must be above 0")
+        if self.neighbours > self.capacity and self.kind == "ngu":
+            raise ValueError(
+                f"curiosity.neighbours is {self.neighbours}: it must not be above curiosity.capacity, which is {self.capacity}"
+            )
+
+    @property
+    def two_heads(self) -> bool:
+        """Whether the critic has a second head."""
+        return self.kind != "none" and self.combine == "two-heads"
+
+    @property
+    def episodic(self) -> bool:
+        """Whether the method compares within an episode."""
+        return self.kind in _EPISODIC
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the method trains networks of its own."""
+        return self.kind in _TRAINED

@@ -23,13 +23,14 @@ from pathlib import Path
 import torch
 from engines import processor
 
+from lockstep.cast import make_agent
 from lockstep.collect import Shard, collect
 from lockstep.config import Config
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
-from lockstep.experiment import make_agent, resolve
 from lockstep.group.solo import Solo
 from lockstep.plan import PlanConfig
+from lockstep.resolving import resolve
 from lockstep.update import Update
 
 SHARDS, ENVIRONMENTS = (4, 8), (2, 4, 8)

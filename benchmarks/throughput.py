@@ -35,7 +35,7 @@ from lockstep.bench.repeats import interleave, ratios, spread
 from lockstep.bench.works import WORKS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
-from lockstep.experiment import resolve
+from lockstep.resolving import resolve
 from lockstep.run.environment import describe_environment
 
 LETTERS = dict(zip("ABCDE", WORKS, strict=True))

@@ -51,7 +51,7 @@ def test_a_fused_minibatch_is_the_union_of_what_the_shards_would_give() -> None:
     agent = agent_of()
     apart, fused = (
         Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, False, False, whole, False)(
-            rollouts_of(agent, SHARDS), ITERATION
+            rollouts_of(agent, SHARDS), ITERATION, 0.0
         )
         for whole in (False, True)
     )

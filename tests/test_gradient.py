@@ -3,8 +3,8 @@
 import torch
 from tests.watched import DISCRETE, agent_of
 
-from lockstep.batch import Part
-from lockstep.gradient import AIM, BLOCK, COLUMNS, OrderedGradient
+from lockstep.batch import COLUMNS, Part
+from lockstep.gradient import AIM, BLOCK, OrderedGradient
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
 

@@ -50,7 +50,7 @@ def test_values_and_log_probabilities_are_those_of_what_was_seen(name: str, shar
         assert len({bytes(image) for image in rollout.pixels.flatten(0, 1).numpy()}) > STEPS
         parameters, values = agent.policy(rollout.observations.flatten(0, 1), rollout.pixels.flatten(0, 1))
         log_probs = agent.distribution.log_prob(parameters[: STEPS * COUNT], rollout.actions.flatten(0, 1))
-        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)):
+        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)[:2]):
             assert torch.allclose(found[0].flatten(), values, rtol=0, atol=1e-5)
             assert torch.allclose(found[1].flatten(), log_probs, rtol=0, atol=1e-5)
     assert torch.equal(shard.pixels, rollout.pixels[-1]), "the next rollout begins with them"
@@ -65,9 +65,13 @@ def test_a_rollout_begins_where_the_last_one_ended() -> None:
 
 def test_images_of_shards_are_taken_from_where_they_are() -> None:
     shards = [torch.randint(0, 256, (6, 3), dtype=torch.uint8) for _ in range(3)]
-    at = torch.tensor([17, 0, 5, 6, 11, 12, 0])
-    assert torch.equal(Pixels(shards)[at], torch.cat(shards)[at])
-    assert torch.equal(Pixels(shards[:1])[at[1:3]], shards[0][at[1:3]])
+    at = torch.tensor([11, 0, 3, 1, 4, 7, 8, 0])
+    now, then = torch.cat([own[:4] for own in shards]), torch.cat([own[2:] for own in shards])
+    several, one = Pixels(shards, 2), Pixels(shards[:1], 2)  # 2 environments, 2 steps and what the last led to
+    assert torch.equal(several[at], now[at])
+    assert torch.equal(several.following(at), then[at])
+    assert torch.equal(one[at[1:4]], now[at[1:4]])
+    assert torch.equal(one.following(at[1:4]), then[at[1:4]])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -75,7 +79,7 @@ def test_images_of_shards_are_taken_from_where_they_are() -> None:
 def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool) -> None:
     agent = agent_of("Mixed")
     rollouts = [collect([shard], agent, 1)[0] for shard in shards_of("Mixed", agent)]
-    batch = Preparation(agent, CONFIG, Solo(), range(SHARDS), 1, share_data, False, fused, False)(rollouts, 1)
+    batch = Preparation(agent, CONFIG, Solo(), range(SHARDS), 1, share_data, False, fused, False)(rollouts, 1, 0.0)
     rows = 0
     for _, _, parts in batch.minibatches():
         for part in parts:

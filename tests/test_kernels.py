@@ -101,7 +101,7 @@ def test_a_compiled_step_is_that_of_the_formula(parts: tuple[int, ...]) -> None:
     total = torch.cat([total, torch.ones(5)])
     numbers = torch.tensor([24, 0.5, 1, 1e-2, 3, *([0, 0, 1] if len(parts) == 2 else [])])
     arguments = (weights, first, first.square(), total, numbers)
-    formula = StepFormula(parts, 1e-5)
+    formula = StepFormula(parts, 1e-5, len(parts))
     for plain, compiled in zip(formula(*arguments), ahead_of_time(formula, arguments)(*arguments), strict=True):
         assert (compiled - plain).abs().max() <= 1e-6
     if len(parts) == 2:  # the part that is not stepped stays as it is, to the bit

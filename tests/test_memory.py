@@ -58,7 +58,7 @@ def test_values_and_log_probabilities_are_those_of_the_episode_so_far(core: str,
     for iteration in range(1, ITERATIONS + 1):
         (rollout,) = collect([shard], agent, iteration)
         values, log_probs = stepped(agent, rollout)
-        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)):
+        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)[:2]):
             assert torch.allclose(found[0], values, rtol=0, atol=1e-12)
             assert torch.allclose(found[1][rollout.valid], log_probs[rollout.valid], rtol=0, atol=1e-12)
     assert (~rollout.valid).any()
@@ -91,7 +91,7 @@ def test_minibatches_are_sequences_with_the_states_they_started_from(
     agent = agent_of(core)
     shards = [shard_of(agent, index=index) for index in range(2)]
     rollouts = [collect([shard], agent, iteration)[0] for iteration in (1, 2) for shard in shards][2:]
-    batch = Preparation(agent, CONFIG, Solo(), (0, 1), 1, share_data, False, fused, recompute)(rollouts, 2)
+    batch = Preparation(agent, CONFIG, Solo(), (0, 1), 1, share_data, False, fused, recompute)(rollouts, 2, 0.0)
     trained = []
     for _, _, parts in batch.minibatches():
         assert len(parts) == (1 if fused else 2)
@@ -114,7 +114,7 @@ def test_recomputed_states_are_those_of_the_weights_of_now() -> None:
         agent.flat.buffer.copy_(collected)
         (rollout,) = collect([shard], agent, iteration)
         kept, renewed = (
-            Preparation(agent, CONFIG, Solo(), (0,), 1, False, False, False, again)([rollout], iteration)
+            Preparation(agent, CONFIG, Solo(), (0,), 1, False, False, False, again)([rollout], iteration, 0.0)
             for again in (False, True)
         )
         noted = rollout.states.flatten(0, 1)
@@ -140,7 +140,7 @@ def test_the_gradient_is_that_of_whole_sequences(core: str) -> None:
     agent = agent_of(core, normalize_rewards=False)
     shard = shard_of(agent, sequence=STEPS)
     rollout = [collect([shard], agent, iteration)[0] for iteration in (1, 2)][-1]
-    batch = Preparation(agent, config, Solo(), (0,), 1, False, False, False, False)([rollout], 2)
+    batch = Preparation(agent, config, Solo(), (0,), 1, False, False, False, False)([rollout], 2, 0.0)
     update = Update(agent, config, Solo(), (0,), 1)
     proposed = []
     update.adam.propose = lambda total, count, active: proposed.append(total / count) or [0.0] * 5 + [0.0]
@@ -157,7 +157,9 @@ def test_the_gradient_is_that_of_whole_sequences(core: str) -> None:
         surrogate = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
         loss = loss + ((surrogate + 0.5 * 0.5 * (value - targets).square()) * weight).sum()
         state = torch.where(weight.bool().unsqueeze(1), state, 0)
-    expected = torch.autograd.grad(loss / batch.rows[:, -1].sum(), [parameters[name] for name in agent.flat.parameters])
+    expected = torch.autograd.grad(
+        loss / batch.rows[:, -1].sum(), [parameters[name.removeprefix("policy.")] for name in agent.flat.parameters]
+    )
     flat = torch.cat([gradient.reshape(-1) for gradient in expected])
     assert torch.allclose(proposed[0][: len(flat)], flat, rtol=1e-9, atol=1e-11)
 

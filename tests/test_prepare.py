@@ -28,7 +28,7 @@ def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
     agent = agent_of()
     rollouts = rollouts_of(agent, SHARDS)
     return Preparation(agent, CONFIG, group, shards, SEED, share_data, False, False, False)(
-        [rollouts[shard] for shard in shards], ITERATION
+        [rollouts[shard] for shard in shards], ITERATION, 0.0
     )
 
 

@@ -107,7 +107,7 @@ def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -
         batch[name] = batch[name].clone()
     for shard, rollout in enumerate(rollouts):
         own = slice(shard * ROWS, (shard + 1) * ROWS)
-        values, log_probs = (x.clone() for x in agent.judge(rollout))
+        values, log_probs = (x.clone() for x in agent.judge(rollout)[:2])
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         ratio = log_probs - rollout.log_probs
         corrected = vtrace(rollout.rewards, values, ratio, *flags, config.gamma, config.gae_lambda)

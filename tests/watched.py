@@ -110,7 +110,7 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
         act = agent.actor(noise, rollout.actions.numpy()).act
         for t in range(STEPS):
             act(t, rollout.observations[t].numpy())
-        values, log_probs = agent.judge(rollout)
+        values, log_probs, _ = agent.judge(rollout)
         rollout.values.copy_(values)
         rollout.log_probs.copy_(log_probs)
         if agent.return_moments is not None and agent.observation_moments is not None:
@@ -126,7 +126,7 @@ def judged(agent: Agent, observations: Tensor, actions: Tensor) -> tuple[Tensor,
     steps, count, size = observations.shape[0] - 1, *observations.shape[1:]
     rollout = Rollout.empty(Sizes(steps, count, size, None, (), observations.dtype))
     rollout.observations, rollout.actions = observations, actions
-    return agent.judge(rollout)
+    return agent.judge(rollout)[:2]
 
 
 def chosen(agent: Agent, rows: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:

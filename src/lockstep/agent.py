@@ -22,11 +22,15 @@ from lockstep.acting import (
     squash,
     unchanged,
 )
+from lockstep.batch import Layout
+from lockstep.curiosity.methods import make_curiosity
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.models.flat import FlatParameters
 from lockstep.models.inference import Inference
 from lockstep.models.moments import Moments
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.settings import PolicyConfig
+from lockstep.networks import Networks
 from lockstep.ppo.distributions import distribution_of
 from lockstep.randomness import seed_of
 from lockstep.state import check_state
@@ -59,8 +63,9 @@ class Agent:
         dtype: torch.dtype,
         device: torch.device = _CPU,
         autocast: Autocast = nullcontext,
+        curiosity: CuriosityConfig = CuriosityConfig(),  # noqa: B008
     ) -> None:
-        """First weights come from the stream `weights` of `seed`, the same for every device."""
+        """First weights come from the streams `weights` and `curiosity` of `seed`, the same for every device."""
         self.spaces = spaces
         self.device = device
         self.dtype = dtype
@@ -68,10 +73,12 @@ class Agent:
         self.distribution = distribution_of(spaces.choices, spaces.continuous_size)
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
         head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
-        self.policy = Policy(
-            spaces.observation_size, head, std, config, generator, dtype, autocast, spaces.images, spaces.mask_size
-        ).to(device)
-        self.flat = FlatParameters(self.policy.parts())
+        seen = spaces.images, spaces.mask_size, curiosity.two_heads
+        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast, *seen)
+        self.curiosity = make_curiosity(spaces, curiosity, config.squash, seed, dtype)
+        """What rewards for the new, if anything does."""
+        self.networks = Networks(self.policy, self.curiosity).to(device)
+        self.flat = FlatParameters(self.networks.parts())
         self.observation_moments = Moments(spaces.feature_size) if config.normalize_observations else None
         self.return_moments = Moments(1) if normalize_rewards else None
         with autocast():
@@ -87,6 +94,13 @@ class Agent:
         return self.policy.state_size
 
     @property
+    def layout(self) -> Layout:
+        """Of the rows that minibatches are made of."""
+        own = self.curiosity
+        curious, two_heads = (0, False) if own is None else (own.width, own.config.two_heads)
+        return Layout(self.spaces.observation_size, self.spaces.action_size, curious, two_heads)
+
+    @property
     def plain(self) -> bool:
         """Whether all that the networks see are rows: there are no images and no memory."""
         return self.policy.is_mlp and not self.state_size
@@ -98,6 +112,8 @@ class Agent:
             mask = shift.new_zeros(self.spaces.mask_size)  # stays as it is
             self._shift = torch.cat([shift, mask]).to(self.device, self.dtype)
             self._scale = torch.cat([scale, mask + 1]).to(self.device, self.dtype)
+        if self.curiosity is not None:
+            self.curiosity.refresh()
 
     def normalize(self, observations: Tensor) -> Tensor:
         """Observations as the networks see them, on the networks' device."""
@@ -139,15 +155,17 @@ class Agent:
         return torch.cat([self.policy.value(rows, images.to(self.device)) for rows, images in blocks]).view(shape).cpu()
 
     @torch.inference_mode()
-    def judge(self, rollout: "Rollout") -> tuple[Tensor, Tensor]:
-        """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout, with the weights of now."""
+    def judge(self, rollout: "Rollout") -> tuple[Tensor, Tensor, Tensor | None]:
+        """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout and, with two heads, values of intrinsic rewards
+        `[T + 1, B]`, with the weights of now.
+        """
         steps, count = rollout.rewards.shape
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
             resets = torch.cat([torch.zeros(1, count, dtype=torch.bool), ~rollout.valid]).to(self.device)
             given = (rollout.states[0].to(self.device), resets)
             parameters, values = self.policy(rows, pixels.to(self.device), *given)
-        elif self._inference is not None:
+        elif self._inference is not None and not self.layout.two_heads:
             parameters, values = self._inference.forward(rows.numpy())
         else:
             blocks = zip(rows.split(_IMAGES), pixels.split(_IMAGES), strict=True)
@@ -155,11 +173,14 @@ class Agent:
             parameters, values = (torch.cat(parts) for parts in zip(*found, strict=True))
         actions = rollout.actions.flatten(0, 1).to(self.device)
         log_probs = self.distribution.log_prob(parameters[: steps * count], actions)
-        return values.view(steps + 1, count).cpu(), log_probs.view(steps, count).cpu()
+        values, intrinsic = values.view(steps + 1, count, -1).cpu(), None
+        if self.layout.two_heads:
+            intrinsic = values[..., 1].contiguous()
+        return values[..., 0].contiguous(), log_probs.view(steps, count).cpu(), intrinsic
 
     def state(self) -> dict[str, Tensor]:
         """Everything, by name: each parameter, then the moments."""
-        state = {f"policy.{name}": parameter.detach().cpu() for name, parameter in self.policy.named_parameters()}
+        state = {name: parameter.detach().cpu() for name, parameter in self.networks.named_parameters()}
         for name, moments in self._moments():
             state |= {f"{name}.{key}": value for key, value in moments.state().items()}
         return state
@@ -167,8 +188,8 @@ class Agent:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes back `state()`. Raises ValueError, naming the tensor, if one is missing, left over or of another shape."""
         check_state(self.state(), state)
-        for name, parameter in self.policy.named_parameters():
-            parameter.data.copy_(state[f"policy.{name}"])
+        for name, parameter in self.networks.named_parameters():
+            parameter.data.copy_(state[name])
         for name, moments in self._moments():
             moments.load({key: state[f"{name}.{key}"] for key in moments.state()})
         self.refresh()
@@ -204,7 +225,9 @@ class Agent:
         return beside(len(self.spaces.choices), change) if self.spaces.choices else change
 
     def _moments(self) -> list[tuple[str, Moments]]:
-        named = (("observation_moments", self.observation_moments), ("return_moments", self.return_moments))
+        named = [("observation_moments", self.observation_moments), ("return_moments", self.return_moments)]
+        own = {} if self.curiosity is None else self.curiosity.moments
+        named += [(f"curiosity_moments.{name}", moments) for name, moments in own.items()]
         return [(name, moments) for name, moments in named if moments is not None]
 
 

@@ -31,10 +31,11 @@ from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, give, is_function, reference
 from lockstep.envs.modules import import_environments
-from lockstep.experiment import check_checkpoint, create_run, iterations, open_run, resolve, save_config
+from lockstep.experiment import check_checkpoint, create_run, open_run, save_config
 from lockstep.group.group import RankLost
 from lockstep.models.registry import defined_in
 from lockstep.report.evaluate import Evaluation, play_episodes
+from lockstep.resolving import iterations, resolve
 from lockstep.run.locate import locate
 from lockstep.run.stop import listening
 from lockstep.runtime.place import Place, find_place

@@ -7,7 +7,50 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Part", "Pixels", "resets"]
+__all__ = ["COLUMNS", "HEAD_COLUMNS", "Batch", "Layout", "Part", "Pixels", "resets"]
+
+COLUMNS = 5
+"""Last columns of a row: log-probability, advantage, value target, old value, weight."""
+HEAD_COLUMNS = 2
+"""Those before them, with two heads: the intrinsic value's target and old value."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What lies side by side in a row of W numbers: observation (normalized), action, what curiosity is to see, HEAD_COLUMNS with two heads,
+    COLUMNS.
+    """
+
+    observed: int
+    acted: int
+    curious: int
+    two_heads: bool
+
+    @property
+    def width(self) -> int:
+        """W."""
+        return self._end + HEAD_COLUMNS * self.two_heads + COLUMNS
+
+    @property
+    def _end(self) -> int:
+        return self.observed + self.acted + self.curious
+
+    def observations(self, rows: Tensor) -> Tensor:
+        """`[K, O]`."""
+        return rows[:, : self.observed]
+
+    def actions(self, rows: Tensor) -> Tensor:
+        """`[K, A]`."""
+        return rows[:, self.observed : self.observed + self.acted]
+
+    def columns(self, rows: Tensor) -> Tensor:
+        """`[K, C]`, of curiosity."""
+        return rows[:, self._end - self.curious : self._end]
+
+    def second(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Target and old value of the second head, `[K]` each."""
+        targets, values = rows[:, self._end : self._end + HEAD_COLUMNS].unbind(1)
+        return targets, values
 
 
 class Part(NamedTuple):
@@ -19,6 +62,8 @@ class Part(NamedTuple):
     """`[K, P]` uint8, if there are images."""
     states: Tensor | None = None
     """`[n, S]`, if there is memory: what is remembered before step 0."""
+    following: Tensor | None = None
+    """`[K, P]`, what the steps led to, where that is asked for."""
 
 
 def resets(rows: Tensor, count: int) -> Tensor:
@@ -30,15 +75,24 @@ def resets(rows: Tensor, count: int) -> Tensor:
 class Pixels:
     """The images of several shards where they are: they are too large to be copied for nothing."""
 
-    def __init__(self, shards: Sequence[Tensor]) -> None:
-        """`[N, P]` each."""
+    def __init__(self, shards: Sequence[Tensor], count: int) -> None:
+        """`[N + count, P]` each: `count` environments step by step, and at last those of the observations after the last step."""
         self._shards = shards
+        self._count = count
 
     def __getitem__(self, at: Tensor) -> Tensor:
-        """`[K]` numbers of rows, shard after shard -> `[K, P]`."""
+        """`[K]` numbers of rows, shard after shard, `N` each -> `[K, P]`."""
+        return self._taken(at, 0)
+
+    def following(self, at: Tensor) -> Tensor:
+        """The same, of what these steps led to."""
+        return self._taken(at, self._count)
+
+    def _taken(self, at: Tensor, later: int) -> Tensor:
+        rows = len(self._shards[0]) - self._count
         if len(self._shards) == 1:
-            return self._shards[0][at]
-        shard, row = at // len(self._shards[0]), at % len(self._shards[0])
+            return self._shards[0][at + later]
+        shard, row = at // rows, at % rows + later
         taken = self._shards[0].new_empty(len(at), self._shards[0].shape[1])
         for number, own in enumerate(self._shards):
             mine = shard == number
@@ -53,8 +107,8 @@ class Batch:
     """
 
     rows: Tensor
-    """`[R, W]`, of this rank's shards or, if data are shared, of all: observation (normalized), action, log-probability,
-    advantage, value target, old value, weight side by side, so that a whole epoch is shuffled by one operation."""
+    """`[R, W]`, of this rank's shards or, if data are shared, of all, side by side as in `Layout`, so that a whole epoch is shuffled by
+    one operation."""
     order: Tensor
     """`[parts, E, M, K]`: which rows."""
     table: Tensor
@@ -62,6 +116,8 @@ class Batch:
     metrics: dict[str, float]
     pixels: Pixels | None = None
     """The images of the rows."""
+    ahead: bool = False
+    """Whether images of what steps led to are wanted too."""
     starts: Tensor | None = None
     """`[parts, E, M, n]`: which starting states, with memory."""
     remember: Callable[[int], Tensor] | None = None
@@ -82,6 +138,7 @@ class Batch:
                             rows[number],
                             self._images(part, epoch, number),
                             None if states is None else states[part][number],
+                            self._images(part, epoch, number, later=True) if self.ahead else None,
                         )
                         for part, rows in enumerate(shuffled)
                     ],
@@ -93,5 +150,8 @@ class Batch:
         known = self.remember(epoch)
         return [known[part[epoch]].unbind(0) for part in self.starts]
 
-    def _images(self, part: int, epoch: int, number: int) -> Tensor | None:
-        return None if self.pixels is None else self.pixels[self.order[part, epoch, number].cpu()].to(self.rows.device)
+    def _images(self, part: int, epoch: int, number: int, later: bool = False) -> Tensor | None:
+        if self.pixels is None:
+            return None
+        at = self.order[part, epoch, number].cpu()
+        return (self.pixels.following(at) if later else self.pixels[at]).to(self.rows.device)

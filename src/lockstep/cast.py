@@ -89,4 +89,5 @@ def make_agent(config: Config, device: torch.device | None = None, autocast: Aut
     """An agent with its first weights, on the CPU unless `device` says otherwise."""
     dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
     spaces, rewards, seed = describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
-    return Agent(spaces, config.policy, rewards, seed, dtype, device or torch.device("cpu"), autocast)
+    own = device or torch.device("cpu")
+    return Agent(spaces, config.policy, rewards, seed, dtype, own, autocast, config.curiosity)

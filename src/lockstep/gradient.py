@@ -4,20 +4,22 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from lockstep.agent import Agent
-from lockstep.batch import Part, resets
+from lockstep.batch import COLUMNS, Part, resets
 from lockstep.group.group import Group
 from lockstep.kernels import Kernel, MakeKernel, plainly
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS
 
-__all__ = ["AIM", "COLUMNS", "GradientFormula", "OrderedGradient", "Replicate", "ReplicatedGradient", "Trained"]
+__all__ = ["AIM", "GradientFormula", "OrderedGradient", "Replicate", "ReplicatedGradient", "Trained"]
 
 Replicate = Callable[[nn.Module], nn.Module]
 """Wraps a module in PyTorch's DistributedDataParallel over the ranks that train, whose backward pass averages gradients over them.
@@ -26,8 +28,6 @@ Alone, a rank may get the module as it is."""
 Trained = tuple[bool, bool]
 """Whether a step trains the policy, and whether it trains the critic."""
 
-COLUMNS = 5
-"""Columns of a row behind observation and action: log-probability, advantage, value target, old value, weight."""
 BLOCK = 1024
 """Rows that a kernel takes at once, so that what lies between two layers stays in the cache."""
 AIM = ("mean", "scale", "clip", "entropy", "kl_coefficient")
@@ -49,12 +49,13 @@ class Loss:
         agent, config = self.agent, self.config
         chosen = (config.surrogate, config.value_clip, config.value_coefficient, config.normalize_advantages)
         sizes = (agent.spaces.observation_size, agent.spaces.choices, agent.spaces.continuous_size)
-        return f"{agent.policy} {list(agent.flat.parameters)} {sizes} {chosen} {self.trained}"
+        curious = "" if agent.curiosity is None else agent.curiosity.key
+        return f"{agent.policy} {list(agent.flat.parameters)} {sizes} {chosen} {self.trained} {curious}"
 
     def __call__(self, parameters: Tensor, values: Tensor, rows: Tensor, aim: Tensor) -> tuple[Tensor, Tensor]:
-        """What the networks gave for the rows `[K, W]` -> the loss that is trained, and STATISTICS `[5]`."""
-        observed, config = self.agent.spaces.observation_size, self.config
-        actions = rows[:, observed:-COLUMNS]
+        """What the policy gave for the rows `[K, W]` -> the loss that is trained, and STATISTICS `[5]`."""
+        config, layout = self.config, self.agent.layout
+        actions = layout.actions(rows)
         if self.agent.spaces.discrete_actions is not None:
             actions = actions.squeeze(-1).to(torch.int64)
         old_log_probs, advantages, targets, old_values, weight = rows[:, -COLUMNS:].unbind(-1)
@@ -77,22 +78,57 @@ class Loss:
             outside = ((detached.exp() - 1).abs() > clip).to(weight.dtype)
             found = [policy_loss, found[1], entropy, (divergence(detached) * weight).sum(), (outside * weight).sum()]
         if value:
-            found[1] = (value_loss(values, targets, old_values, config.value_clip) * weight).sum()
+            if not layout.two_heads:
+                found[1] = (value_loss(values, targets, old_values, config.value_clip) * weight).sum()
+            else:
+                own, intrinsic = values.unbind(1)
+                both = value_loss(own, targets, old_values, config.value_clip)
+                both = both + value_loss(intrinsic, *layout.second(rows), config.value_clip)
+                found[1] = (both * weight).sum()
             loss = loss + config.value_coefficient * found[1]
         return loss, torch.stack([x.detach() for x in found])
 
 
-def _inputs(agent: Agent, part: Part) -> tuple[Tensor | None, ...]:
-    """What the policy takes of a part."""
-    observations = part.rows[:, : agent.spaces.observation_size]
-    if part.states is None:
-        return (observations,) if part.pixels is None else (observations, part.pixels)
-    return observations, part.pixels, part.states, resets(part.rows, len(part.states))
+def _chosen(agent: Agent, part: Part, rows: Tensor) -> Tensor:
+    """Those of `[K, …]` that train what predicts: every 1 / share-th sequence. A minibatch is a random sample, so this is one too."""
+    assert agent.curiosity is not None
+    every, count = round(1 / agent.curiosity.config.share), len(rows) if part.states is None else len(part.states)
+    return rows if every == 1 else rows.view(-1, count, *rows.shape[1:])[:, ::every].flatten(0, 1)
+
+
+def _inputs(agent: Agent, part: Part) -> tuple[object, ...]:
+    """What the networks take of a part."""
+    observations = agent.layout.observations(part.rows)
+    policy: tuple[Tensor | None, ...] = (observations,)
+    if part.states is not None:
+        policy = observations, part.pixels, part.states, resets(part.rows, len(part.states))
+    elif part.pixels is not None:
+        policy = observations, part.pixels
+    if agent.curiosity is None or not agent.curiosity.losses:
+        return (policy,)
+    columns, images = agent.layout.columns(part.rows), None
+    if part.pixels is not None and part.following is not None:
+        images = _chosen(agent, part, part.pixels), _chosen(agent, part, part.following)
+    return policy, _chosen(agent, part, columns), images
+
+
+def _evaluate(loss: Loss, networks: Callable[..., Any], part: Part, aim: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The loss that is trained; STATISTICS, then curiosity's losses, all sums over the part's rows; and what the policy gave."""
+    agent = loss.agent
+    parameters, values, missed = networks(*_inputs(agent, part))
+    total, found = loss(parameters, values, part.rows, aim)
+    if missed is not None and agent.curiosity is not None:
+        weight = _chosen(agent, part, part.rows[:, -1])
+        lost = (missed * weight.unsqueeze(1)).sum(0) * (len(part.rows) / len(weight))
+        for share, own in zip(agent.curiosity.weights, lost.unbind(), strict=True):
+            total = total + share * own
+        found = torch.cat([found, lost.detach()])
+    return total, found, [parameters, values]
 
 
 @dataclass(frozen=True)
 class GradientFormula:
-    """Weights `[P]`, rows `[K, W]` and AIM `[5]` -> `[P + 5]`: gradient and STATISTICS, both sums over the rows."""
+    """Weights `[P]`, rows `[K, W]` and AIM `[5]` -> `[P + 5 + n]`: gradient, STATISTICS and curiosity's losses, all sums over the rows."""
 
     loss: Loss
     name = "gradient"
@@ -112,8 +148,8 @@ class GradientFormula:
         agent = self.loss.agent
         parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
         with torch.enable_grad():
-            head, values = functional_call(agent.policy, parameters, _inputs(agent, part))
-            loss, found = self.loss(head, values, part.rows, aim)
+            networks = partial(functional_call, agent.networks, parameters)
+            loss, found, _ = _evaluate(self.loss, lambda *inputs: networks(inputs), part, aim)
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([*(gradient.reshape(-1) for gradient in gradients), found])
 
@@ -175,11 +211,11 @@ class ReplicatedGradient:
         self._agent = agent
         self._config = config
         self._group = group
-        self._module = replicate(agent.policy)
+        self._module = replicate(agent.networks)
 
     def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
         """As `OrderedGradient`'s."""
-        self._agent.policy.zero_grad()
+        self._agent.networks.zero_grad()
         found, alone = [], getattr(self._module, "no_sync", nullcontext)
         for part in minibatch[:-1]:
             with alone():  # these add up here, and the last part's backward pass takes them along
@@ -197,9 +233,9 @@ class ReplicatedGradient:
         return torch.cat([*pieces, total])
 
     def _loss(self, part: Part, aim: Tensor, trained: Trained) -> tuple[Tensor, Tensor]:
-        # the wrapper's forward and none of the policy's own methods: it is what makes the backward pass reduce
-        parameters, values = self._module(*_inputs(self._agent, part))
-        loss, found = Loss(self._agent, self._config, trained)(parameters, values, part.rows, aim)
+        # the wrapper's forward and none of the networks' own methods: it is what makes the backward pass reduce
+        own = Loss(self._agent, self._config, trained)
+        loss, found, given = _evaluate(own, self._module, part, aim)
         # every reduction waits for all parameters: what is not trained takes part with zeros
-        idle = [0 * x.sum() for x, on in zip((parameters, values), trained, strict=True) if not on]
+        idle = [0 * x.sum() for x, on in zip(given, trained, strict=True) if not on]
         return (loss + sum(idle)) * self._group.size, found  # against the average

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from lockstep.agent import Agent
 from lockstep.batch import Batch, Pixels, resets
+from lockstep.curiosity.drive import COUNTS, Bonus, Drive, described
+from lockstep.estimates import Estimator
 from lockstep.group.group import Group, ordered_sum
-from lockstep.ppo.advantages import advantages, vtrace
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
@@ -18,8 +19,6 @@ __all__ = ["FIT", "Preparation", "as_parts"]
 
 FIT = 5
 """Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares, ratios."""
-
-_REWARD_LIMIT = 10.0
 
 
 def as_parts(rows: Tensor, fused: bool) -> Tensor:
@@ -43,6 +42,13 @@ class Preparation:
         recompute: bool,
     ) -> None:
         """Arguments as in `Update`."""
+        own = agent.curiosity
+        self.drive: Drive | None = None
+        """Intrinsic rewards, if there are any."""
+        if own is not None:
+            gamma = config.gamma if own.config.gamma is None else own.config.gamma
+            self.drive = Drive(own, gamma, shards, self._reduce)
+        self._estimate = Estimator(agent, config, vtrace)
         self._agent = agent
         self._config = config
         self._group = group
@@ -54,11 +60,17 @@ class Preparation:
         self._recompute = recompute
         self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
 
-    def __call__(self, rollouts: Sequence[Rollout], iteration: int) -> Batch:
-        """One iteration's rollouts, ascending by shard."""
-        prepared = [self._rows(rollout) for rollout in rollouts]
+    def _reduce(self, rows: Tensor) -> Tensor:
+        return self._group.reduce(as_parts(rows, self._fused), "curiosity")
+
+    def __call__(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> Batch:
+        """One iteration's rollouts, ascending by shard. `progress` in [0, 1] is the share of the run that is done."""
+        bonuses: Sequence[Bonus | None] = [None] * len(rollouts)
+        if self.drive is not None:
+            bonuses = self.drive(rollouts)
+        prepared = [self._rows(*of, progress) for of in zip(rollouts, bonuses, strict=True)]
         rows, own = torch.cat([own for own, _ in prepared]), len(prepared[0][0])
-        images = [rollout.pixels[:-1].flatten(0, 1) for rollout in rollouts if rollout.pixels.numel()]
+        images = [rollout.pixels.flatten(0, 1) for rollout in rollouts if rollout.pixels.numel()]
         states = torch.stack([rollout.states.flatten(0, 1) for rollout in rollouts])
         environments, sequences = rollouts[0].rewards.shape[1], states.shape[1]
         if self._share_data:
@@ -76,15 +88,16 @@ class Preparation:
         fits = as_parts(torch.stack([fit for _, fit in prepared]), self._fused)
         sums = torch.stack([weighted[part].sum(2).flatten() for part in order])
         total = self._group.reduce(torch.cat([fits, sums], 1), "advantages")
-        count, first, second = total[FIT:].view(self._epochs, self._config.minibatches, 3).unbind(-1)
+        told, total = total.split([fits.shape[1], total.numel() - fits.shape[1]])
+        count, first, second = total.view(self._epochs, self._config.minibatches, 3).unbind(-1)
         count = count.clamp_min(1)
         mean = first / count
         table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
-        means = (total[:FIT] / count[0].sum()).tolist()
-        metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
+        metrics = self._described(told, count[0].sum())
         batch = Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
         if images:
-            batch.pixels = Pixels(images)
+            batch.pixels = Pixels(images, environments)
+            batch.ahead = self._agent.layout.curious > 0
         if self._agent.state_size:
             batch.starts = starts.to(self._agent.device)
             batch.remember = partial(self._remembered, batch, states.to(self._agent.device), environments)
@@ -113,42 +126,31 @@ class Preparation:
                 state = torch.where((own[-count:, -1] == 0).unsqueeze(1), 0, state)
         return torch.cat(found)
 
-    def _rows(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """One shard's rows `[N, W]`, N = T × B with time first, and its `[FIT]` sums."""
+    def _described(self, told: Tensor, count: Tensor) -> dict[str, float]:
+        """Metrics of the sums that went ahead of the minibatches'."""
+        means = (told[:FIT] / count).tolist()
+        metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
+        if self._agent.layout.two_heads:
+            metrics["intrinsic_explained_variance"] = _explained((told[FIT : 2 * FIT] / count).tolist())
+        return metrics | (described(told[-COUNTS:].tolist()) if self.drive is not None else {})
+
+    def _rows(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
+        """One shard's rows `[N, W]`, N = T × B with time first, and its sums: FIT, FIT of the second head if there is one, COUNTS."""
         agent, weight = self._agent, rollout.valid.flatten()
-        log_probs, values, advantage, targets, ratios = (x.flatten() for x in self._estimates(rollout))
+        found = self._estimate(rollout, bonus, progress)
         columns = [
             agent.normalize(rollout.observations[:-1]).cpu().flatten(0, 1),
             rollout.actions.reshape(len(weight), -1),
         ]
-        columns += [x.unsqueeze(-1) for x in (log_probs, advantage, targets, values, weight)]
+        columns += [bonus.columns] if bonus is not None and agent.layout.curious else []
+        last = *found.second, found.log_probs, found.advantages, found.targets, found.values, weight
+        columns += [x.reshape(-1, 1) for x in last]
         rows = torch.cat([column.to(agent.dtype) for column in columns], -1)
         rows = torch.where(weight.unsqueeze(-1), rows, 0)  # weight 0 alone would not keep a NaN of a reset row out
-        aimed, old = rows[:, -3].to(torch.float64), rows[:, -2].to(torch.float64)
-        left = aimed - old
-        known = torch.where(weight, ratios, 0).to(torch.float64)
-        return rows, torch.stack([x.sum() for x in (aimed, aimed.square(), left, left.square(), known)])
-
-    def _estimates(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """Old log-probabilities, old values, advantages, value targets and truncated ratios to the policy that collected,
-        each `[T, B]`.
-        """
-        config, agent = self._config, self._agent
-        rewards, flags = rollout.rewards, (rollout.terminated, rollout.truncated, rollout.valid)
-        if config.clip_rewards:
-            rewards = rewards.sign()
-        if agent.return_moments is not None:
-            rewards = (rewards / agent.return_moments.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
-        if not self._vtrace:
-            advantage = advantages(rewards, rollout.values, *flags, config.gamma, config.gae_lambda)
-            old = rollout.values[:-1]
-            return rollout.log_probs, old, advantage, advantage + old, torch.ones_like(advantage)
-        # The policy that the clip keeps close to need not be the one that collected: ρ, inside of the advantages, leads from one
-        # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
-        values, log_probs = agent.judge(rollout)
-        log_ratios = log_probs - rollout.log_probs
-        advantage, targets = vtrace(rewards, values, log_ratios, *flags, config.gamma, config.gae_lambda)
-        return log_probs, values[:-1], advantage, targets, log_ratios.clamp_max(0).exp()
+        sums = [_fit(rows[:, -3], rows[:, -2], torch.where(weight, found.ratios.flatten(), 0))]
+        if found.second:
+            sums.append(_fit(*agent.layout.second(rows), weight))
+        return rows, torch.cat(sums if bonus is None else [*sums, bonus.counts])
 
     def _order(self, iteration: int, count: int) -> Tensor:
         """`[shards, E, M, n]`: each shard permutes its own `count` sequences anew in every epoch."""
@@ -186,6 +188,13 @@ def _steps(starts: Tensor, length: int, count: int) -> Tensor:
     """
     first = starts // count * (length * count) + starts % count
     return (first.unsqueeze(-2) + count * torch.arange(length).unsqueeze(-1)).flatten(-2)
+
+
+def _fit(targets: Tensor, values: Tensor, ratios: Tensor) -> Tensor:
+    """FIT of a shard."""
+    aimed, old = targets.to(torch.float64), values.to(torch.float64)
+    left, known = aimed - old, ratios.to(torch.float64)
+    return torch.stack([x.sum() for x in (aimed, aimed.square(), left, left.square(), known)])
 
 
 def _explained(means: Sequence[float]) -> float:

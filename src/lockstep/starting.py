@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from lockstep.config import Config
 from lockstep.config.decode import decode
-from lockstep.experiment import compiles, execute, resolve
+from lockstep.experiment import execute
 from lockstep.group.memory import usable_cores
 from lockstep.plan import Plan, default_ranks
+from lockstep.resolving import compiles, resolve
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting

@@ -5,7 +5,7 @@ same, bit for bit, whoever carries the shards.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lockstep.agent import Agent
 from lockstep.batch import Batch
-from lockstep.gradient import COLUMNS, OrderedGradient, Replicate, ReplicatedGradient, Trained
+from lockstep.gradient import OrderedGradient, Replicate, ReplicatedGradient, Trained
 from lockstep.group.group import Group
 from lockstep.kernels import MakeKernel, plainly
 from lockstep.ppo.adam import Adam
@@ -37,6 +37,7 @@ class Rates:
 
     policy: float
     value: float
+    curiosity: float
     clip: float
     entropy: float
 
@@ -86,13 +87,18 @@ class Update:
             else ReplicatedGradient(agent, config, group, replicate)
         )
         parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
+        own = {name: size for name, size in parts.items() if name == "curiosity"}
+        if not config.separate:
+            parts = {"all": sum(parts.values()) - sum(own.values()), **own}
+        self._others = () if agent.curiosity is None else agent.curiosity.losses
         self.adam = Adam(
             agent.flat.buffer,
-            parts if config.separate else {"all": sum(parts.values())},
+            parts,
             config.adam_epsilon,
             config.max_grad_norm,
-            len(STATISTICS),
+            len(STATISTICS) + len(self._others),
             make_kernel if shards else plainly,
+            free=len(own),
         )
         self.rate_factor = 1.0
         """What the KL-adaptive learning rate has been multiplied by so far."""
@@ -102,6 +108,8 @@ class Update:
         self._value_rate = Schedule.parse(
             config.learning_rate if config.value_learning_rate is None else config.value_learning_rate
         )
+        curious = None if agent.curiosity is None else agent.curiosity.config.learning_rate
+        self._curiosity_rate = Schedule.parse(config.learning_rate if curious is None else curious)
         self._clip = Schedule.parse(config.clip)
         self._entropy = Schedule.parse(config.entropy)
 
@@ -114,19 +122,28 @@ class Update:
         if not rollouts:
             return {}
         observed = self._merge_moments(rollouts)
-        batch = self._prepare(rollouts, iteration)
+        if self._prepare.drive is not None:
+            self._prepare.drive.observe(rollouts)
+            assert self.agent.curiosity is not None
+            if iteration <= self.agent.curiosity.config.warmup:
+                self._observe(observed)
+                return {"warmup": 1.0}
+        batch = self._prepare(rollouts, iteration, progress)
         if not bool(batch.table.isfinite().all()):
             raise NonFinite(
                 "an observation, a reward or the critic's estimate is not finite: look at the environment, or lower ppo.learning_rate"
             )
         rates = self._rates(progress)
         metrics = batch.metrics | self._train(batch, rates)
-        if observed is not None and self.agent.observation_moments is not None:
-            # only now: within an iteration, collecting and training see observations through the same moments
-            self.agent.observation_moments.merge(*observed)
-            self.agent.refresh()
+        self._observe(observed)
         self._adapt(metrics["last_kl"])
         return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
+
+    def _observe(self, observed: tuple[Tensor, Tensor] | None) -> None:
+        """Merges the observations' moments, at the end: within an iteration, collecting and training see them through the same ones."""
+        if observed is not None and self.agent.observation_moments is not None:
+            self.agent.observation_moments.merge(*observed)
+            self.agent.refresh()
 
     def _merge_moments(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
         """Merges the return moments, which scale this iteration's rewards. Returns the sums of the observations, and the means
@@ -149,15 +166,16 @@ class Update:
         if not held or not agent.plain or not isinstance(self._gradient, OrderedGradient):
             return
         rows = (samples // config.minibatches) * (len(held) if self.fused else 1)
-        width = agent.spaces.observation_size + agent.spaces.action_size + COLUMNS
         policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None
         alone: list[Trained] = [(True, False)] * (policy > value)
         alone += [(False, True)] * (policy < value or (stops and config.separate))
         for trained in [(True, True), *alone]:
-            self._gradient.make_kernels(torch.zeros(rows, width, dtype=agent.dtype, device=agent.device), trained)
+            self._gradient.make_kernels(
+                torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device), trained
+            )
 
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
-        config, tally, stopped = self._config, Tally(self._config.minibatches), False
+        config, tally, stopped = self._config, Tally(self._config.minibatches, self._others), False
         for (epoch, (count, _, _), minibatch), aim in zip(batch.minibatches(), self._aims(batch, rates), strict=True):
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
             if not any(trained):
@@ -191,15 +209,17 @@ class Update:
         return Rates(
             self._learning_rate(progress) * factor,
             self._value_rate(progress) * factor,
+            self._curiosity_rate(progress),
             self._clip(progress),
             self._entropy(progress),
         )
 
     def _active(self, rates: Rates, trained: Trained) -> Mapping[str, float]:
+        own = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}
         if not self._config.separate:
-            return {"all": rates.policy}
+            return {"all": rates.policy, **own}
         both = {"policy": rates.policy, "value": rates.value}
-        return {name: rate for (name, rate), on in zip(both.items(), trained, strict=True) if on}
+        return {name: rate for (name, rate), on in zip(both.items(), trained, strict=True) if on} | own
 
     def _adapt(self, kl: float) -> None:
         """Steers by the KL of the last epoch: the learning rate (as rl_games and rsl_rl do) and the penalty (paper, section 4)."""
@@ -215,8 +235,24 @@ class Update:
             elif kl < config.kl_target / 1.5:
                 self.kl_coefficient = max(self.kl_coefficient / 2, 1e-4)
 
+    def renew(self) -> None:
+        """All environments begin new episodes."""
+        if self._prepare.drive is not None:
+            self._prepare.drive.renew()
+
+    def carried(self) -> dict[str, dict[str, Tensor]]:
+        """What curiosity remembers of the shards that are trained on here, by the names of files in a checkpoint."""
+        drive = self._prepare.drive
+        return {} if drive is None else {_file(shard): own for shard, own in drive.state().items()}
+
+    def take_back(self, read: Callable[[str], Mapping[str, Tensor]]) -> None:
+        """Takes back `carried()`, from what `read` gives for such a name. Raises ValueError if it does not fit."""
+        if self._prepare.drive is not None:
+            for shard in self._shards:
+                self._prepare.drive.load(shard, read(_file(shard)))
+
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint needs besides the agent, by name."""
+        """All that a checkpoint needs besides the agent and what is `carried`, by name."""
         factors = torch.tensor([self.rate_factor, self.kl_coefficient], dtype=torch.float64)
         return {**self.adam.state(), "factors": factors}
 
@@ -225,3 +261,7 @@ class Update:
         check_state(self.state(), state)
         self.adam.load(state)
         self.rate_factor, self.kl_coefficient = state["factors"].tolist()
+
+
+def _file(shard: int) -> str:
+    return f"curiosity-{shard:04d}"

@@ -1,4 +1,4 @@
-"""One rank of the matrices in test_plans.py and test_spaces.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
+"""One rank of the matrices in test_plans.py, test_spaces.py and test_curiosity.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
 
 Trains every column of the matrix, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
 starting takes longer than training.
@@ -16,12 +16,14 @@ from torch import nn
 from torch.distributed import distributed_c10d
 
 from lockstep.config import Config
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.experiment import create_run, execute, resolve
+from lockstep.experiment import create_run, execute
 from lockstep.models.registry import register_encoder
 from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
+from lockstep.resolving import resolve
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.checks import resolve_devices
@@ -77,7 +79,31 @@ TASKS = {
     ),
     "masked": Config(env=made("Parts"), rollout=SEQUENCES, policy=recurrent("lstm", normalize_observations=True)),
 }
+METHODS = ("icm", "rnd")
+SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 50, "neighbours": 3}
+TWO_HEADS = {"combine": "two-heads", "gamma": 0.95, "weight": "linear(1, 0.5)", "extrinsic_weight": 2.0}
+for method in METHODS:
+    task = "continuous" if method in ("icm", "e3b") else "discrete"
+    TASKS[method] = dataclasses.replace(TASKS[task], curiosity=CuriosityConfig(method, **SMALL))
+    TASKS[f"{method} with memory"] = dataclasses.replace(
+        TASKS["gru" if task == "continuous" else "lstm"], curiosity=CuriosityConfig(method, **SMALL)
+    )
+TASKS |= {
+    "two heads": dataclasses.replace(
+        TASKS["discrete"], curiosity=CuriosityConfig("rnd", share=0.5, warmup=1, **SMALL, **TWO_HEADS)
+    ),
+    "rnd of images": dataclasses.replace(TASKS["image"], curiosity=CuriosityConfig("rnd", channels=1, **SMALL)),
+    "icm of dict": dataclasses.replace(TASKS["dict"], curiosity=CuriosityConfig("icm", **SMALL, **TWO_HEADS)),
+}
 MATRICES = {
+    "curiosity": {
+        **{method: (method, OWN) for method in METHODS},
+        **{f"{method}-memory": (f"{method} with memory", SHARED) for method in METHODS},
+        "heads-own": ("two heads", OWN),
+        "heads-vtrace": ("two heads", VTRACE),
+        "image-shared": ("rnd of images", SHARED),
+        "dict-own": ("icm of dict", OWN),
+    },
     "plans": {
         f"{task}-{name}": (task, plan)
         for task in ("discrete", "continuous")

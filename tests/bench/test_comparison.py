@@ -9,7 +9,7 @@ from lockstep.bench.children import Failed
 from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table, trained
 from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
-from lockstep.experiment import resolve
+from lockstep.resolving import resolve
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 

@@ -3,7 +3,7 @@
 from lockstep.bench.scaling import Scaling, table, weak
 from lockstep.bench.training import Training
 from lockstep.config.compose import load
-from lockstep.experiment import resolve
+from lockstep.resolving import resolve
 
 
 def runs(*rates: float) -> list[Training]:

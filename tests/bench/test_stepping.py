@@ -10,7 +10,7 @@ from lockstep.bench.stepping import engine_rate
 from lockstep.config.compose import load
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
-from lockstep.experiment import resolve
+from lockstep.resolving import resolve
 
 
 @pytest.mark.serial

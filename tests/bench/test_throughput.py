@@ -5,7 +5,7 @@ import pytest
 from lockstep.bench.throughput import Throughput, table
 from lockstep.bench.training import PHASES, Training
 from lockstep.config.compose import load
-from lockstep.experiment import resolve
+from lockstep.resolving import resolve
 
 
 def training(iteration: float, players: bool = False) -> Training:

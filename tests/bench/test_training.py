@@ -9,7 +9,7 @@ from lockstep.bench.children import Failed
 from lockstep.bench.training import PHASES, Training, train, warmup
 from lockstep.config import Config
 from lockstep.config.compose import load
-from lockstep.experiment import resolve
+from lockstep.resolving import resolve
 
 pytestmark = pytest.mark.serial
 

@@ -68,7 +68,7 @@ def test_value_becomes_what_the_field_holds(section: str, field: str, value: obj
         ({"ppo": {"learningrate": 0.1}}, "ppo.learningrate: unknown key; did you mean ppo.learning_rate?"),
         ({"polcy": {"hidden": [8]}}, "polcy: unknown key; did you mean policy?"),
         ({"clip": 0.1}, "clip: unknown key; did you mean ppo.clip?"),
-        ({"xyzzy": 1}, "xyzzy: unknown key; the sections are env, rollout, policy, ppo, plan, runtime, run"),
+        ({"xyzzy": 1}, "xyzzy: unknown key; the sections are env, rollout, policy, ppo, curiosity, plan, runtime, run"),
         ({"env": {"count": "abc"}}, "env.count is 'abc': it must be a whole number"),
         ({"env": {"count": 1.5}}, "env.count is 1.5: it must be a whole number"),
         ({"env": {"count": True}}, "env.count is True: it must be a whole number"),

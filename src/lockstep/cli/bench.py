@@ -173,7 +173,7 @@ def _resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
     """The config with everything decided as `train` would, whether to compile too, and the ranks. A budget that is less than one
     iteration is no error. Raises ValueError.
     """
-    from lockstep.experiment import resolve
+    from lockstep.resolving import resolve
     from lockstep.starting import settle
 
     config, _, count = settle(config, None, ranks)

@@ -17,7 +17,8 @@ def main(argv: Sequence[str]) -> int:
     with told_once(place):
         tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
         own = _parser().read(rest)
-        from lockstep.experiment import check_checkpoint, iterations, open_run, save_config
+        from lockstep.experiment import check_checkpoint, open_run, save_config
+        from lockstep.resolving import iterations
         from lockstep.starting import extended_by, first_of, settle_again
 
         folder, config = open_run(locate(own.run))

@@ -31,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
         config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
         import_environments(config.env.module)  # `load` takes it from flags alone
         listen_under(place)
-        from lockstep.experiment import create_run, resolve
+        from lockstep.experiment import create_run
+        from lockstep.resolving import resolve
         from lockstep.starting import NO_COMPILER, lacks_compiler, settle
 
         config, place, ranks = settle(config, place, own.ranks)

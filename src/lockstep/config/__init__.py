@@ -5,6 +5,7 @@ Every section is defined in the room that reads it. Order of precedence: default
 
 from dataclasses import dataclass, field
 
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.models.settings import PolicyConfig
 from lockstep.plan import PlanConfig
@@ -26,6 +27,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    curiosity: CuriosityConfig = field(default_factory=CuriosityConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     run: RunConfig = field(default_factory=RunConfig)

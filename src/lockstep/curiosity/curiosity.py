@@ -83,6 +83,11 @@ class Curiosity(nn.Module, ABC):
         return (1.0,) * len(self.losses)
 
     @property
+    def width(self) -> int:
+        """C, the number of `columns`."""
+        return 0
+
+    @property
     def key(self) -> str:
         """Names all that the loss depends on besides shapes."""
         return f"{self} {self.weights} {self.config.share}"
@@ -98,7 +103,7 @@ class Curiosity(nn.Module, ABC):
         """
 
     def columns(self, steps: Steps) -> Tensor:
-        """`[T × B, C]`: what `loss` is to see of every step, besides images. C may be 0."""
+        """`[T × B, C]`: what `loss` is to see of every step, besides images."""
         return steps.features.new_zeros(steps.valid.numel(), 0)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:

@@ -53,6 +53,11 @@ class ICM(Curiosity):
             found.append(0.5 * missed.square().sum(-1))
         return found
 
+    @property
+    def width(self) -> int:
+        """See `Curiosity.width`."""
+        return 2 * self.feature_size + self.code.size
+
     def columns(self, steps: Steps) -> Tensor:
         """Both observations and the action."""
         return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)

@@ -39,7 +39,13 @@ class RND(Curiosity):
     def errors(self, steps: Steps) -> Tensor:
         """`[T, B]`: the prediction's error at what each step led to."""
         missed = self.embed(self.predictor, steps) - self.embed(self.target, steps)
-        return missed[1:].square().mean(-1)
+        error: Tensor = missed[1:].square().mean(-1)
+        return error
+
+    @property
+    def width(self) -> int:
+        """See `Curiosity.width`."""
+        return self.feature_size + self.config.feature_size
 
     def columns(self, steps: Steps) -> Tensor:
         """What each step led to, and the target there, which costs less once per rollout than once per epoch."""
@@ -50,4 +56,5 @@ class RND(Curiosity):
         """See `Curiosity.loss`."""
         features, target = columns.split([self.feature_size, columns.shape[1] - self.feature_size], 1)
         predicted = self.predictor(features, None if images is None else self.seen(images[1]))
-        return (predicted - target).square().mean(1, keepdim=True)
+        missed: Tensor = (predicted - target).square()
+        return missed.mean(1, keepdim=True)

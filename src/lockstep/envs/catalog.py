@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.wrappers import TimeLimit
 
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
@@ -14,7 +15,7 @@ from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Known", "describe_env", "known_ids", "make_engine", "make_one"]
+__all__ = ["Known", "describe_env", "has_time_limit", "known_ids", "make_engine", "make_one"]
 
 
 def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: int = 1) -> Engine:
@@ -81,6 +82,20 @@ def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, 
     does not matter: what only envpool has can't be looked at. Raises ValueError as `describe_env` does.
     """
     return Recipe(config.id, config.options)(render_mode)
+
+
+def has_time_limit(config: EnvConfig) -> bool:
+    """Whether episodes are known to end, sooner or later."""
+    if config.engine in ("envpool", "ale") or "max_episode_steps" in config.options:  # those have one everywhere
+        return True
+    env = make_one(config)
+    env.close()
+    layer: Any = env
+    while isinstance(layer, gym.Wrapper):
+        if isinstance(layer, TimeLimit):
+            return True
+        layer = layer.env
+    return getattr(layer, "max_episode_steps", None) is not None
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,11 @@ class Policy(nn.Module):
         autocast: Autocast = nullcontext,
         images: Sequence[tuple[int, int, int]] = (),
         mask_size: int = 0,
+        two_heads: bool = False,
     ) -> None:
-        """`head_size` outputs come from the observation; `std_size` log standard deviations (0 for discrete) from nothing."""
+        """`head_size` outputs come from the observation; `std_size` log standard deviations (0 for discrete) from nothing. With `two_heads`
+        the critic also values intrinsic rewards.
+        """
         super().__init__()
         self._autocast = autocast
         self._dtype = dtype
@@ -64,8 +67,13 @@ class Policy(nn.Module):
         width = width if self.core is None else self.core.output_size
         self.policy_head = Linear(width, head_size, dtype=dtype)
         self.value_head = Linear(width, 1, dtype=dtype)
+        self.intrinsic_head = Linear(width, 1, dtype=dtype) if two_heads else None
         self.log_std = nn.Parameter(torch.full((std_size,), config.log_std, dtype=dtype)) if std_size else None
-        gains: dict[nn.Module, float] = {self.policy_head: _POLICY_GAIN, self.value_head: _VALUE_GAIN}
+        gains: dict[nn.Module | None, float] = {
+            self.policy_head: _POLICY_GAIN,
+            self.value_head: _VALUE_GAIN,
+            self.intrinsic_head: _VALUE_GAIN,
+        }
         for layer in self.modules():
             if isinstance(layer, Linear):
                 initialize(layer, gains.get(layer, TRUNK_GAIN) if config.orthogonal else None, generator)
@@ -94,7 +102,8 @@ class Policy(nn.Module):
         states: Tensor | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Parameters and values of rows, which with memory are `[L n]`: step 0 of n sequences, step 1, ….
+        """Parameters and values of rows, which with memory are `[L n]`: step 0 of n sequences, step 1, …. With two heads values are `[N, 2]`:
+        of the environment's rewards, and of intrinsic ones.
 
         Args:
             observations: `[N, O]`.
@@ -104,7 +113,10 @@ class Policy(nn.Module):
         """
         hidden, critic, _ = self._hidden(observations, pixels, states, resets)
         with self._autocast():
-            return self._head(hidden, observations), self._value(critic)
+            values = self._value(critic)
+            if self.intrinsic_head is not None:
+                values = torch.stack([values, self.intrinsic_head(critic).squeeze(-1).to(self._dtype)], 1)
+            return self._head(hidden, observations), values
 
     def act(
         self, observations: Tensor, pixels: Tensor | None = None, state: Tensor | None = None
@@ -134,7 +146,7 @@ class Policy(nn.Module):
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         """Parameters, by name, by what trains them: `policy` (with a shared trunk, that too) and `value`."""
         named = dict(self.named_parameters())
-        own = ("critic_trunk.", "critic_core.", "value_head.")
+        own = ("critic_trunk.", "critic_core.", "value_head.", "intrinsic_head.")
         value = {name: named[name] for name in named if name.startswith(own)}
         return {"policy": {name: named[name] for name in named if name not in value}, "value": value}
 

@@ -26,6 +26,8 @@ class StepFormula:
     sizes: tuple[int, ...]
     """Of the parts."""
     epsilon: float
+    clipped: int
+    """Parts whose gradients have one norm, which is clipped; those behind them are left as they are."""
     name = "optimizer's step"
 
     @property
@@ -39,8 +41,11 @@ class StepFormula:
         count, limit = numbers[0], numbers[1]
         mean = total / count
         gradient, others = mean.split([len(weights), len(total) - len(weights)])
-        norm = gradient.square().sum().sqrt()
-        gradient = gradient * (limit / (norm + 1e-6)).clamp_max(1)
+        free = sum(self.sizes[self.clipped :])
+        clipped, rest = gradient.split([len(weights) - free, free])
+        norm = clipped.square().sum().sqrt()
+        clipped = clipped * (limit / (norm + 1e-6)).clamp_max(1)
+        gradient = torch.cat([clipped, rest]) if free else clipped
         on, rate, scale = (self._spread(column) for column in numbers[2:].view(-1, 3).unbind(1))
         first = first + (1 - BETA1) * on * (gradient - first)
         second = second + (1 - BETA2) * on * (gradient.square() - second)
@@ -68,9 +73,10 @@ class Adam:
         limit: float | None = None,
         others: int = 0,
         make_kernel: MakeKernel = plainly,
+        free: int = 0,
     ) -> None:
         """`weights` `[P]` is updated in place; `parts` gives sizes of its parts, one after the other. `limit` is the largest
-        norm of the gradient, `others` how many other sums come behind it.
+        norm of the gradient, `others` how many other sums come behind it. The last `free` parts have no share in the norm.
         """
         self._weights = weights
         self._limit = math.inf if limit is None else limit
@@ -79,7 +85,7 @@ class Adam:
         self.steps = dict.fromkeys(parts, 0)
         numbers = weights.new_zeros(2 + 3 * len(parts))
         examples = (weights, self.first, self.second, weights.new_zeros(len(weights) + others), numbers)
-        self._kernel = make_kernel(StepFormula(tuple(parts.values()), epsilon), examples)
+        self._kernel = make_kernel(StepFormula(tuple(parts.values()), epsilon, len(parts) - free), examples)
         self._proposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._stepped: tuple[str, ...] = ()
 

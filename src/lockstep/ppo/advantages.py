@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["advantages", "vtrace"]
+__all__ = ["advantages", "endless", "vtrace"]
 
 
 def advantages(
@@ -13,8 +13,8 @@ def advantages(
     terminated: Tensor,
     truncated: Tensor,
     valid: Tensor,
-    gamma: float,
-    gae_lambda: float,
+    gamma: float | Tensor,
+    gae_lambda: float | Tensor,
 ) -> Tensor:
     """GAE(λ) (Schulman et al. 2016, arXiv:1506.02438, equations 11 to 16), for episodes that end inside the rollout.
 
@@ -30,8 +30,8 @@ def advantages(
         terminated: `[T, B]` bool.
         truncated: `[T, B]` bool.
         valid: `[T, B]` bool, False for reset rows.
-        gamma: Discount per step.
-        gae_lambda: λ.
+        gamma: Discount per step, or of each step `[T, B]`.
+        gae_lambda: λ, or that of each step.
 
     Returns:
         `[T, B]`, 0 on reset rows.
@@ -49,8 +49,8 @@ def vtrace(
     terminated: Tensor,
     truncated: Tensor,
     valid: Tensor,
-    gamma: float,
-    trace_lambda: float,
+    gamma: float | Tensor,
+    trace_lambda: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
     """V-trace (Espeholt et al. 2018, arXiv:1802.01561, equation 1 with the λ of remark 2, both truncation levels 1; with the λ in
     the bootstrap of A_t too, as in DeepMind's rlax).
@@ -70,8 +70,8 @@ def vtrace(
         terminated: `[T, B]` bool.
         truncated: `[T, B]` bool.
         valid: `[T, B]` bool, False for reset rows.
-        gamma: Discount per step.
-        trace_lambda: λ.
+        gamma: Discount per step, or of each step `[T, B]`.
+        trace_lambda: λ, or that of each step.
 
     Returns:
         Policy advantages A and value targets v, both `[T, B]` and 0 on reset rows.
@@ -85,6 +85,26 @@ def vtrace(
     following = torch.where(goes_on, mixed, following)
     advantage = ratios * (rewards + gamma * following - present)
     return torch.where(valid, advantage, 0), torch.where(valid, targets, 0)
+
+
+def endless(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, discounts and λ for `advantages` and `vtrace` where the return goes on over the end of an episode into the next one (Burda et
+    al. 2019, arXiv:1810.12894, section 2.3), given that no step is said to end an episode.
+
+    Reset rows are passed through: they have the value of what comes after them, and nothing is discounted there.
+
+    Args:
+        values: `[T + 1, B]`.
+        valid: `[T, B]` bool, False for reset rows.
+        gamma: Discount per step.
+        decay: λ.
+
+    Returns:
+        `[T + 1, B]`, `[T, B]` and `[T, B]`.
+    """
+    passed = torch.cat([torch.where(valid, values[:-1], values[1:]), values[-1:]])
+    one = torch.ones((), dtype=values.dtype)
+    return passed, torch.where(valid, gamma * one, one), torch.where(valid, decay * one, one)
 
 
 def _accumulated(delta: Tensor, decay: Tensor) -> Tensor:

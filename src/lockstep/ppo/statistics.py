@@ -12,10 +12,11 @@ KL = STATISTICS.index("approx_kl")
 class Tally:
     """Means over minibatches, each over those that trained the part it speaks of."""
 
-    def __init__(self, minibatches: int) -> None:
-        """`minibatches` per epoch."""
+    def __init__(self, minibatches: int, others: Sequence[str] = ()) -> None:
+        """`minibatches` per epoch. `others` are names of what comes behind STATISTICS, and is trained by every minibatch."""
         self._minibatches = minibatches
-        self._sums = [0.0] * len(STATISTICS)
+        self._names = (*STATISTICS, *others)
+        self._sums = [0.0] * len(self._names)
         self._norms = 0.0
         self._steps = self._policy_steps = self._value_steps = 0
         self._kls: list[float] = []
@@ -32,9 +33,10 @@ class Tally:
 
     def metrics(self) -> dict[str, float]:
         """The means, and `last_kl`: that of the last epoch that trained the policy."""
-        counts = (self._policy_steps, self._value_steps, *[self._policy_steps] * 3)
+        others = len(self._names) - len(STATISTICS)
+        counts = (self._policy_steps, self._value_steps, *[self._policy_steps] * 3, *[self._steps] * others)
         means = [summed / max(count, 1) for summed, count in zip(self._sums, counts, strict=True)]
-        return dict(zip(STATISTICS, means, strict=True)) | {
+        return dict(zip(self._names, means, strict=True)) | {
             "last_kl": sum(self._kls) / len(self._kls),
             "grad_norm": self._norms / self._steps,
             "update_steps": self._steps,

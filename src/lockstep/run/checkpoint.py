@@ -4,6 +4,7 @@ agent.safetensors        weights and moments
 optimizer.safetensors    Adam's moments and steps, adaptive factors
 acting.safetensors       with plan.lag, the agent that collects next
 shard-0000.safetensors   one per shard: what goes on in its environments
+curiosity-0000.safetensors   one per shard, with curiosity: what it remembers of its episodes
 state.json               iteration, counters, and the SHA-256 of every other file
 """
 

@@ -20,10 +20,14 @@ class Lines:
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Prints the line."""
+        trained = (
+            "warming up"
+            if "warmup" in metrics
+            else f"kl {_number(metrics['approx_kl'])}  entropy {_number(metrics['entropy'])}"
+        )
         print(
             f"iteration {metrics['iteration']}/{self._iterations}  steps {metrics['env_steps']:,}  "
-            f"return {_return(metrics)}  fps {metrics['fps']:,.0f}  "
-            f"kl {_number(metrics['approx_kl'])}  entropy {_number(metrics['entropy'])}"
+            f"return {_return(metrics)}  fps {metrics['fps']:,.0f}  {trained}"
         )
 
     def flush(self) -> None:

@@ -217,6 +217,8 @@ class Run:
         if regular:
             for shard in shards:
                 shard.renew(self.done)
+            if not self._restorable:
+                update.renew()
 
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Writes a checkpoint, all ranks together."""
@@ -227,7 +229,7 @@ class Run:
             "solved_at": self.solved_at,
             "last_returns": list(self._episodes.returns),
         }
-        own = {f"shard-{shard.index:04d}": shard.state() for shard in shards}
+        own = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.carried()
         if self._lag and self._plan.players[0] == self._group.rank:
             own["acting"] = acting.state()
         if self._group.rank == 0:
@@ -247,6 +249,7 @@ class Run:
             self._episodes = EpisodeWindow(state["last_returns"])
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
+            update.take_back(checkpoint.tensors)
             exchange.begin(self.done)
             if self._lag:
                 exchange.acting.load(checkpoint.tensors("acting"))

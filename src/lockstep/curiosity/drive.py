@@ -1,0 +1,136 @@
+"""Intrinsic rewards of a rank's shards: scaled, counted, and carried on from one update to the next."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lockstep.curiosity.curiosity import Curiosity, Reduce, Steps
+from lockstep.rollout import Rollout
+from lockstep.state import check_state
+
+__all__ = ["COUNTS", "Bonus", "Drive", "described"]
+
+COUNTS = 5
+"""What is counted of intrinsic rewards: their sum, their squares', how many, the sum of the returns of episodes that ended, how many."""
+
+
+@dataclass
+class Bonus:
+    """Of one shard and iteration."""
+
+    rewards: Tensor
+    """`[T, B]`, scaled; 0 on reset rows."""
+    columns: Tensor
+    """`[T × B, C]`, see `Curiosity.columns`."""
+    counts: Tensor
+    """`[COUNTS]` float64."""
+
+
+class Drive:
+    """Asks a method how new everything is, and makes rewards of it."""
+
+    def __init__(
+        self, curiosity: Curiosity, gamma: float, shards: Sequence[int], reduce: Callable[[Tensor], Tensor]
+    ) -> None:
+        """`shards` are those of this rank, ascending; `reduce` adds over all shards of all ranks."""
+        self._curiosity = curiosity
+        self._gamma = gamma
+        self._shards = shards
+        self._reduce: Reduce = reduce
+        self._carried: dict[int, dict[str, Tensor]] = {}
+
+    def observe(self, rollouts: Sequence[Rollout]) -> None:
+        """Takes observations into the moments that methods see them through."""
+        if self._curiosity.moments.keys() & {"features", "pixels"}:
+            self._curiosity.observe(rollouts, self._reduce)
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Bonus]:
+        """The intrinsic rewards of one iteration's rollouts, ascending by shard.
+
+        They are divided by the running standard deviation of their discounted return, which goes on over the ends of episodes (Burda et
+        al. 2019, arXiv:1810.12894, section 2.4), over all shards.
+        """
+        curiosity = self._curiosity
+        if not self._carried:
+            self._carried = {shard: self._begun(rollouts[0].rewards.shape[1]) for shard in self._shards}
+        steps = [curiosity.steps(rollout) for rollout in rollouts]
+        carried = [self._carried[shard] for shard in self._shards]
+        found = curiosity.reward(steps, [_of_method(own) for own in carried], self._reduce)
+        rewards = [torch.where(own.valid, new, 0) for own, new in zip(steps, found, strict=True)]
+        if curiosity.config.normalize_rewards:
+            moments = curiosity.moments["returns"]
+            returns = [self._returns(*of) for of in zip(rewards, steps, carried, strict=True)]
+            sums = [moments.sums(own.view(-1, 1), of.valid.flatten()) for own, of in zip(returns, steps, strict=True)]
+            moments.merge(self._reduce(torch.stack(sums)), moments.mean)
+            rewards = [(own / moments.std).to(own.dtype) for own in rewards]
+        return [
+            Bonus(own, curiosity.columns(of), _counted(own, rollout, kept["return"]))
+            for own, of, rollout, kept in zip(rewards, steps, rollouts, carried, strict=True)
+        ]
+
+    def _returns(self, rewards: Tensor, steps: Steps, carried: Mapping[str, Tensor]) -> Tensor:
+        """`[T, B]` float64: `G_t = γ G_{t-1} + r_t`, over reset rows as if they were not there."""
+        running, found = carried["discounted"].numpy(), np.empty(rewards.shape)
+        decay = np.where(steps.valid.numpy(), self._gamma, 1.0)
+        for now, reward, kept in zip(found, rewards.to(torch.float64).numpy(), decay, strict=True):
+            running *= kept
+            running += reward
+            now[:] = running
+        return torch.from_numpy(found)
+
+    def _begun(self, count: int) -> dict[str, Tensor]:
+        """What is carried when `count` environments begin."""
+        zeros = torch.zeros(count, dtype=torch.float64)
+        method = {f"method.{name}": value for name, value in self._curiosity.carry(count).items()}
+        return {"discounted": zeros, "return": zeros.clone(), **method}
+
+    def renew(self) -> None:
+        """All environments begin new episodes: what was remembered of the old ones is forgotten."""
+        for own in self._carried.values():
+            fresh = self._begun(len(own["return"]))
+            for name, value in fresh.items():
+                if name != "discounted":
+                    own[name].copy_(value)
+
+    def state(self) -> dict[int, dict[str, Tensor]]:
+        """All that a checkpoint needs, by shard."""
+        return self._carried
+
+    def load(self, shard: int, state: Mapping[str, Tensor]) -> None:
+        """Takes back a shard's `state()`. Raises ValueError, naming the tensor, if one does not fit."""
+        if "return" not in state:
+            raise ValueError("tensor 'return' is missing")
+        own = self._begun(len(state["return"]))
+        check_state(own, state)
+        self._carried[shard] = {name: value.clone() for name, value in state.items()}
+
+
+def _of_method(carried: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a method remembers: the same tensors under the names that it gave them."""
+    return {name.removeprefix("method."): value for name, value in carried.items() if name.startswith("method.")}
+
+
+def _counted(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
+    """COUNTS of a shard. `running` `[B]`, the episodes' returns so far, goes on."""
+    ended = (rollout.terminated | rollout.truncated).numpy()
+    own, carried, over, episodes = rewards.to(torch.float64), running.numpy(), 0.0, 0
+    for now, ends in zip(own.numpy(), ended, strict=True):
+        carried += now
+        if ends.any():
+            over += float(carried[ends].sum())
+            episodes += int(ends.sum())
+            carried[ends] = 0
+    sums = [own.sum().item(), own.square().sum().item(), rollout.valid.sum().item(), over, episodes]
+    return torch.tensor(sums, dtype=torch.float64)
+
+
+def described(counts: Sequence[float]) -> dict[str, float]:
+    """Metrics of COUNTS over all shards."""
+    total, squares, steps, returns, episodes = counts
+    mean = total / max(steps, 1)
+    spread = max(squares / max(steps, 1) - mean * mean, 0.0) ** 0.5
+    found = {"intrinsic_reward_mean": mean, "intrinsic_reward_std": spread}
+    return found | {"intrinsic_return": returns / episodes} if episodes else found

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, SEED, agent_of, move, rollouts_of
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, SEED, agent_of, move, rollouts_of
 from torch import nn
 from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.group import Group
 from lockstep.group.network import NetworkGroup
 from lockstep.ppo.settings import PPOConfig
@@ -32,6 +33,8 @@ CASES = {
     "fused": {"fused": True},
     "fused, unequal": {"fused": True, "shares": UNEQUAL},
     "vtrace": {"vtrace": True},
+    "curiosity": {"curiosity": CuriosityConfig("icm", hidden=(8,), feature_size=4)},
+    "two heads": {"curiosity": CuriosityConfig("rnd", "two-heads", gamma=0.9, hidden=(8,), feature_size=4)},
 }
 OPTIONS = ("share_data", "vtrace", "fused")
 
@@ -40,7 +43,8 @@ def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = 
     words = dict(CASES[case])
     words.pop("shares", None)
     options = {name: words.pop(name) for name in OPTIONS if name in words}
-    agent = agent_of(words.pop("spaces", DISCRETE), words.pop("shared", False), normalize=True)
+    curiosity = words.pop("curiosity", PLAIN)
+    agent = agent_of(words.pop("spaces", DISCRETE), words.pop("shared", False), normalize=True, curiosity=curiosity)
     rollouts = rollouts_of(agent, SHARDS)
     move(agent)
     config = PPOConfig(minibatches=2, learning_rate=0.01, **words)

@@ -4,8 +4,9 @@ import pytest
 import torch
 from tests.test_prepare import CONFIG, SHARDS, SHARES
 from tests.threaded import on_ranks
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, Watched, agent_of, move, rollouts_of
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, ROWS, SEED, Watched, agent_of, move, rollouts_of
 
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
@@ -13,11 +14,18 @@ from lockstep.ppo.settings import PPOConfig
 from lockstep.prepare import Preparation
 from lockstep.update import Update
 
+CURIOUS = CuriosityConfig("rnd", "two-heads", gamma=0.9, hidden=(8,), feature_size=4, share=0.5)
+
 
 def train(
-    group: Group, shards: object, spaces: Spaces = DISCRETE, config: PPOConfig = CONFIG, **options: bool
+    group: Group,
+    shards: object,
+    spaces: Spaces = DISCRETE,
+    config: PPOConfig = CONFIG,
+    curiosity: CuriosityConfig = PLAIN,
+    **options: bool,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    agent = agent_of(spaces, normalize=True)
+    agent = agent_of(spaces, normalize=True, curiosity=curiosity)
     rollouts = rollouts_of(agent, SHARDS)
     move(agent)
     update = Update(agent, config, group, shards, SEED, **options)
@@ -29,7 +37,9 @@ def train(
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize(
-    "options", [{}, {"share_data": True}, {"vtrace": True}], ids=["plain", "shared data", "vtrace"]
+    "options",
+    [{}, {"share_data": True}, {"vtrace": True}, {"curiosity": CURIOUS}],
+    ids=["plain", "shared data", "vtrace", "curiosity"],
 )
 def test_fused_is_equal_to_rounding(spaces: Spaces, shares: list[tuple[int, ...]], options: dict[str, bool]) -> None:
     expected, metrics = train(Solo(), range(SHARDS), spaces, **options)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lockstep.agent import Agent, Pilot
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
@@ -22,6 +23,7 @@ NOTHING = np.zeros(0, dtype=np.float32)
 DISCRETE = Spaces(SIZE, (4,), NOTHING, NOTHING)
 CONTINUOUS = Spaces(SIZE, (), np.float32([-1, -1]), np.float32([1, 1]))
 SEED, ITERATION = 1, 3
+PLAIN = CuriosityConfig()
 
 
 class Watched(Solo):
@@ -76,10 +78,15 @@ class Watch:
 
 
 def agent_of(
-    spaces: Spaces = DISCRETE, shared: bool = False, normalize: bool = False, seed: int = 1, device: str = "cpu"
+    spaces: Spaces = DISCRETE,
+    shared: bool = False,
+    normalize: bool = False,
+    seed: int = 1,
+    device: str = "cpu",
+    curiosity: CuriosityConfig = PLAIN,
 ) -> Agent:
     config = PolicyConfig(hidden=(8,), shared=shared, normalize_observations=normalize)
-    return Agent(spaces, config, normalize, seed, torch.float64, torch.device(device))
+    return Agent(spaces, config, normalize, seed, torch.float64, torch.device(device), curiosity=curiosity)
 
 
 def watch_of(**settings: object) -> Watch:

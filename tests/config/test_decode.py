@@ -147,6 +147,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 JUDGED = {
     ("ppo", "clip_rewards"),
+    *(("curiosity", name) for name in ("share", "combine", "kind", "capacity")),
     *(("plan", name) for name in ("kind", "players", "trainers", "lag")),
     *(("runtime", name) for name in ("device", "player_device", "rendezvous")),
 }

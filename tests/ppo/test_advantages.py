@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from tests.ppo.episodes import COUNT, STEPS, discounts, rollouts
 from torch import Tensor
 
-from lockstep.ppo.advantages import advantages
+from lockstep.ppo.advantages import advantages, endless, vtrace
 
 GAMMA, LAMBDA = 0.5, 0.5
 
@@ -115,3 +115,32 @@ def test_float32_stays_float32() -> None:
     found = advantages(REWARDS.float(), VALUES.float(), NEVER, NEVER, ALL, GAMMA, LAMBDA)
     assert found.dtype == torch.float32
     assert found.flatten().tolist() == [1.6875, 2.75, 3]
+
+
+def plain_endless(rewards: Tensor, values: Tensor, valid: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+    """One environment's advantages, with reset rows taken out and everything else in one row."""
+    steps = [t for t in range(len(rewards)) if valid[t]]
+    following = [*steps[1:], len(rewards)]  # what is valued after a step: the observation of the next step that counts
+    found, carried = torch.zeros_like(rewards), torch.zeros(())
+    for t, then in zip(reversed(steps), reversed(following), strict=True):
+        carried = rewards[t] + gamma * values[then] - values[t] + gamma * gae_lambda * carried
+        found[t] = carried
+    return found
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_return_that_goes_on_over_the_ends_of_episodes(corrected: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rewards, values = (torch.randn(rows, 3, generator=generator, dtype=torch.float64) for rows in (12, 13))
+    valid = torch.ones(12, 3, dtype=torch.bool)
+    valid[0, 0] = valid[4, 0] = valid[9, 0] = valid[3, 1] = valid[11, 2] = False
+    rewards = torch.where(valid, rewards, 0)
+    never = torch.zeros_like(valid)
+    passed, *discounts = endless(values, valid, 0.9, 0.8)
+    expected = torch.stack([plain_endless(*x, 0.9, 0.8) for x in zip(rewards.T, values.T, valid.T, strict=True)], 1)
+    if corrected:  # where both policies are the same, v - V is GAE
+        found, targets = vtrace(rewards, passed, torch.zeros_like(rewards), never, never, valid, *discounts)
+        assert torch.allclose(torch.where(valid, targets - passed[:-1], 0), expected, rtol=0, atol=1e-12)
+    else:
+        found = advantages(rewards, passed, never, never, valid, *discounts)
+    assert torch.allclose(found, expected, rtol=0, atol=1e-12)

@@ -81,7 +81,7 @@ class CuriosityConfig:
             ("feature_size", 16_384),
             ("neighbours", 1_000),
             ("capacity", 1_000_000),
-            ("ensemble", 100),
+            ("ensemble", 16_384),
             ("channels", 1_000),
         ):
             value = getattr(self, name)

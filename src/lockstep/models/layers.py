@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import nn
@@ -13,6 +14,9 @@ __all__ = ["ACTIVATIONS", "TRUNK_GAIN", "Linear", "initialize", "mlp", "seeded"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 TRUNK_GAIN = math.sqrt(2)
 """Of orthogonal weights below a nonlinearity."""
+
+_GLOBAL = Lock()
+"""For one thread at a time: they have the generator in common."""
 
 
 class Linear(nn.Linear):
@@ -33,7 +37,7 @@ def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
     """In here modules draw their first weights from PyTorch's global generator, which stays as it was."""
-    with torch.random.fork_rng(devices=[]):
+    with _GLOBAL, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
         yield
 

@@ -1,0 +1,89 @@
+"""The `curiosity` section, and what a method may lack in an experiment: one line each, before anything starts."""
+
+import dataclasses
+
+import pytest
+
+from lockstep.config import Config
+from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.settings import EnvConfig
+from lockstep.resolving import resolve
+from lockstep.run.settings import RunConfig
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"kind": "rnd", "combine": "two-heads"}, "curiosity.gamma is none: two heads need a second discount"),
+        ({"gamma": 1.5}, "curiosity.gamma is 1.5: it must be between 0 and 1"),
+        ({"forward_share": -1}, "curiosity.forward_share is -1: it must be between 0 and 1"),
+        ({"share": 0.3}, "curiosity.share is 0.3: it must be one over a whole number, such as 0.5 or 0.25"),
+        ({"share": 0.0}, "curiosity.share is 0.0: it must be"),
+        ({"hidden": ()}, "curiosity.hidden is []: it must name at least one width"),
+        ({"feature_size": 0}, "curiosity.feature_size is 0: it must be from 1 to 16,384"),
+        ({"channels": 0}, "curiosity.channels is 0: it must be from 1 to 1,000"),
+        ({"neighbours": 0}, "curiosity.neighbours is 0: it must be from 1 to 1,000"),
+        (
+            {"kind": "ngu", "capacity": 5},
+            "curiosity.neighbours is 10: it must not be above curiosity.capacity, which is 5",
+        ),
+        ({"warmup": -1}, "curiosity.warmup is -1: it must not be negative"),
+        ({"ridge": 0.0}, "curiosity.ridge is 0.0: it must be above 0"),
+        ({"weight": "linear(1)"}, "curiosity.weight is 'linear(1)': it must be a number, linear(a, b)"),
+        ({"learning_rate": "fast"}, "curiosity.learning_rate is 'fast': it must be"),
+    ],
+)
+def test_bad_values(given: dict[str, object], expected: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        CuriosityConfig(**given)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(expected)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.25, 1 / 3, 0.1])
+def test_shares_of_one(share: float) -> None:
+    assert CuriosityConfig(share=share).share == share
+
+
+@pytest.mark.parametrize(
+    ("given", "env_id", "expected"),
+    [
+        (
+            {"kind": "ngu"},
+            "CliffWalking-v1",
+            "curiosity.kind is 'ngu': it compares within an episode, and those of CliffWalking-v1",
+        ),
+        (
+            {"kind": "e3b"},
+            "Blackjack-v1",
+            "curiosity.kind is 'e3b': it compares within an episode, and those of Blackjack-v1 have no",
+        ),
+        ({"kind": "rnd", "channels": 1}, "CartPole-v1", "curiosity.channels is 1: CartPole-v1 has no images"),
+        (
+            {"kind": "re3", "neighbours": 512},
+            "CartPole-v1",
+            "curiosity.neighbours is 512: a shard's rollout, in which re3 looks for them, has 512 steps",
+        ),
+        (
+            {"kind": "rnd", "warmup": 4},
+            "CartPole-v1",
+            "curiosity.warmup is 4: the run has 4 iterations, so nothing would be trained",
+        ),
+    ],
+)
+def test_what_a_method_lacks(given: dict[str, object], env_id: str, expected: str) -> None:
+    config = Config(
+        env=EnvConfig(env_id, "gymnasium"),
+        curiosity=CuriosityConfig(**given),  # type: ignore[arg-type]
+        run=RunConfig(total_steps=8 * 128 * 4),
+    )
+    config = dataclasses.replace(config, plan=dataclasses.replace(config.plan, shards=2))
+    with pytest.raises(ValueError, match=r".") as caught:
+        resolve(config, 1)
+    assert str(caught.value).startswith(expected)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_time_limit_that_is_given_will_do() -> None:
+    env = EnvConfig("CliffWalking-v1", "gymnasium", options={"max_episode_steps": 50})
+    assert resolve(Config(env=env, curiosity=CuriosityConfig("ngu")), 1).curiosity.kind == "ngu"

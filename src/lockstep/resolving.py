@@ -85,8 +85,8 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
     """Raises ValueError for a policy that these observations do not fit."""
     policy, env_id = config.policy, config.env.id
     if spaces.images and policy.encoder == "mlp":
-        raise ValueError(f"policy.encoder is 'mlp': {env_id} has images; use nature or impala")
-    if not spaces.images and policy.encoder in ("nature", "impala"):
+        raise ValueError(f"policy.encoder is 'mlp': {env_id} has images; use nature, impala or grid")
+    if not spaces.images and policy.encoder in ("nature", "impala", "grid"):
         raise ValueError(f"policy.encoder is {policy.encoder!r}: {env_id} has no images; use mlp")
     if policy.normalize_observations and not spaces.feature_size:
         raise ValueError(

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from lockstep.models.encoders import ImageEncoder
+from lockstep.models.encoders import ImageEncoder, _Flattened
 from lockstep.models.registry import encoder_factory, encoder_names
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
@@ -28,7 +29,7 @@ def pixels(count: int, *shapes: tuple[int, int, int]) -> tuple[Tensor, ...]:
 
 
 def test_built_in_encoders() -> None:
-    assert encoder_names()[:2] == ("nature", "impala")
+    assert encoder_names()[:3] == ("nature", "impala", "grid")
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,8 @@ def test_built_in_encoders() -> None:
         ("nature", [(1, 36, 40), (3, 64, 64)], 5, 2 * 512 + 64),
         ("impala", [ATARI], 0, 256),
         ("impala", [(3, 5, 5), (1, 1, 2)], 3, 2 * 256 + 64),
+        ("grid", [(3, 7, 7)], 0, 128),
+        ("grid", [(3, 7, 7), (1, 5, 16)], 4, 2 * 128 + 64),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -65,7 +68,7 @@ def test_bytes_become_numbers_from_0_to_1(name: str) -> None:
     assert torch.equal(image, kept)
 
 
-@pytest.mark.parametrize("name", ["nature", "impala"])
+@pytest.mark.parametrize("name", ["nature", "impala", "grid"])
 def test_images_may_lie_side_by_side_in_rows(name: str) -> None:
     shapes = [(3, 36, 36), (1, 40, 36)]
     encoder, images = encoder_of(name, 0, *shapes), pixels(4, *shapes)
@@ -77,7 +80,7 @@ def test_images_may_lie_side_by_side_in_rows(name: str) -> None:
     assert torch.equal(encoder(nothing, views), encoder(nothing, images))
 
 
-@pytest.mark.parametrize("name", ["nature", "impala"])
+@pytest.mark.parametrize("name", ["nature", "impala", "grid"])
 def test_the_first_weights_follow_from_the_generator(name: str) -> None:
     first, second = encoder_of(name, 2, (1, 36, 36)), encoder_of(name, 2, (1, 36, 36))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
@@ -94,6 +97,49 @@ def test_first_weights(orthogonal: bool) -> None:
             assert torch.allclose(rows @ rows.t(), 2 * torch.eye(len(rows)), atol=1e-4) == orthogonal
 
 
+GRID = (3, 7, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_each_code_of_a_grid_stands_for_numbers(dtype: torch.dtype) -> None:
+    encoder: ImageEncoder = encoder_of("grid", 0, GRID).to(dtype)
+    (image,) = pixels(4, GRID)
+    image[0], image[1] = 0, 255
+    kept = image.clone()
+    codes, *rest = encoder.networks[0]  # type: ignore[misc]
+    chosen = functional.one_hot(image.to(torch.int64), 256).to(dtype)  # [N, C, H, W, 256]
+    cells = torch.einsum("nchwk,cke->nehw", chosen, codes.table.view(3, 256, -1))
+    assert cells.shape == (4, 16, 7, 7)
+    torch.testing.assert_close(codes(image), cells, rtol=0, atol=1e-6)
+    for layer in rest:
+        cells = cells.permute(0, 2, 3, 1).reshape(4, -1) if isinstance(layer, _Flattened) else layer(cells)
+    torch.testing.assert_close(encoder(torch.empty(4, 0, dtype=dtype), (image,)), cells, rtol=0, atol=1e-5)
+    assert torch.equal(image, kept)
+
+
+def test_cells_of_a_grid_begin_with_numbers_of_size_1() -> None:
+    table = encoder_of("grid", 0, GRID).networks[0][0].table
+    cells = table.detach().view(3, 256, 16).sum(0)
+    assert 0.95 < cells.std() < 1.05
+    assert (table[1:] - table[:-1]).abs().sum(1).min() > 0.1, "no two codes are the same"
+
+
+def test_only_codes_that_were_seen_are_trained() -> None:
+    encoder = encoder_of("grid", 0, GRID)
+    image = torch.full((2, *GRID), 5, dtype=torch.uint8)
+    image[1, 2] = 200
+    gradient = torch.autograd.grad(encoder(torch.empty(2, 0), (image,)).sum(), encoder.networks[0][0].table)[0]
+    assert gradient.ne(0).any(1).nonzero().flatten().tolist() == [5, 256 + 5, 512 + 5, 512 + 200]
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 7), (3, 7, 4)])
+def test_images_too_small_for_grid(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(
+        ValueError, match=f"'grid', which needs images of at least 5 × 5, but .* {shape[1]} × {shape[2]}"
+    ):
+        encoder_of("grid", 0, GRID, shape)
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 5), (1, 35, 84), (1, 84, 35)])
 def test_images_too_small_for_nature(shape: tuple[int, int, int]) -> None:
     said = (
@@ -103,7 +149,7 @@ def test_images_too_small_for_nature(shape: tuple[int, int, int]) -> None:
         encoder_of("nature", 0, ATARI, shape)
 
 
-@pytest.mark.parametrize("name", ["nature", "impala"])
+@pytest.mark.parametrize("name", ["nature", "impala", "grid"])
 def test_no_images(name: str) -> None:
     with pytest.raises(ValueError, match=f"policy.encoder is '{name}', but observations hold no images"):
         encoder_of(name, 4)

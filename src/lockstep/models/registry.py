@@ -6,7 +6,7 @@ from typing import Literal, TypeVar
 from torch import nn
 
 from lockstep.models.cores import Core, Gru, Lstm, MinGru
-from lockstep.models.encoders import impala, nature
+from lockstep.models.encoders import grid, impala, nature
 from lockstep.models.settings import PolicyConfig
 
 __all__ = [
@@ -32,7 +32,7 @@ EncoderFactory = Callable[[int, tuple[tuple[int, int, int], ...], PolicyConfig],
 _Factory = TypeVar("_Factory")
 
 _CORES: dict[str, CoreFactory] = {"lstm": Lstm, "gru": Gru, "mingru": MinGru}
-_ENCODERS: dict[str, EncoderFactory] = {"nature": nature, "impala": impala}
+_ENCODERS: dict[str, EncoderFactory] = {"nature": nature, "impala": impala, "grid": grid}
 _TAKEN = ("auto", "mlp", "none")
 """Names that mean something else in the settings."""
 

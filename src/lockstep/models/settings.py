@@ -16,7 +16,8 @@ class PolicyConfig:
     """Nonlinearity between the layers."""
     encoder: str = "auto"
     """What makes features of an observation. `mlp`: the hidden layers, for vectors; `nature` (Mnih et al. 2015) and `impala` (Espeholt et
-    al. 2018): convolutions, for images; or one of your own, see `register_encoder`. `auto`: `nature` if there are images, else `mlp`."""
+    al. 2018): convolutions, for images; `grid`: for images whose bytes are codes, such as MiniGrid's; or one of your own, see
+    `register_encoder`. `auto`: `nature` if there are images, else `mlp`."""
     core: str = "none"
     """Memory, between encoder and heads: `lstm`, `gru`, `mingru` (trains in parallel over time), or one of your own, see `register_core`.
     `none`: the policy sees the present observation only."""

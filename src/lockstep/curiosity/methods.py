@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from lockstep.curiosity.curiosity import Curiosity
+from lockstep.curiosity.disagreement import Disagreement
 from lockstep.curiosity.icm import ICM
+from lockstep.curiosity.re3 import RE3
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.models.layers import seeded
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["make_curiosity"]
 
-_METHODS: dict[str, type[Curiosity]] = {"icm": ICM, "rnd": RND}
+_METHODS: dict[str, type[Curiosity]] = {"icm": ICM, "rnd": RND, "re3": RE3, "disagreement": Disagreement}
 
 
 def make_curiosity(

@@ -1,0 +1,97 @@
+"""The intrinsic curiosity module, on environments whose rules are known."""
+
+import pytest
+import torch
+from tests.curiosity.rollouts import (
+    IMAGES,
+    ONLY_IMAGES,
+    VECTOR,
+    drawn,
+    method_of,
+    pairs,
+    ready,
+    rewards,
+    spaces_of,
+    train,
+)
+from torch.nn import functional
+
+from lockstep.curiosity.curiosity import Steps
+from lockstep.envs.spaces import Spaces
+
+BOTH = spaces_of(3, choices=(4, 2), low=[-1], high=[1])
+
+
+@pytest.mark.parametrize("spaces", [VECTOR, BOTH, IMAGES, ONLY_IMAGES])
+def test_losses_and_rewards_are_those_of_the_paper(spaces: Spaces) -> None:
+    method = method_of("icm", spaces)
+    steps = ready(method, spaces)
+    images, action = pairs(steps), steps.actions.flatten(0, 1)
+    with torch.no_grad():
+        before, after = (
+            method.features(rows.flatten(0, 1), None if images is None else method.seen(images[place]))
+            for place, rows in enumerate((steps.features[:-1], steps.features[1:]))
+        )
+        guess = method.inverse(torch.cat([before, after], 1))
+        missed = method.ahead(torch.cat([before, action], 1)) - after
+    inverse, parts = torch.zeros(36, dtype=torch.float64), [*spaces.choices, spaces.continuous_size]
+    for place, (logits, true) in enumerate(zip(guess.split(parts, 1), action.split(parts, 1), strict=True)):
+        if place < len(spaces.choices):
+            inverse += functional.cross_entropy(logits, true.argmax(1), reduction="none")
+        else:
+            inverse += (logits - true).square().sum(1) / 2
+    forward = (missed**2).sum(1) / 2
+    torch.testing.assert_close(
+        method.loss(method.columns(steps), images), torch.stack([inverse, forward], 1), rtol=1e-12, atol=1e-12
+    )
+    (found,) = rewards(method, steps)
+    torch.testing.assert_close(found.flatten(), forward, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_add_up_to_1() -> None:
+    assert method_of("icm", VECTOR, forward_share=0.25).weights == (0.75, 0.25)
+
+
+def test_all_networks_are_trained() -> None:
+    method = method_of("icm", IMAGES)
+    assert list(method.parts()) == [name for name, _ in method.named_parameters()]
+    steps = ready(method, IMAGES)
+    losses = method.loss(method.columns(steps), pairs(steps)).mean(0)
+    for place, networks in enumerate((("features", "inverse"), ("features", "ahead"))):
+        parts = [own for name, own in method.parts().items() if name.startswith(networks)]
+        gradients = torch.autograd.grad(losses[place], parts, retain_graph=True)
+        assert all(gradient.ne(0).any() for gradient in gradients)
+
+
+def test_losses_vanish_where_actions_move_observations_linearly() -> None:
+    """o' = A o + B a: what was done can be told from two observations, and what follows can be told beforehand."""
+    spaces = spaces_of(2, low=[-1, -1], high=[1, 1])
+    method = method_of("icm", spaces, hidden=(32,), feature_size=4)
+    turn = torch.tensor([[0.8, -0.3], [0.3, 0.8]], dtype=torch.float64)
+    push = torch.tensor([[0.5, 0.1], [-0.2, 0.6]], dtype=torch.float64)
+    before = drawn("before", 128, 2)
+    action = drawn("actions", 128, 2).clamp(-1, 1)
+    columns = torch.cat([before, before @ turn.t() + action @ push.t(), action], 1)
+    first = method.loss(columns, None).mean(0)
+    last = train(method, columns, None, steps=300, rate=2e-2)
+    assert (last < 0.005 * first).all(), (first, last)
+
+
+def test_losses_vanish_where_each_action_moves_one_coordinate() -> None:
+    spaces = spaces_of(4, choices=(4,))
+    method = method_of("icm", spaces, hidden=(32,), feature_size=4)
+    before = drawn("before", 128, 4)
+    action = functional.one_hot(torch.arange(128) % 4).to(torch.float64)
+    columns = torch.cat([before, before + action, action], 1)
+    last = train(method, columns, None, steps=300, rate=2e-2)
+    assert (last < 0.01).all(), last
+    # as rewards: what it was trained on is expected, the same with another action is not
+    steps = Steps(
+        torch.stack([before, before + action]),
+        torch.empty(2, 128, 0),
+        action.unsqueeze(0),
+        torch.ones(1, 128, dtype=torch.bool),
+    )
+    other = Steps(steps.features, steps.pixels, action.roll(1, 1).unsqueeze(0), steps.valid)
+    expected, surprise = (own.mean() for own in rewards(method, steps, other))
+    assert surprise > 30 * expected

@@ -1,0 +1,135 @@
+"""Distances to neighbours, by hand and by brute force."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.curiosity.rollouts import IMAGES, ONLY_IMAGES, VECTOR, method_of, ready, rewards, rollout_of
+from torch import Tensor
+
+from lockstep.curiosity.re3 import _MOST, _stride, distances
+from lockstep.envs.spaces import Spaces
+
+LINE = torch.tensor([[0.0], [1], [3], [7], [7.5]], dtype=torch.float64)
+
+
+def everything(count: int) -> Tensor:
+    return torch.ones(count, dtype=torch.bool)
+
+
+def by_brute_force(rows: np.ndarray, valid: np.ndarray, neighbours: int, stride: int) -> np.ndarray:
+    found, others = [], [at for at in range(0, len(rows), stride) if valid[at]]
+    for place, row in enumerate(rows):
+        near = sorted(np.linalg.norm(row - rows[at]) for at in others if at != place)
+        found.append(near[neighbours - 1])
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "expected"),
+    [(1, [1, 1, 2, 0.5, 0.5]), (2, [3, 2, 3, 4, 4.5]), (4, [7.5, 6.5, 4.5, 7, 7.5]), (9, [7.5, 6.5, 4.5, 7, 7.5])],
+)
+def test_by_hand(neighbours: int, expected: list[float]) -> None:
+    assert distances(LINE, everything(5), neighbours, 1).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_neighbours_that_do_not_count() -> None:
+    valid = torch.tensor([True, False, True, False, True])
+    found = distances(LINE, valid, 1, 1)
+    assert found[valid].tolist() == pytest.approx([3, 3, 4.5])
+
+
+def test_every_second_row_is_a_neighbour() -> None:
+    assert distances(LINE, everything(5), 1, 2).tolist() == pytest.approx([3, 1, 3, 0.5, 4.5])
+
+
+@pytest.mark.parametrize("valid", [[], [2]])
+def test_nothing_to_compare_with(valid: list[int]) -> None:
+    counted = torch.zeros(5, dtype=torch.bool)
+    counted[valid] = True
+    assert distances(LINE, counted, 3, 1).tolist() == [0] * 5
+
+
+def test_the_same_again_is_nothing_new() -> None:
+    rows = torch.from_numpy(np.random.default_rng(1).normal(100, 1, (40, 6))).repeat(4, 1)
+    assert distances(rows, everything(160), 3, 1).max() < 1e-5
+    assert distances(rows, everything(160), 4, 1).min() > 0.1
+
+
+@pytest.mark.parametrize(("steps", "count"), [(9, 4), (7, 30), (1, 300)])
+@pytest.mark.parametrize("spaces", [VECTOR, IMAGES, ONLY_IMAGES])
+def test_rewards_equal_brute_force(spaces: Spaces, steps: int, count: int) -> None:
+    method = method_of("re3", spaces, neighbours=5)
+    seen = ready(method, spaces, steps, count)
+    (found,) = rewards(method, seen)
+    rows = method.embed(method.encoder, seen)[1:].flatten(0, 1).numpy()
+    expected = np.log(1 + by_brute_force(rows, seen.valid.flatten().numpy(), 5, 1)).reshape(steps, count)
+    np.testing.assert_allclose(found[seen.valid], expected[seen.valid.numpy()], rtol=1e-10)
+
+
+def test_reset_rows_are_no_neighbours() -> None:
+    method = method_of("re3", VECTOR, neighbours=2)
+    seen = ready(method, VECTOR)
+    assert not seen.valid.all()
+    (before,) = rewards(method, seen)
+    seen.features = seen.features.clone()
+    seen.features[1:][~seen.valid] = seen.features[1, 0].clone()  # as near as can be
+    seen.features[0] = seen.features[1]  # nor is what the rollout began with
+    (after,) = rewards(method, seen)
+    assert torch.equal(before[seen.valid], after[seen.valid])
+
+
+def test_shards_do_not_see_each_other() -> None:
+    method = method_of("re3", VECTOR, neighbours=2)
+    first, second = (ready(method, VECTOR, name=name) for name in "ab")
+    (one,), (two,), both = rewards(method, first), rewards(method, second), rewards(method, first, second)
+    assert torch.equal(both[0], one)
+    assert torch.equal(both[1], two)
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"), [(2048, 1), (128, 16), (256, 16), (1024, 8), (256, 1024), (4096, 7), (3, 1000), (2, 30030)]
+)
+def test_few_rows_of_a_large_rollout_are_neighbours_and_of_all_environments(steps: int, count: int) -> None:
+    stride = _stride(steps, count)
+    places = np.arange(0, steps * count, stride)
+    assert (stride == 1) == (steps * count <= _MOST)
+    assert min(_MOST, steps * count) / 4 < len(places) <= _MOST
+    assert math.gcd(stride, count) == 1
+    assert len(set(places % count)) == min(count, len(places))
+
+
+def test_a_large_rollout_equals_brute_force() -> None:
+    method = method_of("re3", VECTOR, neighbours=3)
+    seen = ready(method, VECTOR, 300, 8)
+    rows = method.embed(method.encoder, seen)[1:].flatten(0, 1).numpy()
+    (found,) = rewards(method, seen)
+    some = np.r_[0:40, 1990:2030]  # neighbours and others
+    expected = []
+    for place in some:
+        near = np.linalg.norm(rows[place] - rows[::3], axis=1)
+        near[~seen.valid.flatten().numpy()[::3]] = np.inf
+        if place % 3 == 0:
+            near[place // 3] = np.inf
+        expected.append(np.log(1 + np.sort(near)[2]))
+    counted = seen.valid.flatten().numpy()[some]
+    np.testing.assert_allclose(found.flatten().numpy()[some][counted], np.array(expected)[counted], rtol=1e-9)
+
+
+def test_nothing_is_trained() -> None:
+    method = method_of("re3", VECTOR)
+    assert (method.losses, method.weights, method.parts()) == ((), (), {})
+    assert method.columns(method.steps(rollout_of(VECTOR, 9, 4))).shape == (36, 0)
+    with pytest.raises(NotImplementedError, match="RE3 trains nothing"):
+        method.loss(torch.zeros(3, 0), None)
+
+
+def test_what_lies_apart_is_rewarded_most() -> None:
+    method, rollout = method_of("re3", VECTOR), rollout_of(VECTOR, 40, 4)
+    rollout.valid.fill_(True)
+    rollout.observations[8, 2] += 30
+    method.observe([rollout], lambda rows: rows.sum(0))
+    (found,) = rewards(method, method.steps(rollout))
+    assert found.flatten().argmax() == 7 * 4 + 2
+    assert found[7, 2] > 2 * found.median()

@@ -97,7 +97,7 @@ class Preparation:
         batch = Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
         if images:
             batch.pixels = Pixels(images, environments)
-            batch.ahead = self._agent.layout.curious > 0
+            batch.ahead = self._agent.curiosity is not None and self._agent.curiosity.sees_images
         if self._agent.state_size:
             batch.starts = starts.to(self._agent.device)
             batch.remember = partial(self._remembered, batch, states.to(self._agent.device), environments)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -40,6 +40,8 @@ class Steps:
     """`[T, B, E]`, see `ActionCode`."""
     valid: Tensor
     """`[T, B]` bool: False for reset rows, where rewards are not looked at."""
+    embedded: dict[nn.Module, Tensor] = field(default_factory=dict)
+    """What networks that are never trained have made of it."""
 
     @property
     def episodes(self) -> Tensor:
@@ -57,6 +59,8 @@ class Curiosity(nn.Module, ABC):
 
     losses: ClassVar[tuple[str, ...]] = ()
     """Names, as metrics, of what `loss` gives; empty for a method that trains nothing."""
+    sees_images: ClassVar[bool] = False
+    """Whether `loss` wants images, if observations hold some."""
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         """`squash` says how the policy's actions become the environment's. First weights come from PyTorch's global generator."""
@@ -90,7 +94,7 @@ class Curiosity(nn.Module, ABC):
     @property
     def key(self) -> str:
         """Names all that the loss depends on besides shapes."""
-        return f"{self} {self.weights} {self.config.share}"
+        return f"{self} {self.weights} {self.config.share} {self.code}"
 
     @abstractmethod
     def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> Sequence[Tensor]:
@@ -137,6 +141,8 @@ class Curiosity(nn.Module, ABC):
     @torch.no_grad()
     def embed(self, network: nn.Module, steps: Steps) -> Tensor:
         """`[T + 1, B, size]`, what a network makes of all observations."""
+        if network in steps.embedded:
+            return steps.embedded[network]
         rows, pixels = steps.features.flatten(0, 1), steps.pixels.flatten(0, 1)
         device = next(network.parameters()).device
         if not self.images:
@@ -144,7 +150,10 @@ class Curiosity(nn.Module, ABC):
         else:
             blocks = zip(rows.split(_BLOCK), pixels.split(_BLOCK), strict=True)
             found = torch.cat([network(own.to(device), self.seen(images.to(device))) for own, images in blocks])
-        return found.view(*steps.features.shape[:2], -1).cpu()
+        found = found.view(*steps.features.shape[:2], -1).cpu()
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            steps.embedded[network] = found
+        return found
 
     def observe(self, rollouts: Sequence["Rollout"], reduce: Reduce) -> None:
         """Takes observations into the moments, those of all shards."""

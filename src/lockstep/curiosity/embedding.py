@@ -69,6 +69,9 @@ class ActionCode:
         self._middle = torch.where(bounded, (low + high) / 2, 0)
         self._half = torch.where(bounded, (high - low) / 2, 1).clamp_min(1e-6)
 
+    def __repr__(self) -> str:
+        return f"{self._choices} {self._squash} {self._low.tolist()} {self._high.tolist()}"
+
     @property
     def size(self) -> int:
         """E."""

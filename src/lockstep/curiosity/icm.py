@@ -27,6 +27,7 @@ class ICM(Curiosity):
     """
 
     losses = ("inverse_loss", "forward_loss")
+    sees_images = True
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         """See `Curiosity`."""

@@ -25,6 +25,7 @@ class RND(Curiosity):
     """
 
     losses = ("rnd_loss",)
+    sees_images = True
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         """See `Curiosity`."""

@@ -26,7 +26,7 @@ class CuriosityConfig:
     weight: float | str = 1.0
     """Of the intrinsic reward or, with two heads, of its advantage: a schedule."""
     extrinsic_weight: float = 1.0
-    """Of the environment's reward or, with two heads, of its advantage."""
+    """Of the environment's reward, scaled or clipped as `ppo` says."""
     gamma: float | None = None
     """Discount per step of intrinsic rewards, by which they are scaled; two heads need one. None: `ppo.gamma`."""
     normalize_rewards: bool = True

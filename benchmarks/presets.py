@@ -3,7 +3,8 @@
     python benchmarks/presets.py [PRESET …] [--seeds 1 2 3] [--jobs 1] [--out runs/presets]
 
 Presets that are not named keep the rows they have. Each run is `lockstep train PRESET --seed S`, so that presets that are cut in shards
-use several cores. A preset with memory is evaluated at the end, and trained and evaluated once more without its memory.
+use several cores. A preset with memory is evaluated at the end, and trained and evaluated once more without its memory. A row that came
+about in another way says how in its `note`, which the page shows below its tables.
 """
 
 import argparse
@@ -104,7 +105,8 @@ def table(rows: list[dict[str, object]], command: str) -> str:
         lines.append(
             f"| `{preset}` | {first['environment']} | {budget:,} | {first['goal']:,g} | {final} | {steps} | {seconds} |"
         )
-    return "\n".join(lines + memory_table(rows)) + "\n"
+    notes = sorted({f"`{row['preset']}`: {row['note']}" for row in rows if "note" in row})
+    return "\n".join(lines + memory_table(rows) + [line for note in notes for line in ("", note)]) + "\n"
 
 
 def memory_table(rows: list[dict[str, object]]) -> list[str]:

@@ -79,7 +79,7 @@ TASKS = {
     ),
     "masked": Config(env=made("Parts"), rollout=SEQUENCES, policy=recurrent("lstm", normalize_observations=True)),
 }
-METHODS = ("icm", "rnd", "re3", "disagreement")
+METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
 SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 50, "neighbours": 3}
 TWO_HEADS = {"combine": "two-heads", "gamma": 0.95, "weight": "linear(1, 0.5)", "extrinsic_weight": 2.0}
 for method in METHODS:

@@ -1,4 +1,4 @@
-"""Spaces, rollouts and methods for tests, all in float64."""
+"""Spaces, rollouts and methods for tests, in float64 unless told otherwise."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,9 +36,16 @@ IMAGES = spaces_of(2, choices=(4,), images=[(2, 5, 5), (1, 4, 6)])
 ONLY_IMAGES = spaces_of(0, low=[-1], high=[1], images=[(2, 5, 5)])
 
 
-def method_of(kind: Any, spaces: Spaces, squash: bool = False, seed: int = 1, **settings: Any) -> Any:
+def method_of(
+    kind: Any,
+    spaces: Spaces,
+    squash: bool = False,
+    seed: int = 1,
+    dtype: torch.dtype = torch.float64,
+    **settings: Any,
+) -> Any:
     settings = {"hidden": (16,), "feature_size": 6} | settings
-    return make_curiosity(spaces, CuriosityConfig(kind=kind, **settings), squash, seed, torch.float64)
+    return make_curiosity(spaces, CuriosityConfig(kind=kind, **settings), squash, seed, dtype)
 
 
 def drawn(name: str, *shape: int, scale: float = 1.0) -> Tensor:
@@ -49,10 +56,17 @@ def resets(name: str, steps: int, count: int, share: float = 0.2) -> Tensor:
     return torch.from_numpy(stream(1, f"resets {name}").random((steps, count)) < share)
 
 
-def rollout_of(spaces: Spaces, steps: int, count: int, name: str = "rollout", scale: float = 1.0) -> Rollout:
+def rollout_of(
+    spaces: Spaces,
+    steps: int,
+    count: int,
+    name: str = "rollout",
+    scale: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+) -> Rollout:
     """Random in all that methods look at."""
     size = None if spaces.discrete_actions is not None else spaces.action_size
-    rollout = Rollout.empty(Sizes(steps, count, spaces.observation_size, size, (), torch.float64, spaces.pixel_count))
+    rollout = Rollout.empty(Sizes(steps, count, spaces.observation_size, size, (), dtype, spaces.pixel_count))
     random = stream(1, name)
     rollout.observations.copy_(2 + drawn(name, *rollout.observations.shape, scale=scale))
     rollout.pixels.copy_(torch.from_numpy(random.integers(0, 256, rollout.pixels.shape, dtype=np.uint8)))

@@ -17,8 +17,8 @@ from lockstep.group.group import ordered_sum
 from lockstep.models.moments import Moments
 from lockstep.rollout import Rollout
 
-BUILT_IN = ("icm", "rnd", "re3", "disagreement")
-TRAINED = ("icm", "rnd", "disagreement")
+BUILT_IN = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
+TRAINED = ("icm", "rnd", "ngu", "e3b", "disagreement")
 # a mask is no feature
 MASKED = spaces_of(3, choices=(2, 3), masked=True)
 

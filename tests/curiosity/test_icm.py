@@ -29,10 +29,10 @@ def test_losses_and_rewards_are_those_of_the_paper(spaces: Spaces) -> None:
     images, action = pairs(steps), steps.actions.flatten(0, 1)
     with torch.no_grad():
         before, after = (
-            method.features(rows.flatten(0, 1), None if images is None else method.seen(images[place]))
+            method.inverse.features(rows.flatten(0, 1), None if images is None else method.seen(images[place]))
             for place, rows in enumerate((steps.features[:-1], steps.features[1:]))
         )
-        guess = method.inverse(torch.cat([before, after], 1))
+        guess = method.inverse.guess(torch.cat([before, after], 1))
         missed = method.ahead(torch.cat([before, action], 1)) - after
     inverse, parts = torch.zeros(36, dtype=torch.float64), [*spaces.choices, spaces.continuous_size]
     for place, (logits, true) in enumerate(zip(guess.split(parts, 1), action.split(parts, 1), strict=True)):

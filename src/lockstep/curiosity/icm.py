@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps
+from lockstep.curiosity.inverse import InverseDynamics
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ class ICM(Curiosity):
         """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         size, width = config.feature_size, config.hidden[-1]
-        self.features = self.embedding()
-        self.inverse = nn.Sequential(nn.Linear(2 * size, width), nn.ReLU(), nn.Linear(width, self.code.size)).to(dtype)
+        self.inverse = InverseDynamics(self)
         self.ahead = nn.Sequential(nn.Linear(size + self.code.size, width), nn.ReLU(), nn.Linear(width, size)).to(dtype)
 
     @property
@@ -47,7 +47,7 @@ class ICM(Curiosity):
         """See `Curiosity.reward`."""
         found = []
         for own in steps:
-            features = self.embed(self.features, own)
+            features = self.embed(self.inverse.features, own)
             device = next(self.ahead.parameters()).device
             given = torch.cat([features[:-1], own.actions], -1).flatten(0, 1)
             missed = self.ahead(given.to(device)).cpu().view_as(features[1:]) - features[1:]
@@ -57,17 +57,14 @@ class ICM(Curiosity):
     @property
     def width(self) -> int:
         """See `Curiosity.width`."""
-        return 2 * self.feature_size + self.code.size
+        return self.inverse.width
 
     def columns(self, steps: Steps) -> Tensor:
         """Both observations and the action."""
-        return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)
+        return self.inverse.columns(steps)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""
-        now, then, action = columns.split([self.feature_size, self.feature_size, self.code.size], 1)
-        before = self.features(now, None if images is None else self.seen(images[0]))
-        after = self.features(then, None if images is None else self.seen(images[1]))
-        inverse = self.code.loss(self.inverse(torch.cat([before, after], 1)), action)
-        missed = self.ahead(torch.cat([before, action], 1)) - after
+        inverse, before, after = self.inverse(columns, images)
+        missed = self.ahead(torch.cat([before, columns[:, -self.code.size :]], 1)) - after
         return torch.stack([inverse, 0.5 * missed.square().sum(1)], 1)

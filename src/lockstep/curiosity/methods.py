@@ -6,7 +6,9 @@ import torch
 
 from lockstep.curiosity.curiosity import Curiosity
 from lockstep.curiosity.disagreement import Disagreement
+from lockstep.curiosity.e3b import E3B
 from lockstep.curiosity.icm import ICM
+from lockstep.curiosity.ngu import NGU
 from lockstep.curiosity.re3 import RE3
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
@@ -18,7 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["make_curiosity"]
 
-_METHODS: dict[str, type[Curiosity]] = {"icm": ICM, "rnd": RND, "re3": RE3, "disagreement": Disagreement}
+_METHODS: dict[str, type[Curiosity]] = {
+    "icm": ICM,
+    "rnd": RND,
+    "ngu": NGU,
+    "e3b": E3B,
+    "re3": RE3,
+    "disagreement": Disagreement,
+}
 
 
 def make_curiosity(

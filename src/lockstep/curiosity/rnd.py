@@ -1,7 +1,7 @@
 """Random network distillation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class RND(Curiosity):
     and scaled by their running moments and kept within ±5 (section 2.4), for f would hardly see them otherwise.
     """
 
-    losses = ("rnd_loss",)
+    losses: ClassVar[tuple[str, ...]] = ("rnd_loss",)
     sees_images = True
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:

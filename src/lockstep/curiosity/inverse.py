@@ -1,0 +1,43 @@
+"""What tells which action led from one observation to the next."""
+
+import torch
+from torch import Tensor, nn
+
+from lockstep.curiosity.curiosity import Curiosity, Images, Steps
+
+__all__ = ["InverseDynamics"]
+
+
+class InverseDynamics(nn.Module):
+    """Features φ and a network with one hidden layer that guesses actions from them (Pathak et al. 2017, arXiv:1705.05363, equation 3).
+
+        L = -log P(a_t | φ(o_t), φ(o_{t+1}))
+
+    Such features keep what the agent can influence, and may forget the rest.
+    """
+
+    def __init__(self, method: Curiosity) -> None:
+        """For the observations and actions of `method`."""
+        super().__init__()
+        size, width = method.config.feature_size, method.config.hidden[-1]
+        self.features = method.embedding()
+        layers = nn.Linear(2 * size, width), nn.ReLU(), nn.Linear(width, method.code.size)
+        self.guess = nn.Sequential(*layers).to(method.dtype)
+        self._sizes = [method.feature_size, method.feature_size, method.code.size]
+        self._code, self._seen = method.code, method.seen
+
+    @property
+    def width(self) -> int:
+        """Number of `columns`."""
+        return sum(self._sizes)
+
+    def columns(self, steps: Steps) -> Tensor:
+        """`[T × B, width]`: both observations and the action."""
+        return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)
+
+    def forward(self, columns: Tensor, images: Images) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss, `[K]`, and φ of the observations before and after, both `[K, size]`."""
+        now, then, action = columns.split(self._sizes, 1)
+        before = self.features(now, None if images is None else self._seen(images[0]))
+        after = self.features(then, None if images is None else self._seen(images[1]))
+        return self._code.loss(self.guess(torch.cat([before, after], 1)), action), before, after

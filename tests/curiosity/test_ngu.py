@@ -1,0 +1,324 @@
+"""Never give up: against the paper, step by step."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tests.curiosity.episodic import SPACES, embedded, forgets, is_trained_alone, parted
+from tests.curiosity.episodic import steps_of as rollouts_of
+from tests.curiosity.rollouts import VECTOR, method_of, pairs
+from torch import Tensor
+
+from lockstep.curiosity import ngu
+from lockstep.curiosity.curiosity import Steps
+from lockstep.curiosity.ngu import NGU, nearest, windows
+from lockstep.group.group import ordered_sum
+from lockstep.models.moments import Moments
+
+COUNT, LENGTHS = 3, [9, 14, 8]
+RMS = 1e-8
+"""What `Moments.std` adds to a variance."""
+
+
+class Paper:
+    """Algorithm 1 and equation 1, for one environment after the other."""
+
+    def __init__(self, method: NGU) -> None:
+        self.method, self.memories = method, {}
+        self.all_distances, self.all_errors = [], []
+
+    def reward(self, shards: list[Steps]) -> list[np.ndarray]:
+        found = {}
+        for shard, steps in enumerate(shards):
+            networks = self.method.inverse.features, self.method.target, self.method.predictor
+            rows, targets, predicted = (embedded(self.method, network, steps) for network in networks)
+            for environment in range(steps.valid.shape[1]):
+                memory = self.memories.setdefault((shard, environment), [])
+                for t, valid in enumerate(steps.valid[:, environment].tolist()):
+                    memory.append(rows[t, environment])
+                    if not valid:
+                        memory.clear()
+                        continue
+                    error = ((targets - predicted)[t + 1, environment] ** 2).mean()
+                    self.all_errors.append(error)
+                    found[shard, t, environment] = self.nearest(rows[t + 1, environment], memory), error
+        mean, errors = np.mean(self.all_distances or [1]), np.array(self.all_errors)
+        rewards = [np.zeros(steps.valid.shape) for steps in shards]
+        for (shard, *place), (distances, error) in found.items():
+            alpha = 1 + (error - errors.mean()) / math.sqrt(errors.var() + RMS)
+            rewards[shard][tuple(place)] = self.episodic(distances, mean) * min(max(alpha, 1), 5)
+        return rewards
+
+    def nearest(self, own: np.ndarray, memory: list[np.ndarray]) -> list[float]:
+        remembered = memory[-self.method.config.capacity :]
+        distances = sorted(((own - other) ** 2).sum() for other in remembered)[: self.method.config.neighbours]
+        if len(distances) < self.method.config.neighbours:
+            return []
+        self.all_distances += distances
+        return distances
+
+    def episodic(self, distances: list[float], mean: float) -> float:
+        if not distances:
+            return 0
+        kernels = [1e-4 / (max(distance / mean - 0.008, 0) + 1e-4) for distance in distances]
+        similarity = math.sqrt(sum(kernels)) + 0.001
+        return 0 if similarity > 8 else 1 / similarity
+
+
+def ngu_of(spaces: object = VECTOR, dtype: torch.dtype = torch.float64, **settings: object) -> NGU:
+    method = method_of("ngu", spaces, dtype=dtype, **{"neighbours": 2, "capacity": 6, **settings})
+    assert isinstance(method, NGU)
+    return method
+
+
+def nothing(parts: Tensor) -> Tensor:
+    """A sum that leaves moments as they are."""
+    return torch.zeros_like(parts[0])
+
+
+class Parts:
+    """What ranks contribute to a sum, one rank after the other."""
+
+    def __init__(self) -> None:
+        self.found: list[Tensor] = []
+
+    def gather(self, parts: Tensor) -> Tensor:
+        self.found += parts
+        return parts[0]
+
+    def total(self, parts: Tensor) -> Tensor:
+        return ordered_sum(torch.stack(self.found))
+
+
+def settled(method: NGU) -> NGU:
+    """With moments as after some time."""
+    for name, mean in (("distances", 0.7), ("errors", 0.05)):
+        one = torch.ones(1, dtype=torch.float64)
+        method.moments[name].load({"count": 9 * one, "mean": mean * one, "squares": 0.01 * one})
+    return method
+
+
+@pytest.mark.parametrize("spaces", SPACES)
+def test_equals_the_paper(spaces: str) -> None:
+    method = ngu_of(SPACES[spaces])
+    shards = [list(rollouts_of(method, SPACES[spaces], COUNT, LENGTHS, shard)) for shard in (0, 1)]
+    paper, carried = Paper(method), [method.carry(COUNT) for _ in shards]
+    for steps in zip(*shards, strict=True):
+        expected = paper.reward(list(steps))
+        found = method.reward(steps, carried, ordered_sum)
+        for own, rewards, true in zip(steps, found, expected, strict=True):
+            assert rewards.dtype == torch.float64
+            assert 0.3 < (rewards > 0).double().mean() < 0.9
+            np.testing.assert_allclose(rewards[own.valid], true[own.valid], rtol=1e-9)
+    distances, errors = method.moments["distances"], method.moments["errors"]
+    assert distances.mean.item() == pytest.approx(np.mean(paper.all_distances), rel=1e-12)
+    assert distances.count.item() == len(paper.all_distances) / method.config.neighbours
+    assert errors.mean.item() == pytest.approx(np.mean(paper.all_errors), rel=1e-12)
+    assert errors.squares.item() == pytest.approx(np.var(paper.all_errors) * len(paper.all_errors), rel=1e-9)
+
+
+@pytest.mark.parametrize(("neighbours", "capacity"), [(1, 1), (3, 3), (1, 40), (5, 40), (80, 100)])
+def test_any_number_of_neighbours(neighbours: int, capacity: int) -> None:
+    """More than 63 that are alike are similar enough for no reward."""
+    method = ngu_of(neighbours=neighbours, capacity=capacity)
+    paper, carried = Paper(method), [method.carry(COUNT)]
+    for steps in rollouts_of(method, VECTOR, COUNT, [30, 90]):
+        steps.valid[:, 1:] = True
+        steps.features[:, 1] *= 1e-3
+        (found,) = method.reward([steps], carried, ordered_sum)
+        (expected,) = paper.reward([steps])
+        np.testing.assert_allclose(found[steps.valid], expected[steps.valid], rtol=1e-9)
+    assert (found[-5:, 1] == 0).all() == (neighbours == 80)
+
+
+@pytest.mark.parametrize("together", [1, 200, 10**9])
+@pytest.mark.parametrize("block", [1, 4, 64])
+def test_blocks_change_nothing(block: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = settled(ngu_of())
+    steps = list(rollouts_of(method, VECTOR, COUNT, LENGTHS))
+    expected = run(method, steps)
+    monkeypatch.setattr(ngu, "_BLOCK", block)
+    monkeypatch.setattr(ngu, "_SCORES", together)
+    np.testing.assert_allclose(run(method, steps), expected, rtol=1e-11)
+
+
+def run(method: NGU, rollouts: list[Steps]) -> Tensor:
+    """Rewards of rollouts that follow one another, with moments as they are."""
+    carried = method.carry(COUNT)
+    return torch.cat([method.reward([steps], [carried], nothing)[0] for steps in rollouts])
+
+
+def test_nearest_by_hand() -> None:
+    # two rows are carried, the first of which is not of this episode; row 3 begins the next one
+    rows = torch.tensor([[50.0, 0, 3, 4, 9, 9, 8]], dtype=torch.float64)[..., None]
+    valid = torch.tensor([True, True, False, True])[:, None]
+    first = windows(valid, torch.tensor([1]), held=2, capacity=2)
+    assert first.tolist() == [[1, 1, 2, 5, 5]]
+    # row 1 (4): carried 0 and row 0 (3); row 2 (9): rows 0 and 1; row 4 (8): one neighbour only
+    found = nearest(rows, first, 2)[0].tolist()
+    assert found[:2] == [[1, 16], [25, 36]]
+    assert nearest(rows, first, 1)[0].flatten().tolist()[3] == 1
+
+
+def test_a_reward_by_hand() -> None:
+    method = settled(ngu_of())  # errors: mean 0.05, standard deviation √(0.01 / 9 + 1e-8); distances: 0.7 on average
+    distances = torch.tensor([[[0.07, 0.7], [0, 0.0056], [0.07, 0.7], [0.07, 0.7]]], dtype=torch.float64)
+    errors = torch.tensor([[0.05, 0.01, 0.05 + 2 * math.sqrt(0.01 / 9 + 1e-8), 9.0]], dtype=torch.float64)
+    found = method._combined(distances, torch.ones(1, 4, dtype=torch.bool), errors)
+    far = 1 / (math.sqrt(1e-4 / 0.0921 + 1e-4 / 0.9921) + 0.001)
+    near = 1 / (math.sqrt(2) + 0.001)
+    assert found[0].tolist() == pytest.approx([far, near, 3 * far, 5 * far], rel=1e-12)
+    assert far == pytest.approx(28.211, rel=1e-4)
+
+
+def test_an_episode_in_two_rollouts_is_one_episode() -> None:
+    method = settled(ngu_of(capacity=20))
+    (whole,) = rollouts_of(method, VECTOR, COUNT, [26])
+    carried = [method.carry(COUNT), method.carry(COUNT)]
+    (together,) = method.reward([whole], carried[:1], nothing)
+    apart = [method.reward([part], carried[1:], nothing)[0] for part in parted(whole, [13, 13])]
+    np.testing.assert_allclose(together, torch.cat(apart), rtol=1e-10)
+    assert together[13:].count_nonzero() > 20
+    one, two = carried
+    assert torch.equal(one["filled"], two["filled"])
+    assert one["filled"].max() > 5
+    for mine, theirs, filled in zip(one["memory"], two["memory"], one["filled"].tolist(), strict=True):
+        np.testing.assert_allclose(mine[20 - filled :], theirs[20 - filled :], rtol=1e-12, atol=1e-14)
+
+
+def test_what_is_carried_keeps_its_place_and_shape() -> None:
+    method = ngu_of()
+    carried = method.carry(COUNT)
+    before = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in carried.items()}
+    for steps in rollouts_of(method, VECTOR, COUNT, LENGTHS):
+        method.reward([steps], [carried], ordered_sum)
+        assert before == {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in carried.items()}
+    assert before["memory"][1:] == ((COUNT, 6, 6), torch.float64)
+
+
+def test_is_forgotten_with_the_episode() -> None:
+    method = settled(ngu_of())
+    forgets(method, lambda steps, carried: method.reward([steps], [carried], nothing)[0])
+
+
+def test_no_reward_before_there_are_neighbours_enough() -> None:
+    method = settled(ngu_of(neighbours=3, capacity=8))
+    (steps,) = rollouts_of(method, VECTOR, 1, [12])
+    steps.valid[:] = True
+    steps.valid[5] = False  # row 6 begins an episode; its first reward is that of row 9, when 6, 7 and 8 are known
+    (found,) = method.reward([steps], [method.carry(1)], nothing)
+    assert (found[:, 0] > 0).tolist() == [False] * 2 + [True] * 3 + [False] * 3 + [True] * 4
+
+
+def test_the_first_observation_is_remembered() -> None:
+    method = settled(ngu_of(neighbours=1))
+    (steps,) = rollouts_of(method, VECTOR, 1, [6])
+    steps.valid[:] = True
+    steps.features[4] = steps.features[0]
+    (found,) = method.reward([steps], [method.carry(1)], nothing)
+    errors = method.errors(steps)
+    alpha = 1 + (errors - method.moments["errors"].mean) / method.moments["errors"].std
+    assert found[3].item() == pytest.approx(alpha[3].clamp(1, 5).item() / 1.001, rel=1e-9)
+    assert found[0] > 0
+
+
+def test_the_bits_do_not_depend_on_the_number_of_ranks() -> None:
+    rollouts = [list(rollouts_of(ngu_of(), VECTOR, COUNT, LENGTHS, shard)) for shard in (0, 1)]
+    method, carried = ngu_of(), [ngu_of().carry(COUNT) for _ in rollouts]
+    ranks, kept = [ngu_of(), ngu_of()], [ngu_of().carry(COUNT) for _ in rollouts]
+    for steps in zip(*rollouts, strict=True):
+        expected, parts = method.reward(steps, carried, ordered_sum), Parts()
+        for rank, own in enumerate(ranks):  # for their parts alone
+            copy = {name: tensor.clone() for name, tensor in kept[rank].items()}
+            state = {name: moments.state() for name, moments in own.moments.items()}
+            own.reward([steps[rank]], [copy], parts.gather)
+            own.load_moments(state)
+        for rank, own in enumerate(ranks):
+            (found,) = own.reward([steps[rank]], [kept[rank]], parts.total)
+            assert torch.equal(found, expected[rank])
+    for own in ranks:
+        for name in ("distances", "errors"):
+            assert torch.equal(own.moments[name].mean, method.moments[name].mean)
+            assert torch.equal(own.moments[name].squares, method.moments[name].squares)
+
+
+@pytest.mark.parametrize("spaces", SPACES)
+def test_trains_what_is_to_be_trained(spaces: str) -> None:
+    method = ngu_of(SPACES[spaces])
+    (steps,) = rollouts_of(method, SPACES[spaces], COUNT, [8])
+    is_trained_alone(method, steps)
+    assert not any(parameter.requires_grad for parameter in method.target.parameters())
+    assert {name.split(".")[0] for name in method.parts()} == {"inverse", "predictor"}
+    assert method.losses == ("inverse_loss", "rnd_loss")
+
+
+def test_the_losses_are_those_of_its_parts() -> None:
+    spaces = SPACES["vectors and images"]
+    method = ngu_of(spaces)
+    (steps,) = rollouts_of(method, spaces, COUNT, [8])
+    inverse, distilled = method.loss(method.columns(steps), pairs(steps)).detach().unbind(1)
+    np.testing.assert_allclose(distilled.view(8, COUNT), method.errors(steps), rtol=1e-9)
+    at = 4 * COUNT + 1  # step 4 of environment 1
+    rows = torch.from_numpy(embedded(method, method.inverse.features, steps))
+    logits = method.inverse.guess(torch.cat([rows[4, 1], rows[5, 1]])).detach()
+    chosen = steps.actions[4, 1].argmax()
+    assert inverse[at].item() == pytest.approx((logits.logsumexp(0) - logits[chosen]).item(), rel=1e-9)
+
+
+def test_inverse_loss_goes_down_where_actions_can_be_told() -> None:
+    method = ngu_of()
+    (steps,) = rollouts_of(method, VECTOR, 4, [64])
+    steps.features[..., 0] = 0
+    steps.features[1:, :, 0] = steps.actions.argmax(-1) - 1.5
+    columns = method.columns(steps)
+    for _ in range(300):
+        losses = method.loss(columns, None).mean(0)
+        for parameter in method.parts().values():
+            parameter.grad = None
+        losses.sum().backward()
+        with torch.no_grad():
+            for parameter in method.parts().values():
+                parameter -= 0.1 * parameter.grad
+    assert losses[0] < 0.3  # log 4 = 1.4 at random
+    assert losses[1] < 0.05
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_distances_far_from_zero(offset: float) -> None:
+    """In single precision, 1e4 squared leaves nothing of what is near; only what rows themselves were rounded by may be seen."""
+    rows = torch.randn(2, 40, 7, generator=torch.Generator().manual_seed(1)) + offset
+    first = windows(torch.ones(29, 2, dtype=torch.bool), torch.tensor([10, 4]), held=10, capacity=10)
+    found = nearest(rows, first, 3).numpy()
+    for environment, begins in enumerate(first.tolist()):
+        exact = rows[environment].double().numpy()
+        for row in range(1, 30):
+            known = exact[begins[row] : 10 + row]
+            expected = sorted(((exact[10 + row] - known) ** 2).sum(1))[:3]
+            np.testing.assert_allclose(found[environment, row - 1], expected, rtol=1e-5 if offset else 1e-6)
+
+
+def test_single_precision_and_nothing_new() -> None:
+    """All observations alike: distances are 0, and so is their mean."""
+    method = ngu_of(dtype=torch.float32)
+    (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
+    steps.features[:] = steps.features[0, 0]
+    carried = method.carry(COUNT)
+    (found,) = method.reward([steps], [carried], ordered_sum)
+    assert found.dtype == carried["memory"].dtype == torch.float32
+    assert torch.isfinite(found).all()
+    assert found[found > 0].max() < 5 / math.sqrt(2)
+
+
+def test_what_is_not_finite_does_not_stop_it() -> None:
+    method = ngu_of()
+    (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
+    steps.features[3:] = torch.nan
+    (found,) = method.reward([steps], [method.carry(COUNT)], ordered_sum)
+    assert torch.isnan(found[3:]).any()
+
+
+def test_has_moments_of_its_own() -> None:
+    method = ngu_of()
+    assert set(method.moments) == {"features", "returns", "distances", "errors"}
+    method.load_moments({name: Moments(moments.mean.numel()).state() for name, moments in method.moments.items()})

@@ -86,32 +86,30 @@ class Update:
             if replicate is None
             else ReplicatedGradient(agent, config, group, replicate)
         )
-        parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
-        own = {name: size for name, size in parts.items() if name == "curiosity"}
-        if not config.separate:
-            parts = {"all": sum(parts.values()) - sum(own.values()), **own}
-        self._others = () if agent.curiosity is None else agent.curiosity.losses
-        self.adam = Adam(
-            agent.flat.buffer,
-            parts,
-            config.adam_epsilon,
-            config.max_grad_norm,
-            len(STATISTICS) + len(self._others),
-            make_kernel if shards else plainly,
-            free=len(own),
-        )
+        self.adam = self._optimizer(make_kernel if shards else plainly)
         self.rate_factor = 1.0
         """What the KL-adaptive learning rate has been multiplied by so far."""
         self.kl_coefficient = config.kl_coefficient
         """β of the surrogate `kl`."""
-        self._learning_rate = Schedule.parse(config.learning_rate)
-        self._value_rate = Schedule.parse(
-            config.learning_rate if config.value_learning_rate is None else config.value_learning_rate
-        )
-        curious = None if agent.curiosity is None else agent.curiosity.config.learning_rate
-        self._curiosity_rate = Schedule.parse(config.learning_rate if curious is None else curious)
-        self._clip = Schedule.parse(config.clip)
-        self._entropy = Schedule.parse(config.entropy)
+        own = None if agent.curiosity is None else agent.curiosity.config.learning_rate
+        given = (config.learning_rate, config.value_learning_rate, own, config.clip, config.entropy)
+        self._schedules = [Schedule.parse(config.learning_rate if one is None else one) for one in given]
+
+    def _optimizer(self, make_kernel: MakeKernel) -> Adam:
+        """One for all; what predicts for curiosity is a part of its own, that has no share in the norm which is clipped."""
+        agent, config = self.agent, self._config
+        parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
+        own = {name: size for name, size in parts.items() if name == "curiosity"}
+        if not config.separate:
+            parts = {"all": sum(parts.values()) - sum(own.values()), **own}
+        others = len(STATISTICS) + len(self._others)
+        limits = config.adam_epsilon, config.max_grad_norm
+        return Adam(agent.flat.buffer, parts, *limits, others, make_kernel, free=len(own))
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        """Names of curiosity's losses."""
+        return () if self.agent.curiosity is None else self.agent.curiosity.losses
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
         """All epochs over one iteration's rollouts, those of this rank's shards, ascending.
@@ -205,14 +203,8 @@ class Update:
         return aims.to(self.agent.device, self.agent.dtype).unbind()
 
     def _rates(self, progress: float) -> Rates:
-        factor = self.rate_factor
-        return Rates(
-            self._learning_rate(progress) * factor,
-            self._value_rate(progress) * factor,
-            self._curiosity_rate(progress),
-            self._clip(progress),
-            self._entropy(progress),
-        )
+        policy, value, *others = (schedule(progress) for schedule in self._schedules)
+        return Rates(policy * self.rate_factor, value * self.rate_factor, *others)
 
     def _active(self, rates: Rates, trained: Trained) -> Mapping[str, float]:
         own = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}

@@ -1,0 +1,116 @@
+"""Trains MountainCar-v0 with every method of curiosity and without, and writes benchmarks/curiosity.json and benchmarks/curiosity.md.
+
+    python benchmarks/curiosity.py [METHOD …] [--seeds 1 2 3 4 5] [--jobs 1] [--out runs/curiosity]
+
+All runs are those of the preset `mountaincar-rnd`, where nothing but `curiosity.kind` differs. Each is evaluated at the end by `lockstep eval`:
+20 episodes that training never saw, with the most probable actions. Methods that are not named keep the rows they have.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+PRESET = "mountaincar-rnd"
+METHODS = ("none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement")
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""97.5% quantiles of Student's t with 1, 2, … degrees of freedom."""
+FOUND = -199.0
+"""Mean return of the last 20 episodes above which the goal was reached at all; the time limit is -200."""
+
+
+def call(*arguments: str) -> None:
+    """Runs `lockstep`, and ends if it does not succeed."""
+    command = [sys.executable, "-m", "lockstep", *arguments]
+    environ = os.environ | {"OMP_NUM_THREADS": "1"}
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    if finished.returncode:
+        raise SystemExit(f"lockstep {' '.join(arguments)} ended with {finished.returncode}: {finished.stderr}")
+
+
+def train(method: str, seed: int, out: Path) -> dict[str, object]:
+    """One run on one rank."""
+    name = f"{method}-seed{seed}-{int(time.time())}"
+    where = ["--seed", str(seed), "--name", name, "--out", str(out), "--run.progress", "off", "--ranks", "1"]
+    call("train", PRESET, "--curiosity.kind", method, *where)
+    call("eval", str(out / name), "--episodes", "20")
+    rows = [json.loads(line) for line in (out / name / "metrics.jsonl").read_text().splitlines()]
+    found = [row["env_steps"] for row in rows if (row["return_mean_20"] or -200) > FOUND]
+    evaluation = json.loads((out / name / "evaluation.json").read_text())
+    return {
+        "method": method,
+        "seed": seed,
+        "steps": rows[-1]["env_steps"],
+        "found_at": found[0] if found else None,
+        "return_mean_20": rows[-1]["return_mean_20"],
+        "evaluation": evaluation["return_mean"],
+        "fps": statistics.median(row["fps"] for row in rows[5:]),
+        "digest": rows[-1]["digest"],
+    }
+
+
+def interval(values: list[float]) -> str:
+    """Mean and its 95% interval."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return f"{mean:.0f}"
+    half = STUDENT[len(values) - 2] * statistics.stdev(values) / len(values) ** 0.5
+    return f"{mean:.0f} ± {half:.0f}"
+
+
+def table(rows: list[dict[str, object]], about: str) -> str:
+    """benchmarks/curiosity.md."""
+    lines = [
+        "# Curiosity on MountainCar-v0",
+        "",
+        "`python benchmarks/curiosity.py`: the preset `mountaincar-rnd` with nothing but `curiosity.kind` changed, 500,000 steps, one rank.",
+        "The reward is -1 for every step, the time limit 200 steps, and nothing is shaped: -200 means that the goal was never reached.",
+        "Evaluation: 20 episodes per seed that training never saw, with the most probable actions. ± is the 95% interval of the mean over seeds.",
+        "",
+        about,
+        "",
+        "| method | seeds | evaluation, mean | by seed | better than -140 | goal first found at (steps) |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in METHODS:
+        own = sorted((row for row in rows if row["method"] == method), key=lambda row: int(str(row["seed"])))
+        if not own:
+            continue
+        values = [float(str(row["evaluation"])) for row in own]
+        found = [f"{row['found_at']:,}" if row["found_at"] else "never" for row in own]
+        lines.append(
+            f"| {method} | {len(own)} | {interval(values)} | {', '.join(f'{value:.0f}' for value in values)} "
+            f"| {sum(value > -140 for value in values)} of {len(own)} | {', '.join(found)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("methods", nargs="*", default=METHODS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/curiosity"))
+    own = parser.parse_args()
+    path = HERE / "curiosity.json"
+    known = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    with ThreadPoolExecutor(own.jobs) as pool:
+        wanted = [(method, seed) for seed in own.seeds for method in own.methods]
+        made = list(pool.map(lambda one: train(one[0], one[1], own.out), wanted))
+    rows = [row for row in known["rows"] if (row["method"], row["seed"]) not in wanted] + made
+    versions = f"PyTorch {torch.__version__}"
+    path.write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
+    (HERE / "curiosity.md").write_text(table(rows, f"Measured with {versions}, {time.strftime('%Y-%m')}."))
+
+
+if __name__ == "__main__":
+    main()

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.watched import CONTINUOUS, COUNT, DISCRETE, STEPS, agent_of, rollouts_of
+from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, rollouts_of
 from torch import Tensor
 
 from lockstep import kernels
 from lockstep.agent import Agent
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.gradient import AIM, COLUMNS, GradientFormula, Loss
 from lockstep.group.solo import Solo
@@ -48,12 +49,16 @@ class Doubled:
         return (tensors[0] * 2,)
 
 
-def formula_of(spaces, dtype: torch.dtype, policy: PolicyConfig, config: PPOConfig) -> tuple[GradientFormula, tuple]:
+SMALL = {"hidden": (16,), "feature_size": 8, "combine": "two-heads", "gamma": 0.9, "share": 0.5}
+
+
+def formula_of(
+    spaces, dtype: torch.dtype, policy: PolicyConfig, config: PPOConfig, curiosity: CuriosityConfig = PLAIN
+) -> tuple[GradientFormula, tuple]:
     """A gradient, and weights, rows and aim that it can be taken of."""
-    agent = Agent(spaces, policy, False, 1, dtype)
+    agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
     generator = torch.Generator().manual_seed(2)
-    actions = spaces.action_size
-    rows = torch.randn(ROWS, spaces.observation_size + actions + COLUMNS, dtype=dtype, generator=generator)
+    rows = torch.randn(ROWS, agent.layout.width, dtype=dtype, generator=generator)
     mask = rows[:, spaces.feature_size : spaces.observation_size]
     mask.copy_(mask > 0)
     for column, count in enumerate(spaces.choices):
@@ -82,6 +87,10 @@ CASES = {
     ),
     "masked": (MASKED, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(entropy=0.01)),
     "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
+    **{
+        kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
+        for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
+    },
 }
 
 

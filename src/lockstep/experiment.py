@@ -93,7 +93,7 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
-        run.start(cast.shards)
+        run.start(cast.shards, cast.update)
         gc.freeze()  # what is here now stays: the search for garbage need not look at it again, nor the end of the process
         _train(cast, run)
     finally:

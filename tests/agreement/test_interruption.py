@@ -18,6 +18,17 @@ CASES = {
     "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards"),
     "lunarlander": ("--env", "LunarLander-v3", "--ppo.learning-rate-kl", 0.01),
     "lstm": ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--policy.core", "lstm", "--policy.core-size", 16),
+    "ngu": (
+        "--env",
+        "CartPole-v1",
+        "--env.engine",
+        "gymnasium",
+        "--curiosity.kind",
+        "ngu",
+        "--curiosity.capacity",
+        100,
+    ),
+    "e3b and envpool": ("--env", "CartPole-v1", "--env.engine", "envpool", "--curiosity.kind", "e3b"),
     "frozenlake": ("--env", "FrozenLake-v1", "--ppo.learning-rate", "cosine(1e-3, 0)"),
 }
 
@@ -61,6 +72,8 @@ def digests_or_less(run: Path) -> list[str]:
         pytest.param("reacher", marks=pytest.mark.extra("mujoco")),
         pytest.param("lunarlander", marks=pytest.mark.extra("Box2D")),
         "lstm",
+        "ngu",
+        pytest.param("e3b and envpool", marks=pytest.mark.extra("envpool")),
         "frozenlake",
     ],
 )

@@ -136,6 +136,12 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
         ),
         (["--ppo.learning-rate-kl", "0.01", "--ppo.epochs", "1"], ["learning_rate_kl", "at least 2"]),
         (["--env.options", "{num_threads: 3}", "--env.engine", "envpool"], ["env.options", "num_threads"]),
+        (["--curiosity.kind", "rdn"], ["curiosity.kind is 'rdn'", "rnd"]),
+        (
+            ["--curiosity.kind", "rnd", "--curiosity.combine", "two-heads"],
+            ["curiosity.gamma is none", "second discount"],
+        ),
+        (["--curiosity.kind", "rnd", "--curiosity.channels", "1"], ["curiosity.channels is 1", "no images"]),
     ],
 )
 def test_bad_input_is_one_line(run_cli, tmp_path: Path, words: list[str], parts: list[str]) -> None:

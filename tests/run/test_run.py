@@ -60,7 +60,7 @@ def prepared(path: Path, config: Config = CONFIG, group: Group | None = None, la
 
 
 def go(cast: Cast, run: Run) -> None:
-    run.start(cast.shards)
+    run.start(cast.shards, cast.update)
     try:
         train(cast.shards, cast.exchange, cast.update, run)
     finally:
@@ -109,7 +109,7 @@ def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path, l
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_ends_the_run_after_the_iteration_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     cast, run = prepared(tmp_path / "run")
-    run.start(cast.shards)
+    run.start(cast.shards, cast.update)
     os.kill(os.getpid(), number)
     train(cast.shards, cast.exchange, cast.update, run)
     run.close()

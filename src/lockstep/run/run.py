@@ -102,10 +102,12 @@ class Run:
         """Whether the ranks agreed to stop before the last iteration."""
         return self.stop_at < self.last
 
-    def start(self, shards: Sequence[Shard]) -> None:
+    def start(self, shards: Sequence[Shard], update: Update) -> None:
         """Opens loggers, and listens to signals. `shards` are those that are played here."""
         renews = torch.tensor([[any(shard.engine.renews for shard in shards)]])
         self._restorable = not bool(self._group.gather(renews, "start").any())
+        if not self._restorable:
+            update.renew()  # as the environments were, if the run was resumed
         if self._group.rank == 0:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
             if "tensorboard" in self._config.loggers:

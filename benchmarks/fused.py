@@ -24,13 +24,14 @@ import torch
 from engines import processor
 
 from lockstep.cast import make_agent
-from lockstep.collect import Shard, collect
+from lockstep.collect import Shard, collect, rollout_sizes
 from lockstep.config import Config
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
 from lockstep.group.solo import Solo
 from lockstep.plan import PlanConfig
 from lockstep.resolving import resolve
+from lockstep.rollout import Rollout
 from lockstep.update import Update
 
 SHARDS, ENVIRONMENTS = (4, 8), (2, 4, 8)
@@ -43,9 +44,9 @@ class Measured:
         env = EnvConfig(id="CartPole-v1", count=shards * environments)
         config = resolve(Config(env=env, plan=PlanConfig(shards=shards, exact=exact)), ranks=1)
         seed, steps, agent = config.run.seed, config.rollout.steps, make_agent(config)
-        self.steps = env.count * steps
+        self.steps, sizes = env.count * steps, rollout_sizes(agent, steps, environments)
         self.shards = [
-            Shard(k, make_engine(config.env, seed, k, shards), steps, environments, agent, seed, config.ppo.gamma)
+            Shard(k, make_engine(config.env, seed, k, shards), [Rollout.empty(sizes)], seed, config.ppo.gamma)
             for k in range(shards)
         ]
         self.update = Update(agent, config.ppo, Solo(), range(shards), seed, fused=not exact)

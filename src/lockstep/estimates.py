@@ -42,12 +42,13 @@ class Estimator:
         self._config = config
         self._vtrace = vtrace
         self._curiosity = None if agent.curiosity is None else agent.curiosity.config
-        self._weight = Schedule.parse(0.0 if self._curiosity is None else self._curiosity.weight)
+        self.weight = Schedule.parse(0.0 if self._curiosity is None else self._curiosity.weight)
+        """Of intrinsic rewards or, with two heads, of their advantages."""
 
     def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> Estimates:
         """`progress` in [0, 1] is the share of the run that is done."""
         config, agent, valid = self._config, self._agent, rollout.valid
-        rewards, weight, intrinsic = self._rewards(rollout), self._weight(progress), None
+        rewards, weight, intrinsic = self._rewards(rollout), self.weight(progress), None
         values, log_probs = rollout.values, rollout.log_probs
         if self._vtrace or agent.layout.two_heads:
             judged, found, intrinsic = agent.judge(rollout)

@@ -93,7 +93,7 @@ class Preparation:
         count = count.clamp_min(1)
         mean = first / count
         table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
-        metrics = self._described(told, count[0].sum())
+        metrics = self._described(told, count[0].sum(), progress)
         batch = Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
         if images:
             batch.pixels = Pixels(images, environments)
@@ -126,13 +126,15 @@ class Preparation:
                 state = torch.where((own[-count:, -1] == 0).unsqueeze(1), 0, state)
         return torch.cat(found)
 
-    def _described(self, told: Tensor, count: Tensor) -> dict[str, float]:
+    def _described(self, told: Tensor, count: Tensor, progress: float) -> dict[str, float]:
         """Metrics of the sums that went ahead of the minibatches'."""
         means = (told[:FIT] / count).tolist()
         metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
         if self._agent.layout.two_heads:
             metrics["intrinsic_explained_variance"] = _explained((told[FIT : 2 * FIT] / count).tolist())
-        return metrics | (described(told[-COUNTS:].tolist()) if self.drive is not None else {})
+        if self.drive is None:
+            return metrics
+        return metrics | described(told[-COUNTS:].tolist()) | {"curiosity_weight": self._estimate.weight(progress)}
 
     def _rows(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
         """One shard's rows `[N, W]`, N = T × B with time first, and its sums: FIT, FIT of the second head if there is one, COUNTS."""

@@ -1,0 +1,96 @@
+"""What curiosity costs: steps per second while training, with every method and without, in turn.
+
+    python benchmarks/curiosity_cost.py [--out benchmarks/curiosity_cost.json] [--seconds 6] [--repeats 5]
+
+CartPole-v1 on one rank, and MountainCar-v0 with RND on two ranks with as many environments each: 8 environments of 256 steps per rank, 4 epochs of 4
+minibatches, all else as by default. Every repeat runs all of them one after the other, as processes of their own; the ratio to the run without
+curiosity is taken within a repeat. Reported are medians, and the least and the most.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from engines import processor
+
+from lockstep.bench.training import train
+from lockstep.config import Config
+from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.settings import EnvConfig, RolloutConfig
+from lockstep.plan import PlanConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.resolving import resolve
+from lockstep.run.settings import RunConfig
+
+METHODS = ("none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement")
+HEADS = CuriosityConfig("rnd", "two-heads", gamma=0.99)
+CASES = {
+    **{f"CartPole-v1, {method}": ("CartPole-v1", 1, CuriosityConfig(method)) for method in METHODS},
+    "CartPole-v1, rnd, two heads": ("CartPole-v1", 1, HEADS),
+    "MountainCar-v0, none": ("MountainCar-v0", 2, CuriosityConfig()),
+    "MountainCar-v0, rnd": ("MountainCar-v0", 2, CuriosityConfig("rnd")),
+}
+
+
+def config_of(env_id: str, ranks: int, curiosity: CuriosityConfig) -> Config:
+    """Of one case, resolved."""
+    config = Config(
+        env=EnvConfig(env_id, count=8 * ranks),
+        rollout=RolloutConfig(256),
+        ppo=PPOConfig(entropy=0.01),
+        plan=PlanConfig(shards=ranks),
+        curiosity=curiosity,
+        run=RunConfig(total_steps=10**9),
+    )
+    return resolve(dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, compile="on")), ranks)
+
+
+def main() -> None:
+    """Measures and writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("curiosity_cost.json"))
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--repeats", type=int, default=5)
+    own = parser.parse_args()
+    configs = {case: (config_of(*words), words[1]) for case, words in CASES.items()}
+    for config, ranks in configs.values():
+        train(config, ranks, iterations=5)  # compiles
+    rates: dict[str, list[float]] = {case: [] for case in CASES}
+    for repeat in range(own.repeats):
+        for case in CASES if repeat % 2 else reversed(CASES):
+            config, ranks = configs[case]
+            rates[case].append(train(config, ranks, seconds=own.seconds).rate)
+        print({case: round(found[-1]) for case, found in rates.items()}, file=sys.stderr, flush=True)
+    records = []
+    for case, (env_id, ranks, _) in CASES.items():
+        slower = [plain / rate for plain, rate in zip(rates[f"{env_id}, none"], rates[case], strict=True)]
+        records.append(
+            {
+                "case": case,
+                "ranks": ranks,
+                "steps_per_second": round(statistics.median(rates[case])),
+                "least": round(min(rates[case])),
+                "most": round(max(rates[case])),
+                "times_slower": round(statistics.median(slower), 2),
+                "times_slower_range": [round(min(slower), 2), round(max(slower), 2)],
+            }
+        )
+    result = {
+        "command": " ".join(["python benchmarks/curiosity_cost.py", *sys.argv[1:]]),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "versions": {package: version(package) for package in ("torch", "gymnasium", "numpy")},
+        "seconds": own.seconds,
+        "repeats": own.repeats,
+        "records": records,
+    }
+    own.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

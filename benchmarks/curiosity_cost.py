@@ -20,14 +20,14 @@ from engines import processor
 
 from lockstep.bench.training import train
 from lockstep.config import Config
-from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.curiosity.settings import CuriosityConfig, Kind
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.resolving import resolve
 from lockstep.run.settings import RunConfig
 
-METHODS = ("none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement")
+METHODS: tuple[Kind, ...] = ("none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement")
 HEADS = CuriosityConfig("rnd", "two-heads", gamma=0.99)
 CASES = {
     **{f"CartPole-v1, {method}": ("CartPole-v1", 1, CuriosityConfig(method)) for method in METHODS},

@@ -6,8 +6,8 @@ from torch import Tensor
 
 __all__ = ["Moments"]
 
-_BLOCK = 1024
-"""Rows that are summed at a time, so that their deviations stay in the cache."""
+_BLOCK, _CELLS = 1024, 2**20
+"""Rows and numbers that are summed at a time at most, so that their deviations stay in the cache."""
 
 
 class Moments:
@@ -39,10 +39,11 @@ class Moments:
         data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
         weights, found = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))
         # torch aligns alike in every process: some BLAS kernels round differently on other alignments
-        room = torch.empty(min(_BLOCK, len(data)), len(mean), dtype=torch.float64).numpy()
+        block = min(_BLOCK, len(data), max(1, _CELLS // max(1, len(mean))))
+        room = torch.empty(block, len(mean), dtype=torch.float64).numpy()
         with np.errstate(all="ignore"):  # what is not finite is found in the loss, on all ranks at once
-            for start in range(0, len(data), _BLOCK):
-                at = slice(start, start + _BLOCK)
+            for start in range(0, len(data), block):
+                at = slice(start, start + block)
                 deviations = np.subtract(data[at], mean, out=room[: len(data[at])])
                 deviations[~counted[at]] = 0  # weight 0 alone would not keep a NaN out
                 found[0] += weights[at] @ deviations

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
     from lockstep.rollout import Rollout
 
-__all__ = ["Agent", "Pilot"]
+__all__ = ["OBSERVATION_LIMIT", "Agent", "Pilot"]
 
-_OBSERVATION_LIMIT = 10.0
+OBSERVATION_LIMIT = 10.0
 _CPU = torch.device("cpu")
 _IMAGES = 256
 """Images that go through the networks at once."""
@@ -120,7 +120,7 @@ class Agent:
         observations = observations.to(self.device)
         if self.observation_moments is None:
             return observations
-        return ((observations - self._shift) * self._scale).clamp(-_OBSERVATION_LIMIT, _OBSERVATION_LIMIT)
+        return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
     def actor(self, noise: NDArray[Any], taken: NDArray[Any], memory: Memory | None = None) -> Actor:
         """What acts in one rollout, with the weights and moments of now.
@@ -136,7 +136,7 @@ class Agent:
             return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, taken, self.values, memory)
         see: Change = unchanged
         if self.observation_moments is not None:
-            see = normalize(self._shift.numpy(), self._scale.numpy(), _OBSERVATION_LIMIT, count)
+            see = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
         return NumpyActor(self._inference, self.distribution, see, fit, noise, taken, self.values, memory)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:

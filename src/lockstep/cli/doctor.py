@@ -29,6 +29,9 @@ _OPTIONAL = {
     "pygame-ce": ("pygame", "video", "drawing 2D environments"),
     "imageio-ffmpeg": ("imageio_ffmpeg", "video", "videos"),
     "matplotlib": ("matplotlib", "report", "curves"),
+    "onnx": ("onnx", "export", "`lockstep export`"),
+    "onnxscript": ("onnxscript", "export", "`lockstep export`"),
+    "onnxruntime": ("onnxruntime", "export", "`lockstep export`"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }
 """Distribution -> module, extra of lockstep, what it is for."""

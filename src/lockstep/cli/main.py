@@ -18,6 +18,7 @@ VERBS = {
     "eval": "measure a run's agent on episodes that training never saw",
     "digest": "print the digest of a run's weights",
     "diff": "find the iteration where two runs part",
+    "export": "write a run's policy as one file that runs without lockstep",
     "plot": "draw a run's learning curve",
     "bench": "measure how fast experiments train here, also beside other implementations",
     "presets": "list the ready experiments, or print one",

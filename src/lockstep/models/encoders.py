@@ -154,6 +154,8 @@ class _Codes(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         count, _, height, width = image.shape
         codes = image.permute(0, 2, 3, 1).to(torch.int64) + self._starts
+        if torch.compiler.is_exporting():  # elsewhere there is no kernel for the sum
+            return functional.embedding(codes, self.table).sum(3).permute(0, 3, 1, 2)
         cells = functional.embedding_bag(codes.flatten(0, 2), self.table, mode="sum")
         return cells.view(count, height, width, -1).permute(0, 3, 1, 2)  # channels last, as convolutions like it
 

@@ -1,0 +1,75 @@
+"""`lockstep export`: a run's policy as one file that runs without lockstep."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.start import import_again
+from lockstep.run.folder import RunFolder
+from lockstep.run.locate import locate
+
+__all__ = ["main"]
+
+_FORMATS = ("onnx", "torch")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes the file and prints where it is, what goes in and what comes out."""
+    own = _arguments(argv)
+
+    from lockstep.envs.catalog import make_one
+    from lockstep.experiment import load_agent, open_run, pick_checkpoint
+    from lockstep.export.formats import FORMATS
+    from lockstep.export.writing import check_place, export_policy
+    from lockstep.runtime.threads import limit_threads
+
+    folder = RunFolder.open(locate(own.run))
+    import_again(open_run(folder.path)[1], own.module)
+    iteration = pick_checkpoint(folder, own.iteration)
+    path = own.out or folder.path / f"policy-{iteration:08d}{FORMATS[own.format].suffix}"
+    check_place(path, own.format)
+    config, agent = load_agent(folder, iteration)
+    limit_threads(config.runtime.threads)
+    env = make_one(config.env)
+    env.close()
+    options = json.dumps(dict(config.env.options))
+    about = {"env_id": config.env.id, "env_options": options, "iteration": str(iteration), "actions": "most probable"}
+    done = export_policy(agent, env.observation_space, env.action_space, path, own.format, about)
+    print(f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {done.difference:.1g}")
+    for title, ports in (("in", done.inputs), ("out", done.outputs)):
+        for port in ports:
+            print(f"{title:<4}{port!s:<34}{port.meaning}")
+    print(f"written {done.path}")
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Arguments(
+        "export",
+        "Writes a run's policy as one file that runs without lockstep: observations in, most probable actions out.",
+    )
+    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
+    parser.add_argument(
+        "--format",
+        type=_format,
+        default="onnx",
+        metavar="onnx|torch",
+        help="onnx, for ONNX Runtime and others, or torch, a program of torch.export (default onnx)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="a new file, FILE.onnx or FILE.pt2 (default RUN/policy-K.onnx or .pt2)",
+    )
+    parser.add_argument("--iteration", type=whole_number(1), metavar="K", help="the checkpoint (default the newest)")
+    parser.add_argument("--env.module", dest="module", metavar="M", help="the module that registers its environment")
+    return parser.read(argv)
+
+
+def _format(text: str) -> str:
+    if text not in _FORMATS:
+        raise argparse.ArgumentTypeError(f"is {text!r}: it must be {' or '.join(_FORMATS)}")
+    return text

@@ -1,0 +1,86 @@
+"""Whether an exported policy computes what the agent computes."""
+
+from collections.abc import Callable
+from functools import reduce
+from operator import getitem
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lockstep.agent import Agent
+from lockstep.envs.actions import action_converter
+from lockstep.envs.spaces import leaves
+from lockstep.export.drawing import Drawing
+from lockstep.export.formats import Arrays
+from lockstep.export.ports import ACTION, NEXT_STATE, STATE, name_of
+from lockstep.randomness import stream
+
+__all__ = ["TOLERANCE", "difference"]
+
+TOLERANCE = 1e-5
+"""Of numbers up to 1, and relative to those above."""
+_STEPS = (32, 32, 32, 1, 1)
+"""Environments in each step; what is remembered goes on from one step to the next of as many."""
+
+
+def difference(
+    run: Callable[[Arrays], Arrays], agent: Agent, observation_space: Space[Any], action_space: Space[Any]
+) -> tuple[float, str]:
+    """The greatest difference between what `run` and the agent give, relative above 1, and the output where it is.
+
+    Infinite for an array that is missing or has another shape, for a number that is not finite, and for a choice that is not the agent's
+    (between options that are equally probable to rounding, any will do).
+    """
+    drawing = Drawing(agent, observation_space, stream(0, "export"))
+    worst, own, its = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
+    for count in _STEPS:
+        if len(own) != count:
+            own = torch.zeros(count, agent.state_size, dtype=agent.dtype)
+            its = own.numpy().copy()
+        inputs = drawing.inputs(count)
+        expected, sure = _expected(agent, action_space, *drawing.seen(inputs), own)
+        found = run(inputs | ({STATE: its} if agent.state_size else {}))
+        for name, array in expected.items():
+            if name != "value" or name in found:  # which may be left out
+                worst = max(worst, (_distance(found.get(name), array, sure), name))
+        if agent.state_size:
+            own, its = torch.from_numpy(expected[NEXT_STATE]), found[NEXT_STATE]
+    return worst
+
+
+@torch.inference_mode()
+def _expected(
+    agent: Agent, action_space: Space[Any], rows: Tensor, pixels: Tensor | None, state: Tensor
+) -> tuple[Arrays, NDArray[np.bool_]]:
+    """The agent's outputs; and `[N]`, where one option of each choice is more probable than all others."""
+    spaces = agent.spaces
+    parameters, value, after = agent.policy.act(agent.normalize(rows), pixels, state)
+    taken = action_converter(action_space)(agent.for_environment(agent.distribution.mode(parameters).numpy()))
+    found: Arrays = {
+        name_of(ACTION, path): np.asarray(reduce(getitem, path, taken)) for path, _ in leaves(action_space)
+    }
+    sizes = [sum(spaces.choices), spaces.continuous_size, spaces.continuous_size]
+    names = ["logits", "mean", "log_std"]
+    found |= {name: part.numpy() for name, part in zip(names, parameters.split(sizes, 1), strict=True) if part.shape[1]}
+    found["value"] = (agent.values(rows, pixels) if value is None else value).numpy()
+    sure = np.ones(len(rows), dtype=np.bool_)
+    for logits in parameters[:, : sizes[0]].split(list(spaces.choices), 1) if spaces.choices else ():
+        if logits.shape[1] > 1:
+            first, second = logits.topk(2, 1).values.unbind(1)
+            sure &= (first - second > 2 * TOLERANCE * first.abs().clamp_min(1)).numpy()
+    if after is not None and agent.state_size:
+        found[NEXT_STATE] = after.numpy()
+    return found, sure
+
+
+def _distance(found: NDArray[Any] | None, expected: NDArray[Any], sure: NDArray[np.bool_]) -> float:
+    if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+        return float("inf")
+    if expected.dtype.kind in "iu":
+        return 0.0 if np.array_equal(found[sure], expected[sure]) else float("inf")
+    apart = np.abs(found - expected) / np.maximum(1, np.abs(expected))
+    return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))

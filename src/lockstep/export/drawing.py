@@ -1,0 +1,97 @@
+"""Observations that an exported policy is tried with, drawn at random where the agent's have been."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import Space
+from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces.utils import flatdim
+from numpy.typing import NDArray
+
+from lockstep.agent import Agent
+from lockstep.envs.layout import Layout
+from lockstep.envs.spaces import MASK, Path, feature_leaves, image_leaves, mask_leaves
+from lockstep.export.formats import Arrays
+from lockstep.export.ports import INFO_MASK, OBSERVATION, name_of
+
+__all__ = ["Drawing"]
+
+_FAR, _FAR_TIMES = 1 / 16, 30
+"""The share of numbers that are far from the others, where normalization cuts them off, and how far."""
+_WIDE = 1e3
+"""Bounds beyond this say little about what is seen between them."""
+
+
+class Drawing:
+    """Draws observations of a space, which are fit for an agent."""
+
+    def __init__(self, agent: Agent, space: Space[Any], generator: np.random.Generator) -> None:
+        self._agent, self._space, self._generator = agent, space, generator
+        self._layout = Layout(space, agent.spaces)
+
+    def inputs(self, count: int) -> Arrays:
+        """Of the exported policy, by name, but for the state."""
+        found, column = Arrays(), 0
+        for path, leaf in feature_leaves(self._space):
+            found[name_of(OBSERVATION, path)] = self._feature(leaf, count, column)
+            column += flatdim(leaf)
+        for path, leaf in image_leaves(self._space):
+            shape = (count, *leaf.shape)
+            found[name_of(OBSERVATION, path)] = self._generator.integers(0, 256, shape, np.uint8)
+        return found | self._masks(count)
+
+    def seen(self, inputs: Arrays) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same as rows and pixels, by the way that an agent's observations go."""
+        tree = _tree(self._space, inputs)
+        rows = self._layout.rows(tree, {MASK: inputs[INFO_MASK]} if INFO_MASK in inputs else {})
+        pixels = torch.from_numpy(np.array(self._layout.batch_pixels(tree))) if self._agent.spaces.images else None
+        return torch.from_numpy(np.array(rows)).to(self._agent.dtype), pixels
+
+    def _feature(self, leaf: Any, count: int, column: int) -> NDArray[Any]:
+        """Values of a space of numbers, whose columns of a row begin at `column`."""
+        draw, shape = self._generator, (count, *leaf.shape)
+        if isinstance(leaf, MultiBinary):
+            return draw.integers(0, 2, shape).astype(leaf.dtype)
+        if isinstance(leaf, Discrete | MultiDiscrete):
+            options = leaf.n if isinstance(leaf, Discrete) else leaf.nvec
+            return np.asarray(draw.integers(0, options, shape) + leaf.start).astype(leaf.dtype)
+        low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
+        numbers = draw.standard_normal(shape) * np.where(draw.random(shape) < _FAR, _FAR_TIMES, 1)
+        moments = self._agent.observation_moments
+        if moments is not None:
+            own = slice(column, column + flatdim(leaf))
+            numbers = numbers * moments.std[own].numpy().reshape(leaf.shape)
+            numbers += moments.mean[own].numpy().reshape(leaf.shape)
+        else:
+            narrow = (low > -_WIDE) & (high < _WIDE)
+            between = draw.uniform(np.where(narrow, low, 0), np.where(narrow, high, 1), shape)
+            numbers = np.where(narrow, between, numbers)
+        return np.asarray(np.clip(numbers, low, high)).astype(leaf.dtype)
+
+    def _masks(self, count: int) -> Arrays:
+        """At least one option of each choice is allowed."""
+        spaces = self._agent.spaces
+        if not spaces.mask_size:
+            return {}
+        mask = self._generator.random((count, spaces.mask_size)) < 0.5
+        for begin, options in zip(np.cumsum([0, *spaces.choices]), spaces.choices, strict=False):
+            mask[np.arange(count), begin + self._generator.integers(0, options, count)] = True
+        parts = mask_leaves(self._space)
+        if not parts:
+            return {INFO_MASK: mask.astype(np.int8)}
+        places = pairwise(np.cumsum([0, *(flatdim(leaf) for _, leaf in parts)]))
+        return {
+            name_of(OBSERVATION, path): mask[:, begin:end].reshape(count, *leaf.shape).astype(leaf.dtype)
+            for (path, leaf), (begin, end) in zip(parts, places, strict=True)
+        }
+
+
+def _tree(space: Space[Any], inputs: Arrays, path: Path = ()) -> Any:
+    """Inputs in the structure of the space."""
+    if isinstance(space, Dict):
+        return {key: _tree(part, inputs, (*path, key)) for key, part in space.spaces.items()}
+    if isinstance(space, Tuple):
+        return tuple(_tree(part, inputs, (*path, index)) for index, part in enumerate(space.spaces))
+    return inputs[name_of(OBSERVATION, path)]

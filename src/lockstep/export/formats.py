@@ -1,0 +1,119 @@
+"""The formats of exported policies: a program to the bytes of a file, and these to a function that computes it."""
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.export import Dim, ExportedProgram
+
+from lockstep.export.ports import Port
+from lockstep.export.program import Program
+
+__all__ = ["FORMATS", "METADATA", "Arrays", "Format"]
+
+Arrays = dict[str, NDArray[Any]]
+"""By name, `[N, …]` each."""
+METADATA = "lockstep.json"
+"""Among the extra files of a PyTorch program."""
+_TRACED = 3
+"""Environments that operations are noted with; they serve any number."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way to write a policy."""
+
+    suffix: str
+    needs: tuple[str, ...]
+    """Modules that lockstep does without otherwise."""
+    pack: Callable[[Program, Mapping[str, str]], bytes]
+    """The file that holds the program, and what else is to be told, by name."""
+    unpack: Callable[[bytes], Callable[[Arrays], Arrays]]
+    """The program that a file of one's own holds, as a function. (One of PyTorch's from others may run code when it is loaded.)"""
+
+
+def _trace(program: Program) -> ExportedProgram:
+    """The program's operations, for any number of environments."""
+    example = {port.name: torch.zeros(_TRACED, *port.shape, dtype=port.dtype) for port in program.inputs}
+    batch = Dim("batch", min=1)
+    with torch.no_grad():
+        return torch.export.export(program.eval(), (example,), dynamic_shapes=({name: {0: batch} for name in example},))
+
+
+def _pack_torch(program: Program, about: Mapping[str, str]) -> bytes:
+    file = io.BytesIO()
+    with _quiet():
+        torch.export.save(_trace(program), file, extra_files={METADATA: json.dumps(dict(about), indent=2)})
+    return file.getvalue()
+
+
+def _unpack_torch(content: bytes) -> Callable[[Arrays], Arrays]:
+    with _quiet():
+        module = torch.export.load(io.BytesIO(content)).module()
+
+    def run(given: Arrays) -> Arrays:
+        found = module({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()})
+        return {name: array.numpy() for name, array in found.items()}
+
+    return run
+
+
+def _pack_onnx(program: Program, about: Mapping[str, str]) -> bytes:
+    inputs, outputs = ([port.name for port in ports] for ports in (program.inputs, program.outputs))
+    with _quiet():
+        traced = _trace(program)
+        made = torch.onnx.export(traced, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
+    assert made is not None
+    model = made.model_proto
+    _describe(model.graph, [*program.inputs, *program.outputs])
+    for name, text in about.items():
+        model.metadata_props.add(key=name, value=text)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+def _describe(graph: Any, ports: list[Port]) -> None:
+    """Names the batch's dimension, and says what each array is."""
+    meanings = {port.name: port.meaning for port in ports}
+    del graph.value_info[:]  # what lies between has the dimension under another name
+    for value in (*graph.input, *graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+        value.doc_string = meanings[value.name]
+
+
+def _unpack_onnx(content: bytes) -> Callable[[Arrays], Arrays]:
+    import onnxruntime as runtime
+
+    options = runtime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 3, 1
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda given: dict(zip(names, session.run(names, given), strict=True))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What exporters tell of their own insides is not for users."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+FORMATS = {
+    "onnx": Format(".onnx", ("onnx", "onnxscript", "onnxruntime"), _pack_onnx, _unpack_onnx),
+    "torch": Format(".pt2", (), _pack_torch, _unpack_torch),
+}
+"""By the name that a user gives."""

@@ -1,0 +1,55 @@
+"""A policy as a pure function of named arrays, from an environment's observations to its actions."""
+
+import copy
+
+from gymnasium import Space
+from torch import Tensor, nn
+
+from lockstep.agent import Agent
+from lockstep.export.ports import NEXT_STATE, STATE, Port
+from lockstep.export.reading import Reading
+from lockstep.export.taking import Taking
+
+__all__ = ["Program"]
+
+
+class Program(nn.Module):
+    """Inputs by name -> outputs by name, in the order of `inputs` and `outputs`; the first dimension of each is that of `N` environments.
+
+    It holds copies of the agent's weights and moments. The value is left out where it would take a second network of images.
+    """
+
+    def __init__(self, agent: Agent, observation_space: Space[object], action_space: Space[object]) -> None:
+        """The spaces are one environment's."""
+        super().__init__()
+        self.reading, self.taking = Reading(agent, observation_space), Taking(agent, action_space)
+        self.policy = copy.deepcopy(agent.policy).requires_grad_(False)
+        self.policy.intrinsic_head = None
+        apart = self.policy.critic_trunk is not None and not agent.state_size
+        self._separate = apart and self.policy.is_mlp
+        self.inputs, self.outputs = list(self.reading.ports), list(self.taking.ports)
+        if apart and not self._separate:
+            self.policy.critic_trunk = nn.Identity()  # not asked for, so its weights need not be there
+        else:
+            self.outputs.append(
+                Port("value", (), agent.dtype, "expected discounted return, of rewards as training scales them")
+            )
+        if agent.state_size:
+            size = (agent.state_size,)
+            self.inputs.append(
+                Port(STATE, size, agent.dtype, f"zeros at an episode's start, then the last step's {NEXT_STATE}")
+            )
+            self.outputs.append(Port(NEXT_STATE, size, agent.dtype, f"what is remembered: the next step's {STATE}"))
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """See the class."""
+        rows, pixels = self.reading(inputs)
+        parameters, value, state = self.policy.act(rows, pixels, inputs.get(STATE))
+        found: dict[str, Tensor] = self.taking(parameters)
+        if self._separate:
+            value = self.policy.value(rows)
+        if value is not None:
+            found["value"] = value
+        if state is not None:
+            found[NEXT_STATE] = state
+        return found

@@ -1,0 +1,110 @@
+"""From observations, as an environment gives them, to what networks see, in operations that can be exported.
+
+`envs/layout.py` does the same in NumPy: parts of a space lie in its order.
+"""
+
+import numpy as np
+import torch
+from gymnasium import Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from torch import Tensor, nn
+
+from lockstep.agent import OBSERVATION_LIMIT, Agent
+from lockstep.envs.spaces import (
+    MASK,
+    Leaf,
+    Spaces,
+    feature_leaves,
+    image_leaves,
+    image_shape,
+    mask_leaves,
+    place_of,
+)
+from lockstep.export.ports import INFO_MASK, OBSERVATION, Port, name_of, torch_type
+
+__all__ = ["Reading"]
+
+Inputs = dict[str, Tensor]
+
+
+class Reading(nn.Module):
+    """Inputs by name, `[N, …]` each -> normalized rows `[N, O]` and pixels `[N, P]`, None without images."""
+
+    _shift: Tensor
+    _scale: Tensor
+
+    def __init__(self, agent: Agent, space: Space[object]) -> None:
+        super().__init__()
+        self._dtype = agent.dtype
+        self._spaces = agent.spaces
+        features = feature_leaves(space)
+        self._features = [(name_of(OBSERVATION, path), leaf) for path, leaf in features]
+        self._images = [(name_of(OBSERVATION, path), leaf) for path, leaf in image_leaves(space)]
+        self._masks = [name_of(OBSERVATION, path) for path, _ in mask_leaves(space)]
+        if agent.spaces.mask_size and not self._masks:
+            self._masks = [INFO_MASK]
+        self.codes = nn.ModuleList(_OneHot(leaf) for _, leaf in features if isinstance(leaf, Discrete | MultiDiscrete))
+        self.ports = _ports(space, agent.spaces)
+        """All inputs but the state."""
+        moments = agent.observation_moments
+        self._normalized = moments is not None
+        if moments is not None:
+            self.register_buffer("_shift", moments.mean.to(self._dtype))
+            self.register_buffer("_scale", moments.std.reciprocal().to(self._dtype))
+
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
+        """See the class."""
+        count = next(iter(inputs.values())).shape[0]
+        codes, columns = iter(self.codes), []
+        for name, leaf in self._features:
+            read = next(codes) if isinstance(leaf, Discrete | MultiDiscrete) else nn.Identity()
+            columns.append(read(inputs[name].reshape(count, -1)).to(self._dtype))
+        seen = torch.cat(columns, 1) if columns else torch.zeros(count, 0, dtype=self._dtype)
+        if self._normalized:
+            seen = ((seen - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
+        allowed = [(inputs[name].reshape(count, -1) != 0).to(self._dtype) for name in self._masks]
+        pixels = [_channels_first(inputs[name], leaf).reshape(count, -1) for name, leaf in self._images]
+        return torch.cat([seen, *allowed], 1), torch.cat(pixels, 1) if pixels else None
+
+
+class _OneHot(nn.Module):
+    """Whole numbers `[N, K]` of a Discrete or MultiDiscrete -> `[N, options]` of False and True."""
+
+    _columns: Tensor
+    _values: Tensor
+
+    def __init__(self, leaf: Discrete | MultiDiscrete) -> None:
+        super().__init__()
+        counts = np.atleast_1d(np.ravel(leaf.n if isinstance(leaf, Discrete) else leaf.nvec)).astype(np.int64)
+        starts = np.ravel(leaf.start).astype(np.int64)
+        values = [start + np.arange(options) for start, options in zip(starts, counts, strict=True)]
+        self.register_buffer("_columns", torch.from_numpy(np.repeat(np.arange(len(counts)), counts)))
+        self.register_buffer("_values", torch.from_numpy(np.concatenate(values)))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return numbers.to(torch.int64).index_select(1, self._columns) == self._values
+
+
+def _channels_first(images: Tensor, leaf: Box) -> Tensor:
+    if len(leaf.shape) == 3 and image_shape(leaf) != leaf.shape:
+        return images.movedim(-1, -3)
+    return images
+
+
+def _ports(space: Space[object], spaces: Spaces) -> list[Port]:
+    kinds = [
+        (feature_leaves(space), ""),
+        (image_leaves(space), ", an image"),
+        (mask_leaves(space), ", not 0 for options that are allowed"),
+    ]
+    ports = [_port(leaf, rest) for found, rest in kinds for leaf in found]
+    if spaces.mask_size and not mask_leaves(space):
+        meaning = f"info[{MASK!r}], not 0 for options that are allowed: those of all choices side by side"
+        ports.append(Port(INFO_MASK, (spaces.mask_size,), torch.int8, meaning))
+    return ports
+
+
+def _port(found: Leaf, rest: str) -> Port:
+    path, leaf = found
+    meaning = f"observation{place_of(path)} as the environment gives it{rest}"
+    return Port(name_of(OBSERVATION, path), leaf.shape, torch_type(leaf.dtype), meaning)

@@ -1,0 +1,76 @@
+"""From parameters of distributions to the most probable actions, as an environment takes them, in operations that can be exported.
+
+`Agent.for_environment` and `envs/actions.py` do the same in NumPy.
+"""
+
+from itertools import accumulate
+
+import numpy as np
+import torch
+from gymnasium import Space
+from gymnasium.spaces import Box
+from torch import Tensor, nn
+
+from lockstep.agent import Agent
+from lockstep.envs.spaces import leaves, place_of
+from lockstep.export.ports import ACTION, Port, name_of, torch_type
+
+__all__ = ["Taking"]
+
+
+class Taking(nn.Module):
+    """Parameters `[N, D]` -> actions by name, `[N, …]` each, then `logits`, `mean` and `log_std` where there are such."""
+
+    _low: Tensor
+    _high: Tensor
+
+    def __init__(self, agent: Agent, space: Space[object]) -> None:
+        super().__init__()
+        spaces = agent.spaces
+        ends = list(accumulate(spaces.choices, initial=0))
+        self._choices = list(zip(ends, spaces.choices, strict=False))
+        self._options, self._size, self._squash = ends[-1], spaces.continuous_size, agent.squash
+        self._parts = [(name_of(ACTION, path), leaf) for path, leaf in leaves(space)]
+        if self._size:
+            self.register_buffer("_low", torch.from_numpy(spaces.action_low).to(agent.dtype))
+            self.register_buffer("_high", torch.from_numpy(spaces.action_high).to(agent.dtype))
+        self.ports = [
+            Port(name_of(ACTION, path), leaf.shape, torch_type(leaf.dtype), f"action{place_of(path)} for step()")
+            for path, leaf in leaves(space)
+        ]
+        """All that is given."""
+        if self._options:
+            meaning = f"of the options of all choices: {', '.join(map(str, spaces.choices))}"
+            self.ports.append(Port("logits", (self._options,), agent.dtype, meaning))
+        if self._size:
+            fitted = "tanh brings them onto the bounds" if self._squash else "they are clipped to the bounds"
+            for name, meaning in (
+                ("mean", f"of continuous components side by side, before {fitted}"),
+                ("log_std", "natural logarithm of their standard deviations, before the same"),
+            ):
+                self.ports.append(Port(name, (self._size,), agent.dtype, meaning))
+
+    def forward(self, parameters: Tensor) -> dict[str, Tensor]:
+        """See the class."""
+        logits, mean, log_std = parameters.split([self._options, self._size, self._size], 1)
+        chosen = [logits.narrow(1, begin, count).argmax(1) for begin, count in self._choices]
+        components = self._fit(mean) if self._size else mean
+        found, choice, component = dict[str, Tensor](), 0, 0
+        for name, leaf in self._parts:
+            width = int(np.prod(leaf.shape))
+            if isinstance(leaf, Box):
+                own = components.narrow(1, component, width)
+                component += width
+            else:
+                starts = np.broadcast_to(np.ravel(getattr(leaf, "start", 0)), width).tolist()
+                own = torch.stack([chosen[choice + k] + start for k, start in enumerate(starts)], 1)
+                choice += width
+            found[name] = own.reshape(-1, *leaf.shape).to(torch_type(leaf.dtype))
+        if self._options:
+            found["logits"] = logits
+        return found | ({"mean": mean, "log_std": log_std} if self._size else {})
+
+    def _fit(self, components: Tensor) -> Tensor:
+        if self._squash:
+            components = (components.tanh() + 1) * (0.5 * (self._high - self._low)) + self._low
+        return torch.minimum(torch.maximum(components, self._low), self._high)

@@ -1,0 +1,106 @@
+"""From an agent to a file that was found to agree with it."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gymnasium import Space
+
+from lockstep import __version__
+from lockstep.agent import Agent
+from lockstep.export.agreement import TOLERANCE, difference
+from lockstep.export.formats import FORMATS
+from lockstep.export.ports import Port
+from lockstep.export.program import Program
+from lockstep.run.folder import write_aside
+
+__all__ = ["Exported", "check_place", "export_policy"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written."""
+
+    path: Path
+    inputs: Sequence[Port]
+    outputs: Sequence[Port]
+    difference: float
+    """The greatest between the file's outputs and the agent's, relative above 1."""
+
+
+def check_place(path: Path, format_name: str) -> None:
+    """Raises ValueError, in one line, if a file of that format could not be written there, or a package is missing that writes it."""
+    form = FORMATS[format_name]
+    missing = [module for module in form.needs if find_spec(module) is None]
+    if missing:
+        raise ValueError(f"--format {format_name} needs {' and '.join(missing)}; pip install 'lockstep-rl[export]'")
+    if path.suffix != form.suffix:
+        raise ValueError(f"--out is {path}: a file of the format {format_name} must end in {form.suffix}")
+    try:
+        taken, folder = path.exists() or path.is_symlink(), path.parent.is_dir()
+    except OSError as error:
+        raise ValueError(f"--out is {path}: {error.strerror}") from None
+    if taken:
+        raise ValueError(f"--out is {path}, which exists; choose another")
+    if not folder:
+        raise ValueError(f"--out is {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ValueError(f"--out is {path}: nothing can be written into {path.parent}")
+
+
+def export_policy(
+    agent: Agent,
+    observation_space: Space[Any],
+    action_space: Space[Any],
+    path: Path,
+    format_name: str,
+    about: Mapping[str, str],
+) -> Exported:
+    """Writes the agent's policy, once what the file holds was computed and compared with the agent.
+
+    Args:
+        agent: On the CPU.
+        observation_space: Of one environment, as `action_space`.
+        action_space: Of the same.
+        path: Where nothing is yet, see `check_place`.
+        format_name: Of `FORMATS`.
+        about: What the file tells of the policy, by name. Version, inputs and outputs are added.
+
+    Raises ValueError, in one line, when the policy can't be exported or the file would not agree with it. Nothing is written then.
+    """
+    form = FORMATS[format_name]
+    program = Program(agent, observation_space, action_space)
+    told = {"lockstep_version": __version__, **about, "digest": agent.digest()}
+    told |= {"inputs": _told(program.inputs), "outputs": _told(program.outputs)}
+    try:
+        content = form.pack(program, told)
+        apart, where = difference(form.unpack(content), agent, observation_space, action_space)
+    except Exception as error:  # what a user's own encoder or core does may be beyond any exporter
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise ValueError(f"this policy can't be exported as {format_name}: {reason}") from error
+    if not apart <= TOLERANCE:
+        raise ValueError(
+            f"the exported policy does not agree with the run's, so it was not kept: its {where} is off by {apart:.3g}, "
+            f"more than {TOLERANCE:g}"
+        )
+    _write(path, content)
+    return Exported(path, program.inputs, program.outputs, apart)
+
+
+def _told(ports: Sequence[Port]) -> str:
+    """JSON."""
+    return json.dumps(
+        {port.name: {"type": port.type_name, "shape": ["N", *port.shape], "meaning": port.meaning} for port in ports}
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_aside(path, content)
+    except OSError as error:
+        path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
+        raise ValueError(f"--out is {path}, which can't be written: {error.strerror}") from None

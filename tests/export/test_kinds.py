@@ -1,0 +1,154 @@
+"""Exported policies of every kind act as the policies that they were made of, step by step, with nothing but the file."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces as kinds
+from tests.envs.made import ACTED, SEEN, Sampled
+
+from lockstep.agent import Agent
+from lockstep.envs.spaces import describe
+from lockstep.export.writing import export_policy
+from lockstep.models.settings import PolicyConfig
+from lockstep.randomness import stream
+from lockstep.trained import TrainedPolicy
+
+ONNX = ("onnx", "onnxscript", "onnxruntime")
+EPISODES = 2
+
+
+class Kind(NamedTuple):
+    seen: gym.Space[Any]
+    acted: gym.Space[Any]
+    settings: Mapping[str, Any] = MappingProxyType({})
+    masked: str = ""
+    dtype: torch.dtype = torch.float32
+    value: bool = True
+
+
+PLAIN, FAR = kinds.Box(-1, 1, (3,)), kinds.Box(-np.inf, np.inf, (3,), np.float64)
+CHOICE, REACH = kinds.Discrete(4, start=2), kinds.Box(np.float32([-2, 0]), np.float32([1, 5]))
+FRAMES, CELLS = kinds.Box(0, 255, (4, 36, 40), np.uint8), kinds.Box(0, 255, (7, 7, 3), np.uint8)
+KINDS = {
+    "choice": Kind(PLAIN, CHOICE),
+    "shared": Kind(PLAIN, CHOICE, {"shared": True, "activation": "elu"}),
+    "clipped": Kind(FAR, REACH, {"log_std": 1.0, "activation": "relu"}),
+    "squashed": Kind(FAR, REACH, {"squash": True, "normalize_observations": True, "activation": "silu"}),
+    "unbounded": Kind(PLAIN, kinds.Box(-np.inf, np.inf, (2, 2))),
+    "choices": Kind(SEEN["Numbers"], ACTED["Numbers"]),
+    "mask": Kind(SEEN["Masked"], kinds.Discrete(5), {"normalize_observations": True}),
+    "mask in info": Kind(SEEN["Info"], kinds.Discrete(5), {}, "info"),
+    "masks": Kind(SEEN["Parts"], ACTED["Parts"], {"core": "gru"}, "info"),
+    "lstm": Kind(PLAIN, CHOICE, {"core": "lstm", "core_layers": 2}),
+    "gru": Kind(FAR, REACH, {"core": "gru", "shared": True, "normalize_observations": True}),
+    "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
+    "nature": Kind(FRAMES, CHOICE, {"shared": True}),
+    "impala": Kind(SEEN["Grey"], ACTED["Grey"], {"encoder": "impala"}, value=False),
+    "grid": Kind(CELLS, CHOICE, {"encoder": "grid", "shared": True}),
+    "everything": Kind(
+        SEEN["Mixed"], ACTED["Mixed"], {"encoder": "impala", "core": "lstm", "normalize_observations": True}
+    ),
+    "double": Kind(FAR, REACH, {"core": "gru", "normalize_observations": True}, dtype=torch.float64),
+}
+
+
+def trained(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
+    """An agent with opinions, and an environment for it."""
+    env = Sampled(kind.seen, kind.acted, kind.masked)
+    spaces = describe(kind.seen, kind.acted, "made", env.reset(seed=1)[1])
+    config = PolicyConfig(**{"hidden": (16,), "core_size": 8, **kind.settings})
+    agent = Agent(spaces, config, True, 1, kind.dtype)
+    moved = torch.from_numpy(stream(1, "moved").standard_normal(len(agent.flat.buffer)))
+    agent.flat.buffer += (0.02 if spaces.images else 0.5) * moved.to(kind.dtype)
+    if agent.observation_moments is not None:
+        rows = torch.from_numpy(stream(2, "rows").normal(0.3, 2, (50, spaces.feature_size)))
+        moments = agent.observation_moments
+        moments.merge(moments.sums(rows, torch.ones(50, dtype=torch.bool)), moments.mean)
+        agent.refresh()
+    return agent, env
+
+
+def fed(observation: Any, name: str = "observation") -> dict[str, np.ndarray]:
+    """As the documents tell: one input for every part."""
+    if isinstance(observation, dict | tuple):
+        parts = observation.items() if isinstance(observation, dict) else enumerate(observation)
+        return {place: array for key, part in parts for place, array in fed(part, f"{name}.{key}").items()}
+    return {name: np.asarray(observation)[np.newaxis]}
+
+
+def opened(path: Path) -> tuple[Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], dict[str, str]]:
+    """A function, and what the file tells of itself."""
+    if path.suffix == ".pt2":
+        files = {"lockstep.json": ""}
+        module = torch.export.load(path, extra_files=files).module()
+        about: dict[str, str] = json.loads(files["lockstep.json"])
+        return lambda given: {
+            k: v.numpy() for k, v in module({n: torch.from_numpy(a) for n, a in given.items()}).items()
+        }, about
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    names = [output.name for output in session.get_outputs()]
+    assert {value.shape[0] for value in (*session.get_inputs(), *session.get_outputs())} == {"batch"}
+    return lambda given: dict(
+        zip(names, session.run(None, given), strict=True)
+    ), session.get_modelmeta().custom_metadata_map
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("form", [pytest.param("onnx", marks=pytest.mark.extra(*ONNX)), "torch"])
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's, of its own trees
+def test_a_file_acts_as_the_policy(form: str, name: str, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    agent, env = trained(kind)
+    path = tmp_path / ("policy" + {"onnx": ".onnx", "torch": ".pt2"}[form])
+    exported = export_policy(agent, kind.seen, kind.acted, path, form, {"env_id": "made"})
+    assert exported.difference <= 1e-5
+    assert list(tmp_path.iterdir()) == [path]
+    run, about = opened(path)
+    assert (about["env_id"], about["digest"]) == ("made", agent.digest())
+    inputs, outputs = (json.loads(about[part]) for part in ("inputs", "outputs"))
+    assert list(inputs) == [port.name for port in exported.inputs]
+    assert list(outputs) == [port.name for port in exported.outputs]
+    assert ("value" in outputs) == kind.value
+    assert ("state" in inputs, "next_state" in outputs) == (bool(agent.state_size),) * 2
+    policy = TrainedPolicy(agent, kind.seen, kind.acted, stream(1, "drawn"))
+    for episode in range(EPISODES):
+        act, (observation, info), over = policy.begin(), env.reset(seed=episode), False
+        memory = {"state": np.zeros((1, agent.state_size), outputs["next_state"]["type"])} if agent.state_size else {}
+        while not over:
+            action = act(observation, info)
+            given = fed(observation) | memory
+            if kind.masked:
+                given["action_mask"] = np.concatenate(info["action_mask"], axis=None)[np.newaxis].astype(np.int8)
+            found = run({name: given[name] for name in inputs})
+            memory = {"state": found["next_state"]} if memory else {}
+            for place, array in fed(action, "action").items():
+                np.testing.assert_allclose(found[place], array, rtol=1e-5, atol=1e-5)
+            observation, _, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+
+
+@pytest.mark.extra(*ONNX)
+def test_bounds_and_masks_are_kept(tmp_path: Path) -> None:
+    agent, _ = trained(KINDS["clipped"])
+    exported = export_policy(agent, FAR, REACH, tmp_path / "policy.onnx", "onnx", {})
+    run, _ = opened(exported.path)
+    found = run({"observation": 100 * stream(3, "far").standard_normal((64, 3))})
+    assert (found["mean"] > REACH.high).any()
+    assert (found["mean"] < REACH.low).any()
+    np.testing.assert_array_equal(found["action"], found["mean"].clip(REACH.low, REACH.high))
+    agent, _ = trained(KINDS["mask in info"])
+    run, _ = opened(export_policy(agent, SEEN["Info"], kinds.Discrete(5), tmp_path / "mask.onnx", "onnx", {}).path)
+    for option, row in enumerate(np.eye(5, dtype=np.int8)):
+        found = run({"observation": np.arange(6), "action_mask": np.tile(row, (6, 1))})
+        assert (found["action"] == option).all()
+        assert ((found["logits"] > -1e9) == row.astype(bool)).all()

@@ -1,5 +1,6 @@
 """What methods have in common: observations as they see them, moments over all shards, actions as they see them."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -123,6 +124,22 @@ def test_images_go_through_a_network_in_blocks(count: int) -> None:
     with torch.no_grad():
         expected = method.target(steps.features.flatten(0, 1), method.seen(steps.pixels.flatten(0, 1)))
     torch.testing.assert_close(found, expected.view(10, count, 6), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("images", [[(1, 40, 36), (3, 7, 7)], [(2, 30, 20)]])
+def test_an_embedding_sees_every_image(images: list[tuple[int, int, int]]) -> None:
+    spaces = spaces_of(2, choices=(4,), images=images)
+    method, rollout = method_of("rnd", spaces), rollout_of(spaces, 1, 2)
+    pixels = rollout.pixels[0].to(torch.float64) / 100
+    found = method.target(rollout.observations[0], pixels)
+    assert found.shape == (2, 6)
+    sizes = [math.prod(shape) for shape in images]
+    for place in (sum(sizes[:at]) for at in range(len(sizes))):
+        other = pixels.clone()
+        other[0, place] += 5
+        changed = method.target(rollout.observations[0], other)
+        assert not torch.equal(changed[0], found[0])
+        torch.testing.assert_close(changed[1], found[1], rtol=0, atol=1e-12)
 
 
 def code_of(squash: bool, choices: Sequence[int], low: Sequence[float], high: Sequence[float]) -> ActionCode:

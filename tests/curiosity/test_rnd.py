@@ -72,7 +72,7 @@ def test_images_that_were_seen_are_no_longer_new() -> None:
     method = method_of("rnd", ONLY_IMAGES)
     steps, other = ready(method, ONLY_IMAGES, 4, 2), ready(method, ONLY_IMAGES, 4, 2, "other")
     before = rewards(method, steps)[0].mean()
-    train(method, method.columns(steps), pairs(steps), steps=100, rate=1e-3)
+    train(method, method.columns(steps), pairs(steps), steps=300, rate=1e-2)
     seen, unseen = (own.mean() for own in rewards(method, steps, other))
     assert seen < 0.01 * before
     assert unseen > 5 * seen

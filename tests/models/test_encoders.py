@@ -1,5 +1,6 @@
 """Encoders of images."""
 
+import math
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.models.encoders import ImageEncoder, _Flattened
+from lockstep.models.encoders import ImageEncoder, _Flattened, convolutions
 from lockstep.models.registry import encoder_factory, encoder_names
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
@@ -54,6 +55,27 @@ def test_shapes_and_gradients(
     assert found.dtype == dtype
     gradients = torch.autograd.grad(found.square().sum(), list(encoder.parameters()))
     assert all(gradient.ne(0).any() for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "layers"),
+    [
+        ((3, 7, 7), 147, 0),
+        ((1, 32, 32), 1024, 0),
+        ((1, 32, 33), 256, 15),
+        ((1, 36, 36), 512, 3),
+        (ATARI, 512, 3),
+    ],
+)
+def test_convolutions_are_for_images_of_many_numbers(shape: tuple[int, int, int], size: int, layers: int) -> None:
+    network, outputs = convolutions(shape)
+    image = torch.arange(2.0 * math.prod(shape)).view(2, *shape)
+    found = network(image)
+    assert outputs == size
+    assert found.shape == (2, size)
+    assert sum(isinstance(module, nn.Conv2d) for module in network.modules()) == layers
+    if not layers:
+        assert torch.equal(found, image.view(2, size))
 
 
 @pytest.mark.parametrize("name", ["nature", "impala"])

@@ -18,7 +18,7 @@ _GAIN = math.sqrt(2)
 
 
 class Embedding(nn.Module):
-    """Observation -> numbers: convolutions for each image, then hidden layers with ReLUs, then a layer without.
+    """Observation -> numbers: convolutions for each image that is not small, then hidden layers with ReLUs, then a layer without.
 
     Weights are orthogonal with gain √2 (Burda et al. 2019), drawn from PyTorch's global generator.
     """

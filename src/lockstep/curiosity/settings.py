@@ -40,7 +40,7 @@ class CuriosityConfig:
     """Of a minibatch, that trains what predicts: 1, or one over a whole number. Less with many environments, so that what is new stays so
     for a while; 0.25 in Burda et al. (2019)."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the networks' hidden layers; images go through convolutions first."""
+    """Widths of the networks' hidden layers; images of more than 1,024 numbers go through convolutions first."""
     feature_size: int = 64
     """Numbers that the networks make of an observation."""
     channels: int | None = None

@@ -18,6 +18,8 @@ _Shape = tuple[int, int, int]
 _GAIN = math.sqrt(2)
 _SMALLEST = 36
 """Height and width that the first network can do with."""
+_FEW = 1_024
+"""Numbers of an image that layers can see at once."""
 _FEATURES = 64
 """Outputs that the features beside images have in an encoder's output."""
 _CODES, _CODE_SIZE = 256, 16
@@ -85,7 +87,11 @@ def grid(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) ->
 
 
 def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
-    """The network of `nature` for an image, from numbers `[N, C, H, W]`, or that of `impala` where it is too small; and its outputs."""
+    """What a hidden layer is to see of an image, from numbers `[N, C, H, W]`, and how many outputs that has: the network of `nature`, or that
+    of `impala` where it is too small; of few numbers, such as MiniGrid's 7 × 7 cells, these themselves: convolutions would cost far more.
+    """
+    if math.prod(shape) <= _FEW:
+        return nn.Flatten(), math.prod(shape)
     return (_nature if min(shape[1:]) >= _SMALLEST else _impala)(shape)
 
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, train
+from lockstep.cli import bench, plot, train
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
 MODULE = re.compile(r"^```python\n(# guess\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
+PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
 BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
@@ -39,6 +40,16 @@ def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / "guess.py").write_text(MODULE.search((ROOT / "docs/environments.md").read_text())[1])  # type: ignore[index]
     monkeypatch.setattr(train, "start", lambda folder, ranks, resume_from: 0)
     assert train.main(shlex.split(command, comments=True)) == 0
+
+
+def plots() -> list[str]:
+    """The words after `lockstep plot`."""
+    return sorted({words for document in DOCUMENTS for words in PLOT.findall(document.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize("command", plots())
+def test_a_plot_can_be_asked_for(command: str) -> None:
+    assert plot.read(shlex.split(command, comments=True)).run
 
 
 class Accepted(Exception):

@@ -262,3 +262,13 @@ class Pilot:
             noise = torch.from_numpy(agent.distribution.noise(self._generator, self._count))
             actions = agent.distribution.sample(parameters, noise.to(parameters))
         return agent.for_environment(actions.cpu().numpy())
+
+    @torch.inference_mode()
+    def judge(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Values `[count]`, of the environment's rewards, of what `act` takes. What is remembered stays as it is."""
+        agent = self._agent
+        seen = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
+        images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
+        resets = torch.zeros(1, self._count, dtype=torch.bool, device=agent.device)
+        _, values = agent.policy(seen, images, self.state, resets)
+        return values.view(self._count, -1)[:, 0].cpu().numpy()  # type: ignore[no-any-return]

@@ -78,6 +78,17 @@ class TrainedPolicy:
             )
         return each_action(self._convert(self._pilot.act(rows, pixels)))[0]
 
+    def value(self, observation: Any, info: dict[str, Any] | None = None) -> float:
+        """What the critic expects from here on, after what `act` remembers: the discounted return, of scaled rewards with
+        `ppo.normalize_rewards`. Call it before `act`.
+
+        Arguments and errors as `act`.
+        """
+        rows, pixels, alone = self._read(observation, info or {})
+        if not alone:
+            raise ValueError("observation has one dimension too many: value takes those of one environment")
+        return float(self._pilot.judge(rows, pixels)[0])
+
     def predict(
         self,
         observation: Any,

@@ -19,7 +19,7 @@ VERBS = {
     "digest": "print the digest of a run's weights",
     "diff": "find the iteration where two runs part",
     "export": "write a run's policy as one file that runs without lockstep",
-    "plot": "draw a run's learning curve",
+    "plot": "draw runs: learning curves, what the policy does, an episode, timing",
     "bench": "measure how fast experiments train here, also beside other implementations",
     "presets": "list the ready experiments, or print one",
     "envs": "list the environments",

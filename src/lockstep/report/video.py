@@ -1,7 +1,7 @@
 """Episodes as an MP4 file (H.264), on any machine: no display, no installed ffmpeg."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from lockstep.report.evaluate import Begin
 from lockstep.report.rendering import choose_renderer, draw
 
-__all__ = ["record_video"]
+__all__ = ["FRAMES_PER_SECOND", "film", "record_video"]
 
-_FRAMES_PER_SECOND = 30
+FRAMES_PER_SECOND = 30
 """Where an environment's metadata name none."""
 
 Array = NDArray[Any]
@@ -43,11 +43,18 @@ def record_video(
     choose_renderer()
     env = make()
     try:
-        rate = int(env.metadata.get("render_fps") or _FRAMES_PER_SECOND)
+        rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
         with _film(encoder, path, rate) as show:
             return [_play(env, begin(), seed, show) for seed in seeds]
     finally:
         env.close()
+
+
+def film(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
+    """Gives a function that appends a frame `[height, width, 3]` of uint8 to an .mp4 of `rate` frames per second; at the end the file is
+    whole. Raises what `record_video` does.
+    """
+    return _film(_encoder(), path, rate)
 
 
 def _play(

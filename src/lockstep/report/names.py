@@ -1,0 +1,75 @@
+"""What the numbers of observations and actions mean, as far as it is known, for the labels of pictures."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space
+from gymnasium.spaces import Box
+from gymnasium.spaces.utils import flatdim
+
+from lockstep.envs.families import base_of
+from lockstep.envs.spaces import feature_leaves, leaves, place_of
+from lockstep.envs.tasks.hidden import HIDDEN
+
+__all__ = ["action_names", "observation_names", "option_names"]
+
+# From the pages of Gymnasium's environments.
+_OBSERVATIONS: dict[str, tuple[str, ...]] = {
+    "CartPole": ("cart position", "cart velocity", "pole angle (rad)", "pole velocity (rad/s)"),
+    "MountainCar": ("position", "velocity (per step)"),
+    "MountainCarContinuous": ("position", "velocity (per step)"),
+    "Pendulum": ("cos(angle)", "sin(angle)", "angular velocity (rad/s)"),
+    "Acrobot": ("cos(θ₁)", "sin(θ₁)", "cos(θ₂)", "sin(θ₂)", "velocity of θ₁ (rad/s)", "velocity of θ₂ (rad/s)"),
+    "LunarLander": ("x", "y", "velocity x", "velocity y", "angle (rad)", "angular velocity", "left leg", "right leg"),
+}
+_ACTIONS: dict[str, tuple[str, ...]] = {
+    "MountainCarContinuous": ("force",),
+    "Pendulum": ("torque (N m)",),
+    "LunarLander": ("main engine", "side engines"),
+    "LunarLanderContinuous": ("main engine", "side engines"),
+}
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "CartPole": ("push left", "push right"),
+    "MountainCar": ("push left", "none", "push right"),
+    "Acrobot": ("torque -1", "torque 0", "torque 1"),
+    "LunarLander": ("none", "left engine", "main engine", "right engine"),
+}
+
+
+def observation_names(env_id: str, space: Space[Any], single: bool = False) -> list[str]:
+    """One per number of an observation, without images and masks.
+
+    `single`: a choice counts as one number, as the environment gives it; else as what networks see, one number per option.
+    """
+    names = []
+    for path, leaf in feature_leaves(space):
+        count = int(np.prod(leaf.shape)) if single or isinstance(leaf, Box) else flatdim(leaf)
+        begin = f"observation{place_of(path)}"
+        names += [begin] if count == 1 else [f"{begin}[{number}]" for number in range(count)]
+    known = _known(_OBSERVATIONS, env_id)
+    if env_id in HIDDEN and known:
+        known = tuple(known[column] for column in HIDDEN[env_id].columns)
+    return list(known) if len(known) == len(names) else names
+
+
+def action_names(env_id: str, space: Space[Any]) -> list[str]:
+    """One per component of an action, in the order of the action space's parts."""
+    names = []
+    for path, leaf in leaves(space):
+        count, begin = int(np.prod(leaf.shape)), f"action{place_of(path)}"
+        names += [begin] if count == 1 else [f"{begin}[{number}]" for number in range(count)]
+    known = _known(_ACTIONS, env_id)
+    return list(known) if len(known) == len(names) and isinstance(space, Box) else names
+
+
+def option_names(env_id: str, count: int) -> Sequence[str]:
+    """Of an action that is one choice of `count`."""
+    known = _known(_OPTIONS, env_id)
+    return known if len(known) == count else [str(number) for number in range(count)]
+
+
+def _known(table: dict[str, tuple[str, ...]], env_id: str) -> tuple[str, ...]:
+    name = re.sub(r"-v\d+$", "", base_of(env_id))
+    return table.get({"pendulum-dense": "Pendulum", "pendulum-sparse": "Pendulum"}.get(name, name), ())

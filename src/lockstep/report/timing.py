@@ -1,0 +1,116 @@
+"""Where the time of runs goes: seconds per iteration, by phase and role."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.report.bands import points
+from lockstep.report.experiments import Recorded
+from lockstep.report.style import COLOURS, Over, axis, picture
+
+__all__ = ["PHASES", "draw_timing", "mean_seconds"]
+
+PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
+"""In the order in which they are stacked."""
+_NAMES = {"wait": "wait (idle)"}
+_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB", COLOURS[4], COLOURS[5]), strict=True))
+_PLACES = 100
+"""Columns of a picture over time, at most: each the mean of as many iterations."""
+_PLAYERS = "player_t"
+
+Array = NDArray[np.float64]
+
+
+def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean seconds per iteration, by role and phase; the role `players` is there where ranks only play."""
+    means = {
+        role: {phase: _mean(points(metrics, f"{prefix}_{phase}")[1]) for phase in PHASES}
+        for role, prefix in _roles(metrics).items()
+    }
+    return {role: phases for role, phases in means.items() if phases}
+
+
+def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
+    """Draws a bar per run and role, stacked from phases; of a single run also how they went over steps or seconds.
+
+    Raises ValueError, in one line, for what `picture` does, and if a run has no metrics yet.
+    """
+    bars = []
+    for run in runs:
+        means = mean_seconds(run.metrics)
+        if not means:
+            raise ValueError(f"{run.name}: there is nothing to draw yet, because it has no metrics of time")
+        bars += [(f"{run.name}\n{role}" if len(runs) > 1 else role, phases) for role, phases in means.items()]
+    roles = _roles(runs[0].metrics) if len(runs) == 1 else {}
+    top = 1.6 + 0.55 * len(bars)
+    with picture(path, 10, top + 3 * len(roles)) as (matplotlib, figure):
+        ratios = {"height_ratios": [top - 0.6, *([3] * len(roles))]}
+        panels = figure.subplots(1 + len(roles), 1, gridspec_kw=ratios, squeeze=False)[:, 0]
+        _show_bars(panels[0], bars)
+        for axes, (role, prefix) in zip(panels[1:], roles.items(), strict=True):
+            _show_course(matplotlib, axes, runs[0], role, prefix, over, last=axes is panels[-1])
+        if len(runs) == 1:
+            figure.suptitle(runs[0].name, fontsize=13)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(PHASES), frameon=False, columnspacing=1.2)
+
+
+def _roles(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the ranks of a run do, and how the names of their metrics begin; empty without metrics."""
+    if not len(points(metrics, "t_iter")[0]):
+        return {}
+    if len(points(metrics, f"{_PLAYERS}_iter")[0]):
+        return {"rank 0 (trains)": "t", "players (mean)": _PLAYERS}
+    return {"rank 0 (plays and trains)": "t"}
+
+
+def _mean(seconds: Array) -> float:
+    return float(seconds.mean()) if len(seconds) else 0.0
+
+
+def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> None:
+    largest = max(sum(phases.values()) for _, phases in bars)
+    factor, unit = _unit(largest)
+    for row, (_, phases) in enumerate(bars):
+        left = 0.0
+        for phase, seconds in phases.items():
+            name = _NAMES.get(phase, phase) if row == 0 else None
+            axes.barh(row, seconds * factor, left=left, color=_COLOURS[phase], height=0.6, label=name)
+            left += seconds * factor
+        axes.text(left + 0.01 * largest * factor, row, f"{left:.3g} {unit}", va="center")
+    axes.set(
+        yticks=range(len(bars)), yticklabels=[name for name, _ in bars], xlabel=f"mean time per iteration ({unit})"
+    )
+    axes.set_xlim(0, 1.13 * largest * factor)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    axes.set_axisbelow(True)
+
+
+def _show_course(
+    matplotlib: ModuleType, axes: Any, run: Recorded, role: str, prefix: str, over: Over, last: bool
+) -> None:
+    right, _ = points(run.metrics, f"{prefix}_iter", over)
+    parts = [part for part in np.array_split(np.arange(len(right)), min(_PLACES, len(right))) if len(part)]
+    rows = [points(run.metrics, f"{prefix}_{phase}", over)[1] for phase in PHASES]
+    table = np.array([[row[part].mean() if len(row) == len(right) else 0.0 for part in parts] for row in rows])
+    factor, unit = _unit(float(np.percentile(table.sum(0), 95)))
+    divisor = axis(matplotlib, axes, over, float(right[-1]), label=last)
+    places = np.array([right[part[-1]] for part in parts]) / divisor
+    if len(places) == 1:
+        places, table = places + np.array([-0.5, 0.5]), np.repeat(table, 2, axis=1)
+    axes.stackplot(places, table * factor, colors=[_COLOURS[phase] for phase in PHASES], linewidth=0)
+    largest, usual = float(table.sum(0).max()), float(np.percentile(table.sum(0), 95))
+    # a single iteration that compiles or waits would leave nothing to be seen of all others
+    axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * usual else 1.5 * usual) or 1.0)
+    axes.set_axisbelow(True)
+    axes.set_ylabel(f"{role.partition(' (')[0]}\n({unit} per iteration)")
+    axes.margins(x=0)
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return (1.0, "s") if seconds >= 1 else (1000.0, "ms")

@@ -1,0 +1,221 @@
+"""`lockstep plot` on short runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli.main import main
+from lockstep.experiment import load_agent
+from lockstep.run.folder import RunFolder
+
+pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
+SHORT = ("--total-steps", "1500", "--env.count", "4", "--rollout.steps", "64", "--ppo.epochs", "2", "--ranks", "1")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose `runs/` holds short runs of CartPole, with two seeds and two clips, and of MountainCar."""
+    folder = tmp_path_factory.mktemp("trained")
+    runs = {
+        "one": ("CartPole-v1", "--seed", "1"),
+        "two": ("CartPole-v1", "--seed", "2"),
+        "narrow": ("CartPole-v1", "--ppo.clip", "0.1"),
+        "car": ("MountainCar-v0", "--curiosity.kind", "rnd"),
+    }
+    for name, words in runs.items():
+        command = [sys.executable, "-m", "lockstep", "train", "--env", words[0], *SHORT, *words[1:], "--name", name]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own with a copy of them, as the current one."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["plot", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("one", "runs/one/plots/return.png"),
+        ("one --over seconds --format svg", "runs/one/plots/return-seconds.svg"),
+        ("one two", "runs/one/plots/return-compared.png"),
+        ("one one", "runs/one/plots/return.png"),
+        ("two --what curves", "runs/two/plots/curves.png"),
+        ("one two narrow --what curves --over seconds", "runs/one/plots/curves-seconds-compared.png"),
+        ("car --what curves --out new/car.svg", "new/car.svg"),
+        ("one --what timing", "runs/one/plots/timing.png"),
+        ("one car --what timing --over steps", "runs/one/plots/timing-compared.png"),
+        ("car --what policy", "runs/car/plots/policy.png"),
+        ("one --what policy --axes 2 3", "runs/one/plots/policy-2-3.png"),
+        ("one --what trajectory --film none --sample --seed 7", "runs/one/plots/trajectory.png"),
+    ],
+)
+def test_pictures(words: str, path: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, *words.split()) == (0, f"{path}\n", "")
+    begins = b"<?xml" if path.endswith("svg") else b"\x89PNG"
+    assert (here / path).read_bytes().startswith(begins)
+
+
+def test_what_the_pictures_say(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert output(capsys, "one", "two", "narrow", "--out", "a.svg")[0] == 0
+    text = (here / "a.svg").read_text()
+    assert "(2 seeds)" in text
+    assert "ppo.clip 0.1" in text
+    assert output(capsys, "car", "--what", "curves", "--out", "a.svg")[0] == 0
+    assert "intrinsic return" in (here / "a.svg").read_text()
+    assert output(capsys, "car", "--what", "policy", "--out", "a.svg")[0] == 0
+    text = (here / "a.svg").read_text()
+    for words in ("position", "velocity (per step)", "most probable action", "push left", "value (discounted return)"):
+        assert words in text
+
+
+@pytest.mark.extra("pygame", "imageio_ffmpeg")
+def test_an_episode_and_its_film(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [f"runs/one/plots/trajectory.{ending}" for ending in ("png", "gif")]
+    assert output(capsys, "one", "--what", "trajectory") == (0, "\n".join(paths) + "\n", "")
+    assert (here / paths[1]).read_bytes().startswith(b"GIF89a")
+    words = ("one", "--what", "trajectory", "--film", "mp4", "--out", "episode.svg")
+    assert output(capsys, *words) == (0, "episode.svg\nepisode.mp4\n", "")
+    assert (here / "episode.mp4").stat().st_size > 1000
+
+
+def test_values_of_an_episode_are_the_critics(here: Path) -> None:
+    import numpy as np
+    import torch
+
+    from lockstep.trained import load_policy
+
+    folder = RunFolder.open(here / "runs" / "one")
+    _, policy = load_policy(folder)
+    _, agent = load_agent(folder)
+    row = np.float32([0.1, -0.2, 0.03, 0.4])
+    assert policy.value(row) == pytest.approx(agent.values(torch.from_numpy(row[None])).item(), rel=1e-5)
+    with pytest.raises(ValueError, match="one dimension too many"):
+        policy.value(row[None])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("one car", "one is of CartPole-v1, car of MountainCar-v0: a picture compares runs of one environment"),
+        (
+            "one --what policy",
+            "--axes is missing: CartPole-v1 has 4 numbers, name two of them: 0 cart position, 1 cart velocity, "
+            "2 pole angle (rad), 3 pole velocity (rad/s)",
+        ),
+        (
+            "car --what policy --axes 0 2",
+            "--axes is 0 2: it must be two different ones of 0 position, 1 velocity (per step)",
+        ),
+        ("car --what policy --axes 0 x", "--axes is 'x': it must be a whole number, at least 0"),
+        ("car --what policy --iteration 99", "iteration is 99: runs/car has checkpoints of 5"),
+        ("car --axes 0 1", "--axes: it goes with --what policy alone, not with return"),
+        (
+            "car --what policy --over seconds",
+            "--over: it goes with --what return, curves, timing alone, not with policy",
+        ),
+        ("one --what timing --sample", "--sample: it goes with --what trajectory alone, not with timing"),
+        ("one --env.module guess", "--env.module: it goes with --what policy, trajectory alone, not with return"),
+        ("one --out a.jpg", "--out is a.jpg: it must end in .png or .svg"),
+        ("one --out a.png --format svg", "--format is svg, but --out is a.png: leave one of the two out"),
+        (
+            "one car --what policy --out a.png",
+            "--out is a.png: --what policy makes a file for every run; give one run, or no --out",
+        ),
+        ("one --out file/a.png", "file/a.png can't be written (file is no folder); choose another place with --out"),
+        ("one --out folder.png", "folder.png can't be written (Is a directory); choose another place with --out"),
+        (
+            "one --what trajectory --out file/a.png --film gif",
+            "file/a.gif can't be written (file is no folder); choose another place with --out",
+        ),
+    ],
+)
+def test_what_cant_be_drawn_gets_one_line(
+    words: str, line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "file").touch()
+    (here / "folder.png").mkdir()
+    before = sorted(here.rglob("*"))
+    assert output(capsys, *words.split()) == (2, "", f"lockstep: {line}\n")
+    assert [path for path in sorted(here.rglob("*")) if path not in before and path.name != "plots"] == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "what", "why"),
+    [
+        ("", "return", "no episode has ended"),
+        ("", "curves", "it has no metrics"),
+        ("", "timing", "it has no metrics of time"),
+        ('{"iteration": 1}\n7\n{"env_st', "return", "no episode has ended"),
+    ],
+)
+def test_no_metrics_yet(metrics: str, what: str, why: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "runs/one/metrics.jsonl").write_text(metrics)
+    line = f"lockstep: one: there is nothing to draw yet, because {why}\n"
+    assert output(capsys, "one", "--what", what) == (2, "", line)
+
+
+def test_a_line_that_is_half_written_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = here / "runs/one/metrics.jsonl"
+    path.write_text(path.read_text() + '{"iteration": 99, "env_st')
+    assert output(capsys, "one")[0] == 0
+
+
+def test_no_checkpoint_yet(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(here / "runs/car/checkpoints")
+    assert output(capsys, "car", "--what", "policy") == (2, "", "lockstep: runs/car has no checkpoint yet\n")
+
+
+def test_a_run_with_images_has_no_heat_map(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "pictured.py").write_text(PICTURED)
+    command = [sys.executable, "-m", "lockstep", "train", "--env.module", "pictured", "--env", "Pictured-v0", *SHORT]
+    done = subprocess.run([*command, "--name", "seen"], cwd=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "lockstep", "plot", "seen", "--env.module", "pictured", "--what"]
+    done = subprocess.run([*command, "policy"], cwd=here, capture_output=True, text=True, check=False)
+    line = "env.id is 'Pictured-v0': it gives images, and heat maps are for observations of numbers alone"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"lockstep: {line}\n")
+    done = subprocess.run([*command, "trajectory"], cwd=here, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "runs/seen/plots/trajectory.png\n"), done.stderr
+    assert done.stderr == "no film: the environment draws no pictures\n"
+    code, _, error = output(capsys, "seen", "--what", "policy")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "give --env.module pictured again" in error
+
+
+PICTURED = """
+import gymnasium as gym, numpy as np
+
+class Pictured(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 255, (36, 36), np.uint8), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = 5
+        return np.zeros((36, 36), np.uint8), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros((36, 36), np.uint8), 1.0, self.left == 0, False, {}
+
+gym.register("Pictured-v0", Pictured, max_episode_steps=9)
+"""
+
+
+def test_a_config_that_is_no_object(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = here / "runs/one/config.json"
+    path.write_text(json.dumps([1]))
+    assert output(capsys, "one") == (2, "", "lockstep: runs/one/config.json holds no object\n")

@@ -1,0 +1,93 @@
+"""Learning curves of several runs, looked at through the text of their pictures."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.report.test_curve import near
+
+from lockstep.report.curves import draw_curves, draw_returns
+from lockstep.report.experiments import Recorded, group
+
+pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
+NAMES = ("return_mean", "return_mean_20", "policy_loss", "value_loss", "entropy", "approx_kl")
+
+
+def run(seed: int, clip: float = 0.2, length: int = 20, first: int = 1, **more: float) -> Recorded:
+    tree = {"ppo": {"clip": clip}, "run": {"seed": seed, "name": f"run-{seed}"}}
+    rows: list[dict[str, Any]] = [
+        {"env_steps": 100 * step, "seconds": 60.0 * step, **dict.fromkeys(NAMES, step * seed * clip), **more}
+        for step in range(first, first + length)
+    ]
+    return Recorded(f"run-{seed}", tree, rows)
+
+
+def test_experiments_beside_each_other(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    found = group([run(1), run(2), run(3), run(4, 0.1), run(5, 0.1)])
+    for name in ("a.svg", "b.svg"):
+        draw_returns(found, tmp_path / name, "steps", 3.0)
+    text = (tmp_path / "a.svg").read_text()
+    for words in (
+        "environment steps",
+        "mean return (reward per episode)",
+        "ppo.clip 0.2 (3 seeds)",
+        "goal 3",
+        "first to third quartile",
+    ):
+        assert words in text
+    assert text == (tmp_path / "b.svg").read_text()
+    draw_returns(found, tmp_path / "a.png", "steps")
+    picture = imread(tmp_path / "a.png")
+    assert near(picture, "0072B2") > 1000
+    assert near(picture, "D55E00") > 1000
+    assert near(picture, "CCE3F0") > 1000  # the band: a fifth of the blue on white
+
+
+def test_all_curves_over_time(tmp_path: Path) -> None:
+    draw_curves(group([run(1), run(2)]), tmp_path / "a.svg", "seconds")
+    text = (tmp_path / "a.svg").read_text()
+    for words in ("wall time (min)", "policy loss", "value loss", "entropy (nats)", "KL divergence (nats)", "2 seeds"):
+        assert words in text
+    assert "intrinsic return" not in text
+    assert "quartile" in text
+
+
+def test_of_a_single_run_its_iterations_too(tmp_path: Path) -> None:
+    draw_curves(group([run(1, intrinsic_return=2.0)]), tmp_path / "a.svg", "steps", 475)
+    text = (tmp_path / "a.svg").read_text()
+    for words in ("run-1", "last 20 episodes", "iteration", "goal 475", "intrinsic return"):
+        assert words in text
+
+
+def test_a_metric_that_is_not_there_yet_is_told(tmp_path: Path) -> None:
+    rows = [{name: value for name, value in row.items() if "return" not in name} for row in run(1).metrics]
+    draw_curves(group([dataclasses.replace(run(1), metrics=rows)]), tmp_path / "a.svg", "steps")
+    assert "entropy" in (tmp_path / "a.svg").read_text()
+
+
+def test_nothing_to_draw(tmp_path: Path) -> None:
+    empty = dataclasses.replace(run(2), metrics=[])
+    with pytest.raises(ValueError, match="run-2: there is nothing to draw yet, because no episode has ended"):
+        draw_returns(group([run(1), empty]), tmp_path / "a.png", "steps")
+    with pytest.raises(ValueError, match="run-2: there is nothing to draw yet, because it has no metrics"):
+        draw_curves(group([empty]), tmp_path / "a.png", "steps")
+    with pytest.raises(ValueError, match="run-1, run-2: they have no steps in common yet"):
+        draw_returns(group([run(1, length=2), run(2, first=9)]), tmp_path / "a.png", "steps")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cant_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file/a\.png can't be written \(.*\); choose another place with --out"):
+        draw_returns(group([run(1)]), tmp_path / "file" / "a.png", "steps")
+
+
+def test_many_experiments_have_room(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    draw_returns(group([run(1, clip) for clip in np.linspace(0.1, 0.3, 12)]), tmp_path / "a.png", "steps")
+    assert imread(tmp_path / "a.png").shape[:2] == (880, 900)

@@ -1,0 +1,57 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.report.experiments import Recorded
+from lockstep.report.timing import PHASES, draw_timing, mean_seconds
+
+pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
+
+
+def rows(count: int, *prefixes: str, step: float = 1.0) -> list[dict[str, Any]]:
+    return [
+        {
+            "env_steps": 100 * number,
+            "seconds": float(number),
+            **{f"{prefix}_iter": step * number * sum(range(1, 7)) for prefix in prefixes},
+            **{
+                f"{prefix}_{phase}": step * number * place
+                for prefix in prefixes
+                for place, phase in enumerate(PHASES, 1)
+            },
+        }
+        for number in range(1, count + 1)
+    ]
+
+
+def test_means_by_role_and_phase() -> None:
+    expected = {phase: 2.0 * place for place, phase in enumerate(PHASES, 1)}
+    assert mean_seconds(rows(3, "t")) == {"rank 0 (plays and trains)": expected}
+    assert mean_seconds(rows(3, "t", "player_t")) == {"rank 0 (trains)": expected, "players (mean)": expected}
+    assert mean_seconds([]) == {}
+
+
+def test_a_run_with_players(tmp_path: Path) -> None:
+    draw_timing([Recorded("split", {}, rows(250, "t", "player_t"))], tmp_path / "a.svg", "seconds")
+    text = (tmp_path / "a.svg").read_text()
+    for words in ("rank 0 (trains)", "players (mean)", "wait (idle)", "(s per iteration)", "wall time (s)", "split"):
+        assert words in text
+
+
+def test_several_runs_have_bars(tmp_path: Path) -> None:
+    runs = [Recorded("one", {}, rows(1, "t", step=1e-4)), Recorded("two", {}, rows(2, "t", step=1e-4))]
+    draw_timing(runs, tmp_path / "a.svg", "steps")
+    text = (tmp_path / "a.svg").read_text()
+    for words in ("one", "two", "mean time per iteration (ms)", "2.1 ms", "3.15 ms"):
+        assert words in text
+
+
+def test_a_single_iteration(tmp_path: Path) -> None:
+    draw_timing([Recorded("one", {}, rows(1, "t"))], tmp_path / "a.png", "steps")
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_no_metrics(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one: there is nothing to draw yet, because it has no metrics of time"):
+        draw_timing([Recorded("one", {}, [{"env_steps": 1}])], tmp_path / "a.png", "steps")

@@ -1,6 +1,6 @@
 """What curiosity costs: steps per second while training, with every method and without, in turn.
 
-    python benchmarks/curiosity_cost.py [--out benchmarks/curiosity_cost.json] [--seconds 6] [--repeats 5]
+    python benchmarks/curiosity_cost.py [CASE …] [--out benchmarks/curiosity_cost.json] [--seconds 6] [--repeats 5]
 
 CartPole-v1 on one rank, and MountainCar-v0 with RND on two ranks with as many environments each: 8 environments of 256 steps per rank, 4 epochs of 4
 minibatches, all else as by default. Every repeat runs all of them one after the other, as processes of their own; the ratio to the run without
@@ -53,22 +53,27 @@ def config_of(env_id: str, ranks: int, curiosity: CuriosityConfig) -> Config:
 def main() -> None:
     """Measures and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "cases", nargs="*", default=list(CASES), help="all if left out; the runs without curiosity are among them"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("curiosity_cost.json"))
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--repeats", type=int, default=5)
     own = parser.parse_args()
-    configs = {case: (config_of(*words), words[1]) for case, words in CASES.items()}
+    plain = {f"{CASES[case][0]}, none" for case in own.cases}
+    chosen = {case: words for case, words in CASES.items() if case in {*own.cases, *plain}}
+    configs = {case: (config_of(*words), words[1]) for case, words in chosen.items()}
     for config, ranks in configs.values():
         train(config, ranks, iterations=5)  # compiles
-    rates: dict[str, list[float]] = {case: [] for case in CASES}
+    rates: dict[str, list[float]] = {case: [] for case in chosen}
     for repeat in range(own.repeats):
-        for case in CASES if repeat % 2 else reversed(CASES):
+        for case in chosen if repeat % 2 else reversed(chosen):
             config, ranks = configs[case]
             rates[case].append(train(config, ranks, seconds=own.seconds).rate)
         print({case: round(found[-1]) for case, found in rates.items()}, file=sys.stderr, flush=True)
     records = []
-    for case, (env_id, ranks, _) in CASES.items():
-        slower = [plain / rate for plain, rate in zip(rates[f"{env_id}, none"], rates[case], strict=True)]
+    for case, (env_id, ranks, _) in chosen.items():
+        slower = [alone / rate for alone, rate in zip(rates[f"{env_id}, none"], rates[case], strict=True)]
         records.append(
             {
                 "case": case,

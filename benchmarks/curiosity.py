@@ -8,15 +8,14 @@ All runs are those of the preset `mountaincar-rnd`, where nothing but `curiosity
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+
+from presets import call
 
 HERE = Path(__file__).parent
 PRESET = "mountaincar-rnd"
@@ -25,15 +24,6 @@ STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5% quantiles of Student's t with 1, 2, … degrees of freedom."""
 FOUND = -199.0
 """Mean return of the last 20 episodes above which the goal was reached at all; the time limit is -200."""
-
-
-def call(*arguments: str) -> None:
-    """Runs `lockstep`, and ends if it does not succeed."""
-    command = [sys.executable, "-m", "lockstep", *arguments]
-    environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
-    if finished.returncode:
-        raise SystemExit(f"lockstep {' '.join(arguments)} ended with {finished.returncode}: {finished.stderr}")
 
 
 def train(method: str, seed: int, out: Path) -> dict[str, object]:

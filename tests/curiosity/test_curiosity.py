@@ -224,7 +224,9 @@ def test_first_weights_follow_from_the_seed(kind: str) -> None:
 def test_moments_come_back(kind: str) -> None:
     method, other, rollout = method_of(kind, IMAGES), method_of(kind, IMAGES), rollout_of(IMAGES, 9, 4)
     method.observe([rollout], ordered_sum)
-    other.load_moments({name: moments.state() for name, moments in method.moments.items()})
+    for name, moments in other.moments.items():
+        moments.load(method.moments[name].state())
+    other.refresh()
     assert torch.equal(other.steps(rollout).features, method.steps(rollout).features)
     assert torch.equal(other.seen(rollout.pixels[0]), method.seen(rollout.pixels[0]))
     assert isinstance(other.moments["returns"], Moments)

@@ -14,7 +14,6 @@ from lockstep.curiosity import ngu
 from lockstep.curiosity.curiosity import Steps
 from lockstep.curiosity.ngu import NGU, nearest, windows
 from lockstep.group.group import ordered_sum
-from lockstep.models.moments import Moments
 
 COUNT, LENGTHS = 3, [9, 14, 8]
 RMS = 1e-8
@@ -233,7 +232,9 @@ def test_the_bits_do_not_depend_on_the_number_of_ranks() -> None:
             copy = {name: tensor.clone() for name, tensor in kept[rank].items()}
             state = {name: moments.state() for name, moments in own.moments.items()}
             own.reward([steps[rank]], [copy], parts.gather)
-            own.load_moments(state)
+            for name, moments in own.moments.items():
+                moments.load(state[name])
+            own.refresh()
         for rank, own in enumerate(ranks):
             (found,) = own.reward([steps[rank]], [kept[rank]], parts.total)
             assert torch.equal(found, expected[rank])
@@ -321,4 +322,3 @@ def test_what_is_not_finite_does_not_stop_it() -> None:
 def test_has_moments_of_its_own() -> None:
     method = ngu_of()
     assert set(method.moments) == {"features", "returns", "distances", "errors"}
-    method.load_moments({name: Moments(moments.mean.numel()).state() for name, moments in method.moments.items()})

@@ -1,7 +1,7 @@
 """What all methods of curiosity have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
     from lockstep.rollout import Rollout
 
-__all__ = ["Curiosity", "Images", "Reduce", "Steps"]
+__all__ = ["Curiosity", "Images", "Reduce", "Steps", "fixed"]
 
 Reduce = Callable[[Tensor], Tensor]
 """What this rank's shards contribute to a sum, `[shards, n]` float64 -> the sum over all shards of all ranks, `[n]`."""
@@ -118,10 +118,10 @@ class Curiosity(nn.Module, ABC):
         """What is remembered of the present episodes of `count` environments, when they begin."""
         return {}
 
-    def embedding(self, size: int | None = None, extra: int = 0) -> Embedding:
-        """A network from an observation to `size` numbers, by default `feature_size`, with `extra` more hidden layers."""
+    def embedding(self, extra: int = 0) -> Embedding:
+        """A network from an observation to `feature_size` numbers, with `extra` more hidden layers."""
         hidden = (*self.config.hidden, *[self.config.hidden[-1]] * extra)
-        return Embedding(self.feature_size, self.images, hidden, size or self.config.feature_size).to(self.dtype)
+        return Embedding(self.feature_size, self.images, hidden, self.config.feature_size).to(self.dtype)
 
     def steps(self, rollout: "Rollout") -> Steps:
         """A rollout, as methods see it."""
@@ -182,12 +182,6 @@ class Curiosity(nn.Module, ABC):
     def parts(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
-
-    def load_moments(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Takes back moments by name."""
-        for name, moments in self.moments.items():
-            moments.load(dict(state[name]))
-        self.refresh()
 
 
 def fixed(network: nn.Module) -> nn.Module:

@@ -1,6 +1,6 @@
 """Intrinsic rewards of a rank's shards: scaled, counted, and carried on from one update to the next."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,14 +32,12 @@ class Bonus:
 class Drive:
     """Asks a method how new everything is, and makes rewards of it."""
 
-    def __init__(
-        self, curiosity: Curiosity, gamma: float, shards: Sequence[int], reduce: Callable[[Tensor], Tensor]
-    ) -> None:
+    def __init__(self, curiosity: Curiosity, gamma: float, shards: Sequence[int], reduce: Reduce) -> None:
         """`shards` are those of this rank, ascending; `reduce` adds over all shards of all ranks."""
         self._curiosity = curiosity
         self._gamma = gamma
         self._shards = shards
-        self._reduce: Reduce = reduce
+        self._reduce = reduce
         self._carried: dict[int, dict[str, Tensor]] = {}
 
     def observe(self, rollouts: Sequence[Rollout]) -> None:

@@ -2,17 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps
-from lockstep.curiosity.inverse import InverseDynamics
-from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.curiosity.curiosity import Images, Reduce, Steps
+from lockstep.curiosity.inverse import Controlled
 
 __all__ = ["E3B"]
 
@@ -20,7 +15,7 @@ _BLOCK = 64
 """Rows that are added to the ellipsoid at a time."""
 
 
-class E3B(Curiosity):
+class E3B(Controlled):
     """How far out of the ellipsoid of what the episode has shown (Henaff et al. 2022, arXiv:2210.05805, section 3, algorithm 1).
 
         C_t = λ I + Σ_{s ≤ t} φ(o_s) φ(o_s)ᵀ                      over the episode, from its first observation on
@@ -32,12 +27,6 @@ class E3B(Curiosity):
     """
 
     losses = ("inverse_loss",)
-    sees_images = True
-
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
-        super().__init__(spaces, config, squash, dtype)
-        self.inverse = InverseDynamics(self)
 
     def carry(self, count: int) -> dict[str, Tensor]:
         """C of every environment, of what came before row 0 of the next rollout."""
@@ -52,15 +41,6 @@ class E3B(Curiosity):
             every = bonuses(rows, own.episodes.T, kept["ellipsoid"], self.config.ridge)
             found.append(every[:, 1:].T.to(self.dtype).contiguous())
         return found
-
-    @property
-    def width(self) -> int:
-        """See `Curiosity.width`."""
-        return self.inverse.width
-
-    def columns(self, steps: Steps) -> Tensor:
-        """Both observations and the action."""
-        return self.inverse.columns(steps)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps
-from lockstep.curiosity.inverse import InverseDynamics
+from lockstep.curiosity.curiosity import Images, Reduce, Steps
+from lockstep.curiosity.inverse import Controlled
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ICM"]
 
 
-class ICM(Curiosity):
+class ICM(Controlled):
     """How badly the features of the next observation are predicted (Pathak et al. 2017, arXiv:1705.05363).
 
         L_I = -log P(a_t | φ(o_t), φ(o_{t+1}))                   inverse loss, equation 3: what φ is trained by
@@ -28,13 +28,11 @@ class ICM(Curiosity):
     """
 
     losses = ("inverse_loss", "forward_loss")
-    sees_images = True
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         size, width = config.feature_size, config.hidden[-1]
-        self.inverse = InverseDynamics(self)
         self.ahead = nn.Sequential(nn.Linear(size + self.code.size, width), nn.ReLU(), nn.Linear(width, size)).to(dtype)
 
     @property
@@ -53,15 +51,6 @@ class ICM(Curiosity):
             missed = self.ahead(given.to(device)).cpu().view_as(features[1:]) - features[1:]
             found.append(0.5 * missed.square().sum(-1))
         return found
-
-    @property
-    def width(self) -> int:
-        """See `Curiosity.width`."""
-        return self.inverse.width
-
-    def columns(self, steps: Steps) -> Tensor:
-        """Both observations and the action."""
-        return self.inverse.columns(steps)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""

@@ -1,11 +1,17 @@
 """What tells which action led from one observation to the next."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.curiosity import Curiosity, Images, Steps
+from lockstep.curiosity.settings import CuriosityConfig
 
-__all__ = ["InverseDynamics"]
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["Controlled", "InverseDynamics"]
 
 
 class InverseDynamics(nn.Module):
@@ -41,3 +47,23 @@ class InverseDynamics(nn.Module):
         before = self.features(now, None if images is None else self._seen(images[0]))
         after = self.features(then, None if images is None else self._seen(images[1]))
         return self._code.loss(self.guess(torch.cat([before, after], 1)), action), before, after
+
+
+class Controlled(Curiosity):
+    """A method that looks at observations through features of what the agent can influence."""
+
+    sees_images = True
+
+    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+        """See `Curiosity`."""
+        super().__init__(spaces, config, squash, dtype)
+        self.inverse = InverseDynamics(self)
+
+    @property
+    def width(self) -> int:
+        """See `Curiosity.width`."""
+        return self.inverse.width
+
+    def columns(self, steps: Steps) -> Tensor:
+        """Both observations and the action."""
+        return self.inverse.columns(steps)

@@ -5,6 +5,7 @@ import gc
 import itertools
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lockstep.agent import Agent
     from lockstep.cast import Cast
     from lockstep.run.run import Run
+    from lockstep.run.starts import Carried
     from lockstep.runtime.runtime import Runtime
 
 __all__ = [
@@ -74,6 +76,15 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
+    from lockstep.run.starts import Carried, noting
+
+    group = runtime.group
+    start = folder, resume_from, iterations(config), group.size, config.plan.kind
+    with nullcontext(Carried()) if group.rank else noting(*start) as carried:
+        return _execute(folder, config, runtime, resume_from, carried)
+
+
+def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, carried: "Carried") -> "Run":
     from lockstep.cast import build
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, forget_after
@@ -85,6 +96,7 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
     cast = build(config, runtime)
     frames = cast.update.agent.spaces.frames_per_step
     run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames)
+    carried.run = run
     try:
         if resume_from:
             run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)

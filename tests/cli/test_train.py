@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.run.folder import RunFolder
+from lockstep.run.starts import read_starts
+
 SHORT = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 1024)
 
 
@@ -67,6 +70,9 @@ def test_a_run_leaves_its_folder(run_cli, root: Path, tmp_path: Path) -> None:
         "state.json",
     ]
     assert list((run / "tb").glob("events.out.tfevents.*"))
+    (start,) = read_starts(RunFolder(run))
+    assert (start.iteration, start.last, start.ranks, start.plan) == (0, 4, 1, "coupled")
+    assert (start.how, start.done) == ("done", 4)
 
 
 @pytest.mark.slow

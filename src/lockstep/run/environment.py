@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["describe_environment"]
+__all__ = ["describe_environment", "packages"]
 
 _REPORTED = (
     "lockstep-rl",
@@ -32,9 +32,14 @@ def describe_environment(ranks: int) -> dict[str, object]:
         "system": platform.platform(),
         "host": platform.node(),
         "processor": _processor(),
-        "packages": {name: found for name in _REPORTED if (found := _version(name))},
+        "packages": packages(),
         "git": _git_commit(),
     }
+
+
+def packages() -> dict[str, str]:
+    """Versions of what a run's bits may depend on, as far as it is installed."""
+    return {name: found for name in _REPORTED if (found := _version(name))}
 
 
 def _version(package: str) -> str | None:

@@ -20,7 +20,7 @@ def write_aside(path: Path, content: bytes) -> None:
 
 
 class RunFolder:
-    """`config.json`, `environment.json`, `metrics.jsonl`, `checkpoints/`, `tb/`, `videos/`, `plots/`, `policy-*.onnx`."""
+    """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `videos/`, `plots/`, `policy-*.onnx`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, plot, train
+from lockstep.cli import bench, plot, train, watch
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
 MODULE = re.compile(r"^```python\n(# guess\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
+WATCH = re.compile(r"^lockstep watch ([^>\n]*)", re.MULTILINE)
 BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
@@ -50,6 +51,16 @@ def plots() -> list[str]:
 @pytest.mark.parametrize("command", plots())
 def test_a_plot_can_be_asked_for(command: str) -> None:
     assert plot.read(shlex.split(command, comments=True)).run
+
+
+def watches() -> list[str]:
+    """The words after `lockstep watch`."""
+    return sorted({words for document in DOCUMENTS for words in WATCH.findall(document.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize("command", watches())
+def test_a_run_can_be_watched(command: str) -> None:
+    assert watch.read(shlex.split(command, comments=True)).run == "first"
 
 
 class Accepted(Exception):

@@ -1,5 +1,6 @@
 """The run folder."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -125,3 +126,29 @@ def test_two_processes_do_not_train_one_run(folder: RunFolder) -> None:
     folder.lock()
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "is in use: another process is training it" in second.stderr
+
+
+def test_whether_a_run_is_in_use(folder: RunFolder) -> None:
+    assert folder.in_use() is False
+    folder.lock()
+    assert RunFolder(folder.path).in_use() is True
+    folder.unlock()
+    assert folder.in_use() is False
+
+
+def test_asking_keeps_nobody_from_training(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = os.open(folder.path, os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)  # as `in_use` does, for a moment
+    monkeypatch.setattr("lockstep.run.folder.time.sleep", lambda seconds: os.close(asking))
+    folder.lock()
+    assert RunFolder(folder.path).in_use() is True
+    folder.unlock()
+
+
+def test_a_file_system_without_locks(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(descriptor: int, operation: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    folder.lock()
+    assert folder.in_use() is None

@@ -14,7 +14,8 @@ __all__ = ["main"]
 VERBS = {
     "train": "train an agent: a preset, a config file, any field as a flag",
     "resume": "go on with a run that was interrupted, on any number of ranks",
-    "play": "watch a run's agent, in a window or as a video",
+    "watch": "show how a run is going that was started elsewhere",
+    "play": "see a run's agent act, in a window or as a video",
     "eval": "measure a run's agent on episodes that training never saw",
     "digest": "print the digest of a run's weights",
     "diff": "find the iteration where two runs part",

@@ -3,10 +3,15 @@
 import fcntl
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 __all__ = ["RunFolder", "write_aside"]
+
+_TRIES = 3
+_PAUSE = 0.05
+"""Seconds between two of them, for the lock."""
 
 
 def write_aside(path: Path, content: bytes) -> None:
@@ -76,16 +81,35 @@ class RunFolder:
 
         Raises ValueError if one is doing so now.
         """
+        for tries in reversed(range(_TRIES)):
+            descriptor = os.open(self.path, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                if not tries:
+                    raise ValueError(f"{self.path} is in use: another process is training it") from None
+                time.sleep(_PAUSE)  # somebody may just be asking `in_use`
+            except OSError:  # a file system that knows no locks
+                os.close(descriptor)
+                return
+            else:
+                self._lock = descriptor
+                return
+
+    def in_use(self) -> bool | None:
+        """Whether a process holds the lock now; None on a file system that knows no locks."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(descriptor)
-            raise ValueError(f"{self.path} is in use: another process is training it") from None
-        except OSError:  # a file system that knows no locks
-            os.close(descriptor)
+            return True
+        except OSError:
+            return None
         else:
-            self._lock = descriptor
+            return False
+        finally:
+            os.close(descriptor)
 
     def unlock(self) -> None:
         """Lets other processes write again."""

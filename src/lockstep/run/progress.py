@@ -2,33 +2,35 @@
 
 import sys
 from collections.abc import Mapping
+from time import perf_counter
 
+from lockstep.run.folder import RunFolder
 from lockstep.run.loggers import Logger
+from lockstep.run.screen import about, draw
+from lockstep.run.summary import Summary, number
 
-__all__ = ["Bar", "Lines", "display"]
+__all__ = ["Bar", "Lines", "Screen", "display"]
 
-_DRAWINGS = 2
-"""Of the bar per second: each takes milliseconds, that training waits for."""
+_PERIOD = 0.5
+"""Seconds between two drawings at least: each takes a few milliseconds, that training waits for."""
 
 
 class Lines:
     """One plain line per iteration."""
 
-    def __init__(self, iterations: int) -> None:
-        """`iterations` is the number of the run's last one."""
-        self._iterations = iterations
+    def __init__(self, iterations: int | None) -> None:
+        """`iterations` is the number of the run's last one, if it is known."""
+        self._of = "" if iterations is None else f"/{iterations}"
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Prints the line."""
+        warms_up = "warmup" in metrics
         trained = (
-            "warming up"
-            if "warmup" in metrics
-            else f"kl {_number(metrics['approx_kl'])}  entropy {_number(metrics['entropy'])}"
+            "warming up" if warms_up else f"kl {_shown(metrics, 'approx_kl')}  entropy {_shown(metrics, 'entropy')}"
         )
-        print(
-            f"iteration {metrics['iteration']}/{self._iterations}  steps {metrics['env_steps']:,}  "
-            f"return {_return(metrics)}  fps {metrics['fps']:,.0f}  {trained}"
-        )
+        steps, rate = (f"{number(metrics.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
+        mean = _shown(metrics, "return_mean" if metrics.get("return_mean_20") is None else "return_mean_20")
+        print(f"iteration {metrics['iteration']}{self._of}  steps {steps}  return {mean}  fps {rate}  {trained}")
 
     def flush(self) -> None:
         """Shows what was printed, in a pipe too."""
@@ -38,58 +40,66 @@ class Lines:
         """Nothing."""
 
 
-class Bar:
-    """A bar with the return, steps per second and the time left."""
+class Screen:
+    """A place on the terminal, that is drawn over and over."""
 
-    def __init__(self, first: int, iterations: int) -> None:
-        """Begins at iteration `first` of `iterations`."""
+    def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.live import Live
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=_DRAWINGS)
-        self._task = self._progress.add_task("training", total=iterations, completed=first)
-        self._progress.start()
+        self.console = Console(stderr=True, highlight=False)
+        self._live = Live(console=self.console, auto_refresh=False)
+        self._live.start()
+        self.console.show_cursor(True)  # a kill could not bring it back
+
+    def show(self, folder: RunFolder, summary: Summary, state: str = "") -> None:
+        """Draws."""
+        summary.settle()
+        console = self.console
+        self._live.update(draw(summary, about(folder), state, console.width, console.options.ascii_only), refresh=True)
+
+    def close(self) -> None:
+        """Leaves the last drawing."""
+        self._live.stop()
+
+
+class Bar:
+    """The live view of a run that is trained here."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Begins with what the run's metrics say so far."""
+        self._folder, self._summary = folder, Summary()
+        for row in folder.metrics():
+            self._summary.take(row)
+        self._screen = Screen()
+        self._screen.show(folder, self._summary)
+        self._draw_at = 0.0
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Moves the bar, which is drawn at its own pace."""
-        text = f"return {_return(metrics):>8}  {metrics['fps']:>9,.0f} steps/s"
-        self._progress.update(self._task, completed=float(str(metrics["iteration"])), description=text)
+        """Keeps them for the next drawing."""
+        self._summary.take(metrics)
 
     def flush(self) -> None:
-        """Nothing."""
+        """Draws, if it is time."""
+        if perf_counter() >= self._draw_at:
+            self._screen.show(self._folder, self._summary)
+            self._draw_at = perf_counter() + _PERIOD
 
     def close(self) -> None:
         """Leaves the last state on the screen."""
-        self._progress.stop()
+        self._screen.show(self._folder, self._summary)
+        self._screen.close()
 
 
-def display(kind: str, first: int, iterations: int) -> list[Logger]:
-    """`auto` is a bar on a terminal and lines elsewhere; `off` is nothing."""
+def display(kind: str, folder: RunFolder, iterations: int) -> list[Logger]:
+    """`auto` is the live view on a terminal and lines elsewhere; `off` is nothing."""
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
     if kind == "bar":
-        return [Bar(first, iterations)]
+        return [Bar(folder)]
     return [Lines(iterations)] if kind == "lines" else []
 
 
-def _number(value: object) -> str:
-    return "-" if not isinstance(value, (int, float)) else f"{value:.4g}"
-
-
-def _return(metrics: Mapping[str, object]) -> str:
-    recent = metrics["return_mean_20"]
-    return _number(metrics["return_mean"] if recent is None else recent)
+def _shown(metrics: Mapping[str, object], name: str) -> str:
+    value = number(metrics.get(name))
+    return "-" if value is None else f"{value:.4g}"

@@ -26,8 +26,11 @@ from lockstep.update import Update
 
 __all__ = ["Run"]
 
-_OWN = 2
-"""Entries of a row of `agree` before the status and the episodes: digest, and whether this trainer was asked to stop."""
+_OWN = 4
+"""Entries of a row of `agree` before the status and the episodes: digest, the trainer's seconds since the last row and those that it
+waited, and whether it was asked to stop."""
+_WAITING = (1, 2), (_OWN + STATUS.index("iter"), _OWN + STATUS.index("wait"))
+"""Of a row: where seconds and seconds waited are, of the shard's trainer and of its player."""
 _EPISODES = _OWN + len(STATUS)
 """Those before the episodes."""
 _PERIOD = 0.25
@@ -62,6 +65,10 @@ class Run:
         self._plan = plan
         self._alone = [shard for shard, player in enumerate(plan.players) if player not in plan.training]
         """Shards whose players do nothing else."""
+        training = {rank: (plan.trained_by(rank)[0], *_WAITING[0]) for rank in plan.training}
+        playing = {rank: (plan.played_by(rank)[0], *_WAITING[1]) for rank in plan.playing}
+        self._idle_at = tuple(zip(*({**playing, **training}[rank] for rank in range(group.size)), strict=True))
+        """For all ranks in order: the row that tells of them, and where in it."""
         self._lag = lag
         self._frames = frames
         self._group = group
@@ -112,10 +119,10 @@ class Run:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
             if "tensorboard" in self._config.loggers:
                 self._loggers.append(TensorBoard(self.folder.path / "tb", self.env_steps + 1))
-            self._loggers.extend(display(self._config.progress, self.done, self.last))
+            self._loggers.extend(display(self._config.progress, self.folder, self.last))
         listen()
         self._watch = Stopwatch(self._group)
-        self._lap, self._status_lap = Lap(self._watch), Lap(self._watch)
+        self._lap, self._status_lap, self._trainer_lap = Lap(self._watch), Lap(self._watch), Lap(self._watch)
 
     def iterations(self) -> Iterator[int]:
         """The iterations that are still to do, until the last one or until the ranks agree to stop."""
@@ -138,7 +145,8 @@ class Run:
         if not rollouts:
             return
         self._digest = agent.digest()
-        own = [int(self._digest[: DIGEST_BITS // 4], 16), asked_to_stop()]
+        lap = self._trainer_lap()
+        own = [int(self._digest[: DIGEST_BITS // 4], 16), lap["iter"], lap["wait"], asked_to_stop()]
         shards = self._plan.trained_by(self._group.rank)
         rows = torch.empty(len(shards), _EPISODES + EPISODE_ROW, dtype=torch.float64)
         for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
@@ -151,7 +159,7 @@ class Run:
             raise ReplicasDiffer(
                 f"ranks hold different weights after iteration {iteration}; please report this with the config"
             )
-        if any(any(wishes) for _, *wishes in told):  # a trainer's own wish, or its player's
+        if any(any(wishes) for _, _, _, *wishes in told):  # a trainer's own wish, or its player's
             # players are ahead by the lag, and end where everybody ends
             self.stop_at = min(self.stop_at, iteration + self._lag)
 
@@ -181,6 +189,7 @@ class Run:
                 "seconds": self.seconds,
                 **{f"t_{name}": seconds for name, seconds in lap.items()},
                 **self._players(status),
+                "idle": self._idle(news),
                 "lag": min(self._lag, iteration - 1),
                 **episodes,
                 **losses,
@@ -199,6 +208,12 @@ class Run:
             return {}
         mean = status[self._alone].mean(0).tolist()
         return {f"player_t_{name}": mean[place] for place, name in enumerate(STATUS) if place}
+
+    def _idle(self, news: NDArray[np.float64]) -> list[float]:
+        """Share of the time that each rank waited for others."""
+        rows, whole, waited = map(list, self._idle_at)
+        shares: list[float] = (news[rows, waited] / np.maximum(news[rows, whole], 1e-9)).round(4).tolist()
+        return shares
 
     def _note_solved(self, mean: float | int | None) -> None:
         goal = self._config.solved_return

@@ -26,7 +26,7 @@ class RunConfig:
     loggers: tuple[Literal["tensorboard"], ...] = ("tensorboard",)
     """Where metrics go besides metrics.jsonl, which is always written."""
     progress: Literal["auto", "bar", "lines", "off"] = "auto"
-    """What the terminal shows. `auto`: a bar, or one line per iteration when the output is piped."""
+    """What the terminal shows. `auto`: `bar`, the live view, or `lines`, one per iteration, when the output is piped."""
     solved_return: float | None = None
     """Mean return of the last 20 episodes at which the task counts as solved. Reported when it is first reached; training goes on."""
 

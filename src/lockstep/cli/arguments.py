@@ -31,6 +31,14 @@ class Arguments(argparse.ArgumentParser):
         missing = re.match(r"the following arguments are required: (.*)", message)
         if missing:
             message = f"{missing[1]} is missing; see {self.prog} --help"
+        choice = re.match(r"argument ([^:]+): invalid choice: '(.*)' \(choose from (.*)\)$", message, re.DOTALL)
+        if choice:
+            flag, given, known = choice[1], choice[2], re.findall(r"[\w.-]+", choice[3])
+            close = get_close_matches(given, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            message = f"{flag} is {given!r}: it must be one of {', '.join(known)}{hint}"
+        message = re.sub(r"^argument ([^:]+): expected one argument$", r"\1 needs a value", message)
+        message = re.sub(r"^argument ([^:]+): expected (\d+) arguments$", r"\1 needs \2 values", message)
         raise ValueError(re.sub(r"^argument ([^:]+):", r"\1", message))
 
 

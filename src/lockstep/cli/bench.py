@@ -24,7 +24,7 @@ from lockstep.runtime.place import find_place
 __all__ = ["main"]
 
 _KINDS = {
-    "throughput": "steps per second of an experiment, where its time goes, and its environments alone",
+    "throughput": "steps per second, where the time goes, the environments alone",
     "scaling": "steps per second on 1 to N ranks, strong and weak",
     "peers": "the same work in lockstep and in other implementations of PPO",
 }

@@ -21,7 +21,7 @@ VERBS = {
     "diff": "find the iteration where two runs part",
     "export": "write a run's policy as one file that runs without lockstep",
     "plot": "draw runs: learning curves, what the policy does, an episode, timing",
-    "bench": "measure how fast experiments train here, also beside other implementations",
+    "bench": "measure how fast experiments train here, beside others too",
     "presets": "list the ready experiments, or print one",
     "envs": "list the environments",
     "doctor": "check what is installed here and what it allows",
@@ -65,7 +65,7 @@ def _dispatch(words: list[str]) -> int:
         print(f"lockstep {__version__}")
         return 0
     if verb not in VERBS and verb not in _HIDDEN:
-        close = get_close_matches(verb, VERBS, 1)
+        close = get_close_matches(verb, (*VERBS, "--help", "--version"), 1)
         raise ValueError(
             f"{verb}: unknown verb; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(VERBS)}")
         )
@@ -78,7 +78,7 @@ def _help() -> str:
     width = max(map(len, VERBS))
     verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items())
     return (
-        "usage: lockstep VERB …\n\nDistributed PPO: the same experiment gives the same policy, bit for bit, "
-        f"on any number\nof processes.\n\n{verbs}\n\n"
+        "usage: lockstep VERB …\n\nDistributed PPO: the same experiment gives the same policy, bit for bit, on any\n"
+        f"number of processes.\n\n{verbs}\n\n"
         "lockstep VERB --help says more. To begin with: lockstep train cartpole"
     )

@@ -78,7 +78,7 @@ def _find(name: str, kinds: Mapping[str, Any], own: Sequence[str]) -> tuple[str,
 def _suggestion(plain: str, own: Sequence[str]) -> str:
     near = nearest_field(plain) if "." in plain else None
     if near is None:
-        plainer = {flag.removeprefix("--").replace("-", "_"): flag for flag in (*SHORT, *own)}
+        plainer = {flag.removeprefix("--").replace("-", "_"): flag for flag in (*SHORT, *own, "--help")}
         close = get_close_matches(plain, plainer, 1)
         near = plainer[close[0]].removeprefix("--") if close else nearest_field(plain)
     return f"; did you mean --{near.replace('_', '-')}?" if near else "; --help lists all flags"

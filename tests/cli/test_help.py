@@ -1,0 +1,117 @@
+"""What every verb says of itself, and of words that it does not know."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lockstep
+from lockstep.cli.main import VERBS, main
+from lockstep.config.decode import known_fields
+from lockstep.starting import _CARRYING
+
+KINDS = ("throughput", "scaling", "peers")
+PAGES = [*([verb] for verb in VERBS), *(["bench", kind] for kind in KINDS)]
+WORDS = {"diff": ["a", "b"], "doctor": [], "envs": [], "bench peers": [], "presets": []}
+"""What a verb needs besides flags, where it isn't one word."""
+SOURCE = Path(lockstep.__file__).parents[1]
+
+
+def page(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    try:
+        code: object = main([*words, "--help"])
+    except SystemExit as end:  # argparse's own
+        code = end.code
+    assert code == 0
+    found = capsys.readouterr()
+    assert found.err == ""
+    return found.out
+
+
+@pytest.mark.parametrize("words", [[], *PAGES], ids=" ".join)
+def test_it_fits_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = page(words, capsys)
+    assert text.startswith(" ".join(["usage: lockstep", *words]))
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+def own_flags(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Those of the verb itself, as argparse lists them."""
+    return re.findall(r"^  (?:-\w, )?(--[\w.-]+)", page(words, capsys).partition("short flags:")[0], re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [words for words in PAGES if words != ["bench"]], ids=" ".join)
+def test_a_misspelt_flag_names_the_nearest(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = [*words, *WORDS.get(" ".join(words), ["cartpole"])]
+    for flag in own_flags(words, capsys):
+        wrong = f"{flag[:-2]}{flag[-1]}{flag[-2]}" if flag[-1] != flag[-2] else flag[:-1]
+        assert main([*before, wrong, "1"]) == 2
+        assert capsys.readouterr() == ("", f"lockstep: {wrong}: unknown flag; did you mean {flag}?\n")
+
+
+@pytest.mark.parametrize(
+    "verb", [["train"], ["resume"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
+)
+def test_a_misspelt_field_names_the_nearest(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for section, field, _ in known_fields():
+        flag = f"--{section}.{field}".replace("_", "-")
+        assert main([*verb, "x", flag[:-1], "1"]) == 2
+        assert capsys.readouterr() == ("", f"lockstep: {flag[:-1]}: unknown flag; did you mean {flag}?\n")
+
+
+def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(page(["resume"], capsys).split()).replace("- ", "-")
+    for path in _CARRYING:
+        assert f"--{path}".replace("_", "-").replace("plan.kind", "plan") in text
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["plot", "a", "--what", "curve"], "--what is 'curve': it must be one of return, curves, policy, trajectory, timing; did you mean curves?"),
+        (["plot", "a", "--over", "moons"], "--over is 'moons': it must be one of steps, seconds"),
+        (["plot", "a", "--axes", "1"], "--axes needs 2 values"),
+        (["eval", "a", "--episodes"], "--episodes needs a value"),
+        (["--hlep"], "--hlep: unknown verb; did you mean --help?"),
+        (["bench", "throughputt"], "throughputt: there is no such benchmark; did you mean throughput?"),
+    ],
+)  # fmt: skip
+def test_other_wrong_words(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", f"lockstep: {line}\n")
+
+
+def test_pytorch_is_imported_only_where_it_is_needed() -> None:
+    runs = [
+        ["--help"],
+        ["--version"],
+        ["presets"],
+        ["presets", "cartpole"],
+        ["envs"],
+        *([*words, "--help"] for words in PAGES),
+    ]
+    runs += [[verb, "a", "--xyzzy"] for verb in VERBS] + [
+        ["train", "--ppo.clip", "x"],
+        ["train", "cartpol"],
+        ["watch", "a"],
+    ]
+    code = (
+        "import sys, contextlib, io\nimport lockstep\nfrom lockstep.cli.main import main\n"
+        f"for words in {runs!r}:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        "        with contextlib.suppress(SystemExit):\n"
+        "            main(words)\n"
+        "    assert 'torch' not in sys.modules, words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

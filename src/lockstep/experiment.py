@@ -36,7 +36,8 @@ __all__ = [
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
     """The folder of a new run, holding the resolved config. Raises ValueError if it exists and its name was chosen."""
-    root, described = Path(config.run.folder), describe_environment(ranks)
+    root = Path(config.run.folder)
+    described = {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
     chosen = config.run.name
     for name in [chosen] if chosen else _names(f"{preset or config.env.id}-seed{config.run.seed}"):
         named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep import presets
 from lockstep.config import Config
 from lockstep.config.compose import load
-from lockstep.config.decode import decode, known_fields
-from lockstep.config.flags import SHORT, parse_flags
+from lockstep.config.decode import decode, encode, known_fields
+from lockstep.config.flags import SHORT, as_flags, parse_flags
 from lockstep.config.help import help_text
 
 
@@ -133,3 +134,21 @@ def test_help_shows_every_field_in_80_columns(monkeypatch: pytest.MonkeyPatch) -
     assert "(default: 77)" in text
     for short in SHORT:
         assert f"--{short.replace('_', '-')} = --" in text
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_flags_give_a_config_again(name: str) -> None:
+    config = load(presets.read(name), None, {})
+    words = as_flags(encode(config))
+    assert decode(parse_flags(words)[0], Config()) == config
+
+
+def test_flags_of_values_that_look_like_flags() -> None:
+    tree = {
+        "env": {"options": {"name": "it's", "gravity": -1e-5, "on": True}, "module": "-m"},
+        "run": {"loggers": [], "solved_return": -200.0, "name": None},
+    }
+    words = as_flags(tree)
+    assert words[2:5] == ["--env.module=-m", "--run.loggers", "--run.solved-return"]
+    found = encode(decode(parse_flags(words)[0], Config()))
+    assert {section: {field: found[section][field] for field in fields} for section, fields in tree.items()} == tree

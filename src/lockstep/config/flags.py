@@ -1,5 +1,6 @@
 """Every config field as a flag: `--section.field VALUE`."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -7,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 from lockstep.config.decode import known_fields, nearest_field
 
-__all__ = ["SHORT", "parse_flags"]
+__all__ = ["SHORT", "as_flags", "as_text", "parse_flags"]
 
 SHORT = {
     "env": "env.id",
@@ -57,6 +58,28 @@ def parse_flags(
             _switched_off(name, kinds[path], given) if negated else _take(name, kinds[path], given, words)
         )
     return tree, rest
+
+
+def as_flags(tree: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """The words that `parse_flags` reads as `tree`, whose values are plain: `["--ppo.clip", "0.1"]`."""
+    short = {path: flag for flag, path in SHORT.items()}
+    words = []
+    for section, fields in tree.items():
+        for field, value in fields.items():
+            path = f"{section}.{field}"
+            flag = f"--{short.get(path, path).replace('_', '-')}"
+            given = [as_text(part) for part in value] if isinstance(value, (list, tuple)) else [as_text(value)]
+            words += [f"{flag}={given[0]}"] if len(given) == 1 and _is_flag(given[0]) else [flag, *given]
+    return words
+
+
+def as_text(value: object) -> str:
+    """A plain value of a field as a flag takes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(as_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _is_flag(word: str) -> bool:

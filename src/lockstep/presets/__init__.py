@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import yaml
 
-__all__ = ["names", "read", "text"]
+__all__ = ["expected", "names", "read", "text"]
 
 
 def names() -> list[str]:
@@ -31,3 +31,17 @@ def read(name: str) -> dict[str, object]:
     tree = yaml.safe_load(text(name))
     assert isinstance(tree, dict)
     return tree
+
+
+def expected(name: str) -> str | None:
+    """What preset `name` says that it reaches, None if it does not say. Raises ValueError as `text` does."""
+    found: list[str] = []
+    for line in text(name).splitlines():
+        words = line.removeprefix("#").strip()
+        if line.startswith("# Expected:"):
+            found.append(words.removeprefix("Expected:").strip())
+        elif found and line.startswith("#  "):
+            found.append(words)
+        elif found:
+            break
+    return " ".join(found) or None

@@ -56,6 +56,20 @@ class RunFolder:
         """The config as it was resolved. Raises ValueError if the file is broken."""
         return _object(self.path / "config.json")
 
+    def environment(self) -> dict[str, object]:
+        """What it was made with; empty where that was not noted. Raises ValueError if the file is broken."""
+        path = self.path / "environment.json"
+        return _object(path) if path.exists() else {}
+
+    def running(self) -> bool:
+        """Whether a process holds the lock now."""
+        try:
+            self.lock()
+        except ValueError:
+            return True
+        self.unlock()
+        return False
+
     def rewrite(self, config: Mapping[str, object]) -> None:
         """Replaces the config, for a run that is resumed with a larger budget."""
         write_aside(self.path / "config.json", _json(config))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, plot, train, watch
+from lockstep.cli import bench, plot, report, train, watch
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -16,6 +16,7 @@ COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (
 MODULE = re.compile(r"^```python\n(# guess\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
 WATCH = re.compile(r"^lockstep watch ([^>\n]*)", re.MULTILINE)
+REPORT = re.compile(r"^lockstep report (.*)$", re.MULTILINE)
 BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
@@ -61,6 +62,18 @@ def watches() -> list[str]:
 @pytest.mark.parametrize("command", watches())
 def test_a_run_can_be_watched(command: str) -> None:
     assert watch.read(shlex.split(command, comments=True)).run == "first"
+
+
+def reports() -> list[str]:
+    """The words after `lockstep report`."""
+    return sorted({words for document in DOCUMENTS for words in REPORT.findall(document.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.parametrize("command", reports())
+def test_a_report_can_be_asked_for(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "locate", accept)
+    with pytest.raises(Accepted):
+        report.main(shlex.split(command, comments=True))
 
 
 class Accepted(Exception):

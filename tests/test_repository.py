@@ -177,7 +177,9 @@ def test_the_built_distribution_is_complete(root: Path, tmp_path: Path) -> None:
     (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
-    expected = {f"lockstep/{path.relative_to(SOURCE)}" for path in SOURCE.rglob("*") if path.suffix in (".py", ".yaml")}
+    expected = {
+        f"lockstep/{path.relative_to(SOURCE)}" for path in SOURCE.rglob("*") if path.suffix in (".py", ".yaml", ".html")
+    }
     assert expected | {"lockstep/py.typed"} <= packed
     assert not [name for name in packed if name.startswith("tests")]
     with tarfile.open(source) as archive:

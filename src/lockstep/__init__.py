@@ -1,7 +1,7 @@
 """Distributed PPO that gives the same policy, bit for bit, however many processes carry it.
 
 From a program: `train`, `resume`, `load`, `evaluate`, what they take (`Config`, `register_core`, `register_encoder`) and what they give
-(`Run`, `TrainedPolicy`, `Evaluation`). See `lockstep.api`.
+(`Run`, `RunSummary`, `TrainedPolicy`, `Evaluation`). See `lockstep.api`.
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from lockstep.config import Config
     from lockstep.models.registry import register_core, register_encoder
     from lockstep.report.evaluate import Evaluation
+    from lockstep.report.summary import RunSummary
     from lockstep.trained import TrainedPolicy
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __all__ = [
     "Config",
     "Evaluation",
     "Run",
+    "RunSummary",
     "TrainedPolicy",
     "__version__",
     "evaluate",
@@ -34,6 +36,7 @@ _PLACES = {
     **dict.fromkeys(("register_core", "register_encoder"), "lockstep.models.registry"),
     "Config": "lockstep.config",
     "Evaluation": "lockstep.report.evaluate",
+    "RunSummary": "lockstep.report.summary",
     "TrainedPolicy": "lockstep.trained",
 }
 

@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
@@ -54,6 +54,9 @@ from lockstep.starting import (
     settle_again,
 )
 from lockstep.trained import TrainedPolicy, evaluation_seeds, load_policy
+
+if TYPE_CHECKING:
+    from lockstep.report.summary import RunSummary
 
 __all__ = ["Run", "evaluate", "load", "resume", "train"]
 
@@ -102,6 +105,19 @@ class Run:
     def digest(self) -> str:
         """Of the weights, after the last iteration: equal for two runs that are equal to the last bit. Empty before the first."""
         return str(self._last("digest", ""))
+
+    @property
+    def summary(self) -> "RunSummary":
+        """Outcome, settings, versions and the command that gives the run again, as a dataclass. Raises ValueError for files that are broken."""
+        from lockstep.report.summary import summarize
+
+        return summarize(self.folder)
+
+    def report(self) -> Path:
+        """Writes `report.html` into the run's folder, as `lockstep report` does. Raises ValueError if there is nothing to report."""
+        from lockstep.report.page import write_report
+
+        return write_report(self.folder)
 
     def load(self, **options: Any) -> TrainedPolicy:
         """`lockstep.load(self, …)`."""

@@ -21,6 +21,7 @@ VERBS = {
     "diff": "find the iteration where two runs part",
     "export": "write a run's policy as one file that runs without lockstep",
     "plot": "draw runs: learning curves, what the policy does, an episode, timing",
+    "report": "write a run as one HTML file: outcome, video, curves, timing, config",
     "bench": "measure how fast experiments train here, beside others too",
     "presets": "list the ready experiments, or print one",
     "envs": "list the environments",

@@ -10,9 +10,9 @@ from lockstep.report.curve import show_return
 from lockstep.report.experiments import Experiment, Recorded
 from lockstep.report.style import BLUE, COLOURS, GREY, Over, axis, picture
 
-__all__ = ["draw_curves", "draw_returns"]
+__all__ = ["LABELS", "draw_curves", "draw_metric", "draw_returns", "has_metric"]
 
-_LABELS = {
+LABELS = {
     "return": "mean return\n(reward per episode)",
     "intrinsic_return": "intrinsic return\n(scaled, per episode)",
     "policy_loss": "policy loss\n(advantages, no unit)",
@@ -20,6 +20,7 @@ _LABELS = {
     "entropy": "entropy (nats)",
     "approx_kl": "KL divergence (nats)",
 }
+"""What is drawn, and how its axis is labelled."""
 _PLAIN = [["return", "return", "value_loss"], ["policy_loss", "entropy", "approx_kl"]]
 _CURIOUS = [["return", "intrinsic_return", "value_loss"], ["policy_loss", "entropy", "approx_kl"]]
 _LINES = ("-", "--", ":", "-.")
@@ -34,7 +35,7 @@ def draw_returns(experiments: Sequence[Experiment], path: Path, over: Over, goal
     _check(experiments, over, ["return"])
     with picture(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
         axes = figure.subplots()
-        axes.set_ylabel(_LABELS["return"].replace("\n", " "))
+        axes.set_ylabel(LABELS["return"].replace("\n", " "))
         _show(matplotlib, axes, experiments, "return", over)
         _finish(matplotlib, figure, axes, experiments, goal)
 
@@ -44,12 +45,12 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
     intrinsic return. See `draw_returns`, also for what is raised.
     """
     layout = _CURIOUS if any(len(_of(run, "intrinsic_return", over)[0]) for run in _runs(experiments)) else _PLAIN
-    _check(experiments, over, list(_LABELS))
+    _check(experiments, over, list(LABELS))
     runs = _runs(experiments)
     with picture(path, 13, 7.5 + (0.3 * len(experiments) if len(runs) > 1 else 0)) as (matplotlib, figure):
         panels = figure.subplot_mosaic(layout)
         for name, axes in panels.items():
-            axes.set_ylabel(_LABELS[name])
+            axes.set_ylabel(LABELS[name])
             if len(runs) > 1 or name != "return":
                 _show(matplotlib, axes, experiments, name, over, label=name != "return" or len(runs) > 1)
             elif _has_return(runs[0], over):
@@ -58,6 +59,22 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
             _finish(matplotlib, figure, panels["return"], experiments, goal)
         else:
             figure.suptitle(runs[0].name, fontsize=13)
+
+
+def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | None = None) -> None:
+    """Draws one of `LABELS` of a run over steps or seconds, 480 by 320 pixels; it must have it. See `draw_returns` for what is raised."""
+    with picture(path, 4.8, 3.2) as (matplotlib, figure):
+        axes = figure.subplots()
+        axes.set_ylabel(LABELS[name])
+        if name == "return":
+            show_return(matplotlib, axes, run.metrics, goal, over)
+        else:
+            _show(matplotlib, axes, [Experiment("", [run])], name, over, label=False)
+
+
+def has_metric(run: Recorded, name: str) -> bool:
+    """Whether there is anything of one of `LABELS` to draw."""
+    return len(_of(run, name, "steps")[0]) > 0
 
 
 def _runs(experiments: Sequence[Experiment]) -> list[Recorded]:

@@ -28,7 +28,7 @@ _NOT_REPEATED = {f"run.{field}" for field in ("folder", "name", "progress", "log
     "runtime.rendezvous",
 }
 """Settings that a command leaves out: where a run lies and how it is told of, how its ranks met."""
-_DECIDED = {"plan.shards", "rollout.sequence_length", "run.name", "runtime.player_device"}
+_DECIDED = {"plan.shards", "rollout.sequence_length", "runtime.player_device"}
 """Settings that are decided when a run is made, where they are none; all that are `auto` are too."""
 
 

@@ -12,12 +12,12 @@ from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
 from lockstep.report.style import COLOURS, Over, axis, picture
 
-__all__ = ["PHASES", "draw_timing", "mean_seconds"]
+__all__ = ["PHASES", "PHASE_COLOURS", "draw_course", "draw_timing", "mean_seconds"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """In the order in which they are stacked."""
 _NAMES = {"wait": "wait (idle)"}
-_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB", COLOURS[4], COLOURS[5]), strict=True))
+PHASE_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB", COLOURS[4], COLOURS[5]), strict=True))
 _PLACES = 100
 """Columns of a picture over time, at most: each the mean of as many iterations."""
 _PLAYERS = "player_t"
@@ -59,6 +59,15 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=len(PHASES), frameon=False, columnspacing=1.2)
 
 
+def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
+    """Draws how the phases of one role of `mean_seconds` went over steps or seconds, 480 by 320 pixels, without a legend.
+
+    Raises ValueError, in one line, for what `picture` does.
+    """
+    with picture(path, 4.8, 3.2) as (matplotlib, figure):
+        _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
+
+
 def _roles(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the ranks of a run do, and how the names of their metrics begin; empty without metrics."""
     if not len(points(metrics, "t_iter")[0]):
@@ -79,7 +88,7 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
         left = 0.0
         for phase, seconds in phases.items():
             name = _NAMES.get(phase, phase) if row == 0 else None
-            axes.barh(row, seconds * factor, left=left, color=_COLOURS[phase], height=0.6, label=name)
+            axes.barh(row, seconds * factor, left=left, color=PHASE_COLOURS[phase], height=0.6, label=name)
             left += seconds * factor
         axes.text(left + 0.01 * largest * factor, row, f"{left:.3g} {unit}", va="center")
     axes.set(
@@ -103,7 +112,7 @@ def _show_course(
     places = np.array([right[part[-1]] for part in parts]) / divisor
     if len(places) == 1:
         places, table = places + np.array([-0.5, 0.5]), np.repeat(table, 2, axis=1)
-    axes.stackplot(places, table * factor, colors=[_COLOURS[phase] for phase in PHASES], linewidth=0)
+    axes.stackplot(places, table * factor, colors=[PHASE_COLOURS[phase] for phase in PHASES], linewidth=0)
     largest, usual = float(table.sum(0).max()), float(np.percentile(table.sum(0), 95))
     # a single iteration that compiles or waits would leave nothing to be seen of all others
     axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * usual else 1.5 * usual) or 1.0)

@@ -17,15 +17,20 @@ _PAUSE = 0.05
 def write_aside(path: Path, content: bytes) -> None:
     """Writes a whole file or nothing: beside its place, then renamed into it."""
     aside = path.with_name(f".{path.name}.partial")
-    with aside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 class RunFolder:
-    """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `videos/`, `plots/`, `policy-*.onnx`."""
+    """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `evaluation.json`, `videos/`, `plots/`,
+    `report.html`, `policy-*.onnx`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,0 +1,157 @@
+"""`lockstep report` on a short run, and its page in a browser."""
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.cli.main import main
+
+pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
+pytest.importorskip("jinja2", reason="pip install 'lockstep-rl[report]'")
+NAME = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose `runs/` holds a short run of CartPole."""
+    folder = tmp_path_factory.mktemp("trained")
+    short = ("--total-steps", "4000", "--run.checkpoint-every", "5", "--ppo.clip", "0.1", "--ranks", "1")
+    command = [sys.executable, "-m", "lockstep", "train", "cartpole", *short, "--name", "first"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own with a copy of it, as the current one."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(["report", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "first", "--episodes", "3"]) == 0
+    capsys.readouterr()
+    assert output(capsys, "first") == (0, "runs/first/report.html\n", "")
+    text = (here / "runs/first/report.html").read_text()
+    assert "lockstep play runs/first --video" in text
+    assert "3 episodes that training never saw, most probable actions, iteration 15" in text
+
+
+@pytest.mark.usefixtures("here")
+def test_from_a_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = re.search(r"```python\n(.*?)```", (root / "docs/reports.md").read_text(), re.DOTALL)
+    assert code is not None
+    Path("program.py").write_text(code[1])
+    runpy.run_path("program.py")
+    said = capsys.readouterr().out
+    assert said.startswith("runs/first/report.html\nfinished Mark(value=")
+    assert said.rstrip().endswith("--ranks 1")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("two", "'two': there is no such run; runs/ holds bare, cut, first"),
+        ("", "RUN is missing; see lockstep report --help"),
+        ("first --episodes 3", "--episodes: unknown flag; see lockstep report --help"),
+        ("bare", "runs/bare has no metrics yet, so there is nothing to report"),
+        ("cut", "runs/cut has no metrics yet, so there is nothing to report"),
+    ],
+)
+def test_what_cant_be_reported_gets_one_line(
+    words: str, line: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, metrics in (("bare", None), ("cut", '{"iteration": 1, "env_st')):
+        (here / "runs" / name).mkdir()
+        shutil.copy("runs/first/config.json", f"runs/{name}/config.json")
+        if metrics is not None:
+            (here / f"runs/{name}/metrics.jsonl").write_text(metrics)
+    before = sorted(here.rglob("*"))
+    assert output(capsys, *words.split()) == (2, "", f"lockstep: {line}\n")
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """Chromium, which notes what a page asks for and what it complains of."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.binary_location = str(shutil.which("chromium"))
+    driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+@pytest.mark.serial
+@pytest.mark.extra("selenium", "imageio_ffmpeg", "pygame")
+@pytest.mark.command("chromium", "chromedriver")
+def test_in_a_browser(here: Path, browser: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["play", "first", "--video"]) == 0
+    (here / "runs/first").rename(here / NAME)
+    capsys.readouterr()
+    assert output(capsys, f"./{NAME}")[:2] == (0, f"{NAME}/report.html\n")
+    (here / "alone").mkdir()
+    path = (here / NAME / "report.html").rename(here / "alone/page.html")  # with nothing beside it
+    grounds = set()
+    for theme in ("light", "dark"):
+        for width in (360, 1400):
+            show(browser, path, theme, width)
+            assert ask(browser, "document.documentElement.scrollWidth") <= width
+            assert ask(browser, WIDEST) <= width
+            assert ask(browser, "document.querySelector('h1').textContent") == NAME
+            sizes = ask(browser, "[...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect().height)")
+            assert len(sizes) == 7
+            assert min(sizes) > 150
+            grounds.add(ask(browser, "getComputedStyle(document.body).backgroundColor"))
+    assert len(grounds) == 2
+    assert ask(browser, FILM) == [None, 600]
+    assert {url.partition(":")[0] for url in requests(browser)} == {"file", "data"}
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+WIDEST = (
+    "Math.max(...[...document.querySelectorAll('body *')].map(e => Math.ceil(e.getBoundingClientRect().right - 0.5)))"
+)
+FILM = "(e => [e.error, e.videoWidth])(document.querySelector('video'))"
+
+
+def show(browser: Any, path: Path, theme: str, width: int) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": theme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get(path.as_uri())
+    ask(browser, "document.querySelectorAll('details').forEach(e => e.open = true)")
+    WebDriverWait(browser, 60).until(lambda _: ask(browser, "document.querySelector('video').readyState") >= 1)
+
+
+def ask(browser: Any, expression: str) -> Any:
+    return browser.execute_script(f"return {expression}")
+
+
+def requests(browser: Any) -> list[str]:
+    """What the page asked for, everything that was shown included."""
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]

@@ -130,6 +130,8 @@ def test_pictures_are_the_pages_own(tmp_path: Path) -> None:
     text = read(folder).text
     assert read(folder).text == text
     assert text.count("<svg") == 7
+    alt = "Entropy over environment steps (nats): from 0.1 to 3, at least 0.1, at most 3"
+    assert f'aria-label="{alt}"' in text
     for words in (">last 20 episodes</text>", ">policy loss</text>", ">rank 0</text>"):
         assert words in text, words
     drawn = text[text.index("</style>") :]
@@ -163,15 +165,22 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
-    metrics = '{"iteration": 1, "env_steps": 1024, "seconds": 1.5}\n{"iteration": 2, "env_st'
+    metrics = '{"iteration": 1, "env_steps": 1024, "policy_loss": 1, "return_mean": 5}\n{"iteration": 2, "env_st'
     found = read(made(tmp_path, metrics=metrics, run={"solved_return": 20}))
     for words in (
         "Stopped after 1 of 30 iterations.",
         "Not solved yet: fewer than 20 episodes have ended; 20 is to be reached.",
-        "There is nothing to draw yet.",
+        "Policy loss over environment steps",
         "newest checkpoint there is none",
     ):
         assert words in found.words, words
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_without_anything_to_draw(tmp_path: Path) -> None:
+    found = read(made(tmp_path, metrics='{"iteration": 1}\n'))
+    assert "There is nothing to draw yet." in found.words
+    assert "svg" not in found.tags
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -5,12 +5,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lockstep.report.bands import Band, join, points
+from lockstep.report.bands import Band, Points, join, points
 from lockstep.report.curve import show_return
 from lockstep.report.experiments import Experiment, Recorded
 from lockstep.report.style import BLUE, COLOURS, GREY, Over, axis, picture
 
-__all__ = ["LABELS", "draw_curves", "draw_metric", "draw_returns", "has_metric"]
+__all__ = ["LABELS", "curve_of", "draw_curves", "draw_metric", "draw_returns"]
 
 LABELS = {
     "return": "mean return\n(reward per episode)",
@@ -44,7 +44,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
     """Draws return, losses, entropy and KL over steps or seconds, 1300 by 750 pixels and more for a long legend; with curiosity also the
     intrinsic return. See `draw_returns`, also for what is raised.
     """
-    layout = _CURIOUS if any(len(_of(run, "intrinsic_return", over)[0]) for run in _runs(experiments)) else _PLAIN
+    layout = _CURIOUS if any(len(curve_of(run, "intrinsic_return", over)[0]) for run in _runs(experiments)) else _PLAIN
     _check(experiments, over, list(LABELS))
     runs = _runs(experiments)
     with picture(path, 13, 7.5 + (0.3 * len(experiments) if len(runs) > 1 else 0)) as (matplotlib, figure):
@@ -72,20 +72,15 @@ def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | 
             _show(matplotlib, axes, [Experiment("", [run])], name, over, label=False)
 
 
-def has_metric(run: Recorded, name: str) -> bool:
-    """Whether there is anything of one of `LABELS` to draw."""
-    return len(_of(run, name, "steps")[0]) > 0
-
-
 def _runs(experiments: Sequence[Experiment]) -> list[Recorded]:
     return [run for experiment in experiments for run in experiment.runs]
 
 
 def _has_return(run: Recorded, over: Over) -> bool:
-    return len(_of(run, "return", over)[0]) > 0
+    return len(curve_of(run, "return", over)[0]) > 0
 
 
-def _of(run: Recorded, name: str, over: Over) -> Any:
+def curve_of(run: Recorded, name: str, over: Over) -> Points:
     """Points of a metric; the return is that of the last 20 episodes, or where there were never so many, of iterations."""
     if name != "return":
         return points(run.metrics, name, over)
@@ -97,7 +92,7 @@ def _check(experiments: Sequence[Experiment], over: Over, names: Sequence[str]) 
     """Raises ValueError if a run has nothing of `names`, or the runs of an experiment have none of their steps in common."""
     for experiment in experiments:
         for run in experiment.runs:
-            if not any(len(_of(run, name, over)[0]) for name in names):
+            if not any(len(curve_of(run, name, over)[0]) for name in names):
                 why = "no episode has ended" if list(names) == ["return"] else "it has no metrics"
                 raise ValueError(f"{run.name}: there is nothing to draw yet, because {why}")
         if not any(_band(experiment, name, over) for name in names):
@@ -106,7 +101,7 @@ def _check(experiments: Sequence[Experiment], over: Over, names: Sequence[str]) 
 
 
 def _band(experiment: Experiment, name: str, over: Over) -> Band | None:
-    return join([_of(run, name, over) for run in experiment.runs])
+    return join([curve_of(run, name, over) for run in experiment.runs])
 
 
 def _show(

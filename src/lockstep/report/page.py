@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config.flags import as_text
-from lockstep.report.curves import LABELS, draw_metric, has_metric
+from lockstep.report.curves import LABELS, curve_of, draw_metric
 from lockstep.report.evaluate import Evaluation
 from lockstep.report.experiments import Recorded
 from lockstep.report.inline import COLOUR_NAMES, inline_film, inline_picture
@@ -103,17 +103,18 @@ def _content(found: RunSummary, folder: RunFolder) -> dict[str, Any]:
 
 def _curves(run: Recorded, goal: float | None) -> Iterator[_Figure]:
     for name, label in LABELS.items():
-        if not has_metric(run, name):
-            continue
         for over in ("steps", "seconds") if name == "return" else ("steps",):
-            yield _curve(run, name, label, over, goal)
+            if len(curve_of(run, name, over)[0]):
+                yield _curve(run, name, label, over, goal)
 
 
 def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None) -> _Figure:
     title, _, unit = label.replace("\n", " ").partition(" (")
     title = f"{title[0].upper()}{title[1:]} over {'environment steps' if over == 'steps' else 'wall time'}"
     svg = inline_picture(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
-    return _Figure(title, f"Curve: {title} ({unit}", svg)
+    values = curve_of(run, name, over)[1].tolist()
+    begin, end, low, high = map(_short, (values[0], values[-1], min(values), max(values)))
+    return _Figure(title, f"{title} ({unit}: from {begin} to {end}, at least {low}, at most {high}", svg)
 
 
 def _courses(run: Recorded) -> Iterator[_Figure]:

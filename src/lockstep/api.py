@@ -149,7 +149,7 @@ def train(
         preset: A ready experiment; `lockstep presets` lists them.
         env: An id, or a function (or class) that makes an environment of yours, or settings of the section `env`, in which `id` may be
             such a function: `{"id": make_env, "count": 16}`. The function is called with `env.options` for every environment.
-        config: A Config, or a .yaml or .json file; over the preset. Settings are over both.
+        config: A Config, or a .yaml, .json or .gin file; over the preset. Settings are over both.
         ranks: Processes of this host. One is this process itself. Several need an environment that they can find: an id, or a function
             of a module that can be imported.
         settings: See this module.

@@ -53,7 +53,9 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith(f"usage: lockstep {verb}")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["presets"], ["digest", "nowhere"], ["diff", "nowhere", "nowhere"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["presets"], ["config", "cartpole"], ["digest", "nowhere"], ["diff", "nowhere", "nowhere"]]
+)
 def test_quick_verbs_do_without_torch(words: list[str]) -> None:
     code = "import sys; from lockstep.cli.main import main; main(sys.argv[1:]); sys.exit(40 + ('torch' in sys.modules))"
     assert run(*words, code=code).returncode == 40

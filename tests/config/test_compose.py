@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.config import Config
-from lockstep.config.compose import load
+from lockstep.config.compose import load, written
 
 
 @pytest.fixture
@@ -45,3 +45,15 @@ def test_two_spellings_of_one_setting_take_each_other_back() -> None:
 def test_two_spellings_at_once_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^env.per_rank is '4': it is another spelling of env.count"):
         load(None, None, {"env": {"per_rank": "4", "count": "16"}})
+
+
+def test_what_is_written_says_the_same(file: Path) -> None:
+    preset = {"env": {"per_rank": 3}, "policy": {"hidden": [8]}, "plan": {}}
+    flags = {"env": {"count": "16"}, "ppo": {"clip": "linear(0.2, 0)", "kl_stop": "none"}}
+    tree = written(preset, file, flags)
+    assert tree == {
+        "env": {"id": "from-file", "count": 16},
+        "policy": {"hidden": [8]},
+        "ppo": {"epochs": 20, "gamma": 0.2, "clip": "linear(0.2, 0)", "kl_stop": None},
+    }
+    assert load(tree, None, {}) == load(preset, file, flags)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode
-from lockstep.config.files import parse_json, parse_yaml, read
+from lockstep.config.files import format_yaml, parse_json, parse_yaml, read
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -67,8 +67,17 @@ def test_an_empty_file_is_an_empty_tree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "line"),
     [
-        ("a.toml", "", ": config files are .yaml, .yml or .json"),
-        ("a.gin", "ppo.clip = 0.2", ": config files are .yaml, .yml or .json; .gin is not read yet"),
+        ("a.toml", "", ": config files are .yaml, .yml, .json or .gin"),
+        (
+            "a.gin",
+            "ppo.clip = 0.2\nimport os",
+            ": line 2: 'import os' would run code: a config is read as data; leave it out",
+        ),
+        (
+            "a.gin",
+            f"ppo.clip = {'[' * 9999}",
+            ": line 1: a bracket or a quote is not closed, or the indentation is broken",
+        ),
         ("a.yaml", "env:\n  id: [1\nppo: {}\n", ": line 3: expected ',' or ']', but got ':'"),
         ("a.yaml", "env:\n  id: a\n  id: b\n", ": line 3: 'id' is given twice"),
         ("a.yaml", "env: {}\nenv: {}\n", ": line 2: 'env' is given twice"),
@@ -117,3 +126,21 @@ def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
         except ValueError as error:
             line = str(error)
         assert len(line.splitlines()) == 1
+
+
+@given(
+    st.text(st.characters(max_codepoint=0xFFFF))
+    | st.sampled_from(["off", "null", "1e3", "a: b", "a #b", "'", "linear(1e-3, 0)", "[1", "- a", "é"])
+)
+def test_what_is_printed_is_read_again(text: str) -> None:
+    tree = {
+        "run": {"name": text, "seed": 3, "loggers": [text]},
+        "env": {"options": {"a": text, "b": 1e-9}, "module": None},
+    }
+    assert parse_yaml(format_yaml(tree)) == tree
+
+
+def test_yaml_is_printed_as_people_write_it() -> None:
+    tree = {"env": {"id": "CartPole-v1", "options": {}}, "ppo": {"learning_rate": "linear(3e-4, 0)", "kl_stop": None}}
+    expected = "env:\n  id: CartPole-v1\n  options: {}\nppo:\n  learning_rate: linear(3e-4, 0)\n  kl_stop: null"
+    assert format_yaml(tree) == expected

@@ -198,7 +198,7 @@ def _write(own: argparse.Namespace, kind: str, ranks: int, found: Mapping[str, o
 def _parser(kind: str, does: str) -> Arguments:
     parser = Arguments(f"bench {kind}", f"{does} Takes every flag of `lockstep train` as well.")
     parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml or .json file, over the preset")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
     parser.add_argument("--ranks", type=whole_number(1), metavar="N", help="processes on this host, as for train")
     _add_shared(parser)
     parser.add_argument(

@@ -24,6 +24,7 @@ VERBS = {
     "report": "write a run as one HTML file: outcome, video, curves, timing, config",
     "bench": "measure how fast experiments train here, beside others too",
     "presets": "list the ready experiments, or print one",
+    "config": "print a preset, a file and flags as one config file",
     "envs": "list the environments",
     "doctor": "check what is installed here and what it allows",
 }

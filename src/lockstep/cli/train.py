@@ -56,7 +56,7 @@ def _tell(place: Place | None, line: str) -> None:
 def _parser() -> Arguments:
     parser = Arguments("train", "Trains an agent: a preset, a file, any field as a flag; what comes later wins.")
     parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml or .json file, over the preset")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
     parser.add_argument(
         "--ranks",
         type=whole_number(1),

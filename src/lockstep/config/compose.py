@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.config import Config
-from lockstep.config.decode import decode
+from lockstep.config.decode import decode, encode
 from lockstep.config.files import read
 
-__all__ = ["load"]
+__all__ = ["load", "written"]
 
 Tree = Mapping[str, object]
 
@@ -19,6 +19,25 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
 
     Raises ValueError in one line for whatever is wrong with them.
     """
+    return decode(_merged(preset, file, flags), Config())
+
+
+def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, dict[str, object]]:
+    """The tree that says the same as all three: of `load`'s config, the fields that one of them names.
+
+    Raises ValueError as `load` does.
+    """
+    merged = _merged(preset, file, flags)
+    config = encode(decode(merged, Config()))
+    named = {section: fields for section, fields in merged.items() if isinstance(fields, Mapping)}
+    return {
+        section: {field: value for field, value in fields.items() if field in named[section]}
+        for section, fields in config.items()
+        if named.get(section)
+    }
+
+
+def _merged(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, object]:
     given = read(file) if file is not None else {}
     for tree in (preset or {}, given):
         _check_module(tree, flags)
@@ -31,7 +50,7 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
             if isinstance(below, Mapping) and isinstance(content, Mapping):
                 content = {**below, **content}
             merged[section] = below if content is None and section in merged else content
-    return decode(merged, Config())
+    return merged
 
 
 def _check_module(tree: Tree, flags: Tree) -> None:

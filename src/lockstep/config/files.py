@@ -1,4 +1,4 @@
-"""Config files: YAML and JSON, read as data.
+"""Config files: YAML, JSON and gin, read as data.
 
 The YAML is that of the 1.2 core schema, where `off` is a word and `1e-3` a number; PyYAML's is 1.1, where they are not.
 Tags, anchors and aliases are refused: a config has no use for them, and with them a small file stands for a huge one.
@@ -6,28 +6,28 @@ Tags, anchors and aliases are refused: a config has no use for them, and with th
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
 
 import yaml
 
 from lockstep.config import VERSION
+from lockstep.config.gin import parse_gin
 
-__all__ = ["parse_yaml", "read"]
+__all__ = ["format_yaml", "parse_yaml", "read"]
 
 
 def read(path: Path) -> dict[str, object]:
-    """The tree that a `.yaml`, `.yml` or `.json` file holds, without its `version`.
+    """The tree that a `.yaml`, `.yml`, `.json` or `.gin` file holds, without its `version`.
 
     Raises ValueError, in one line, for a file that is missing, of another kind or from a newer version, for broken
     syntax and for a key that is given twice.
     """
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
-        raise ValueError(
-            f"{path}: config files are .yaml, .yml or .json{_GIN if path.suffix.lower() == '.gin' else ''}"
-        )
+        raise ValueError(f"{path}: config files are .yaml, .yml, .json or .gin")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -47,9 +47,6 @@ def read(path: Path) -> dict[str, object]:
     if not isinstance(tree, dict):
         raise ValueError(f"{path}: it must hold sections, such as `env:`, with fields below them")
     return _checked_version(tree, path)
-
-
-_GIN = "; .gin is not read yet"
 
 
 def _checked_version(tree: dict[str, object], path: Path) -> dict[str, object]:
@@ -137,4 +134,27 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return tree
 
 
-_PARSERS: dict[str, Callable[[str], object]] = {".yaml": parse_yaml, ".yml": parse_yaml, ".json": parse_json}
+_PARSERS: dict[str, Callable[[str], object]] = {
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
+    ".json": parse_json,
+    ".gin": parse_gin,
+}
+
+
+def format_yaml(tree: Mapping[str, Mapping[str, object]]) -> str:
+    """The YAML that `parse_yaml` reads as `tree`: sections, with a line per field."""
+    lines = []
+    for section, fields in tree.items():
+        lines += [f"{section}:", *(f"  {name}: {_format(value)}" for name, value in fields.items())]
+    return "\n".join(lines)
+
+
+def _format(value: object) -> str:
+    """The value in one line: JSON, which YAML includes, but for text that can do without quotes."""
+    if isinstance(value, str) and value.isprintable():
+        with suppress(ValueError):
+            if parse_yaml(f"a: {value}") == {"a": value}:
+                return value
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)

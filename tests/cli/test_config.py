@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from lockstep import presets
+from lockstep.cli.main import main
+from lockstep.config.compose import load
+
+
+def test_a_gin_file_becomes_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gin, yaml = tmp_path / "dense.gin", tmp_path / "dense.yaml"
+    gin.write_text("rate = 1E-3\nCritic.lr = %rate\ntrain.nhid = 32\nppo.learning_rate = 'linear(1e-3, 0)'\n")
+    assert main(["config", "--config", str(gin), "--seed", "3"]) == 0
+    yaml.write_text(capsys.readouterr().out)
+    assert yaml.read_text() == (
+        "env:\n  id: pendulum-dense\npolicy:\n  hidden: [32, 32]\n"
+        "ppo:\n  learning_rate: linear(1e-3, 0)\n  value_learning_rate: 0.001\n  minibatches: 1\nrun:\n  seed: 3\n"
+    )
+    assert load(None, yaml, {}) == load(None, gin, {"run": {"seed": "3"}})
+
+
+@pytest.mark.parametrize("preset", presets.names())
+def test_every_preset_is_printed_as_it_is(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", preset]) == 0
+    (tmp_path / "same.yaml").write_text(capsys.readouterr().out)
+    assert load(None, tmp_path / "same.yaml", {}) == load(presets.read(preset), None, {})
+
+
+def test_nothing_is_an_empty_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (main(["config"]), capsys.readouterr().out) == (0, "{}\n")
+
+
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.gin"
+    path.write_text("ppo.clip = 0.2\nimport os\n")
+    assert main(["config", "--config", str(path)]) == 2
+    said = f"lockstep: {path}: line 2: 'import os' would run code: a config is read as data; leave it out\n"
+    assert capsys.readouterr() == ("", said)
+    assert main(["config", "cartpole", "--ppo.clpi", "1"]) == 2
+    assert capsys.readouterr().err == "lockstep: --ppo.clpi: unknown flag; did you mean --ppo.clip?\n"
+
+
+@pytest.mark.slow
+def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
+    """The names of the pendulum program, and ours beside them."""
+    (tmp_path / "dense.gin").write_text(
+        "train.num_iter = 2\ntrain.num_trajs = 4\ntrain.num_actor_epochs = 2\ntrain.num_critic_epochs = 3\n"
+        "train.nhid = 8\ntrain.bs = 20\ntrain.surrogate_objective = 'clip'\nCritic.lr = 1E-3\nrun.name = 'dense'\n"
+    )
+    finished = run_cli("train", "pendulum-dense", "--config", "dense.gin")
+    assert finished.rc == 0, finished
+    config = (tmp_path / "runs/dense/config.json").read_text()
+    assert '"pendulum-dense"' in config
+    metrics = (tmp_path / "runs/dense/metrics.jsonl").read_text().splitlines()
+    assert len(metrics) == 2
+    assert '"episodes": 4' in metrics[0]

@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.config.compose import load
+from lockstep.config.gin import parse_gin
+
+FIELD = "a field is section.field = VALUE, such as run.seed = 3"
+PLAIN = "gives no plain value, such as 0.2, True, None, 'text' or [64, 64]"
+# What the program for pendulums that takes gin files is given.
+DENSE = """
+train.num_iter = 3_000_000      # Number of iterations
+train.num_trajs = 20
+train.num_actor_epochs = 20
+train.num_critic_epochs = 40
+train.nhid = 64
+train.bs = 20
+train.surrogate_objective = 'clip'\t\t\t  # which surrogate
+
+Critic.lr = 1E-3
+
+
+"""
+
+
+def test_bindings_are_fields() -> None:
+    text = """
+    # anything
+    ppo.clip = 0.2  # a comment
+    ppo.learning_rate = 'linear(3e-4, 0)'
+    ppo.kl_stop = None
+    policy.hidden = [
+        64,  # the first
+        32,
+    ]
+    policy.shared = True
+    env.options = {'continuous': True, 'gravity': -9.8}
+    run.name = 'a' "b"
+    run.total_steps = 3_000_000
+    """.replace("\n    ", "\n")
+    assert parse_gin(text) == {
+        "ppo": {"clip": 0.2, "learning_rate": "linear(3e-4, 0)", "kl_stop": None},
+        "policy": {"hidden": [64, 32], "shared": True},
+        "env": {"options": {"continuous": True, "gravity": -9.8}},
+        "run": {"name": "ab", "total_steps": 3_000_000},
+    }
+
+
+def test_macros_are_plain_values() -> None:
+    text = "width = 64\nhidden = (%width, %width)\npolicy.hidden = %hidden\ncuriosity.hidden = [%width]\n"
+    assert parse_gin(text) == {"policy": {"hidden": (64, 64)}, "curiosity": {"hidden": [64]}}
+
+
+def test_nothing_is_an_empty_tree() -> None:
+    assert parse_gin("\n# nothing yet\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("ppo.clip = 1\nimport os", "line 2: 'import os' would run code: a config is read as data; leave it out"),
+        ("from os import path", "line 1: 'from os import path' would run code: a config is read as data; leave it out"),
+        ("include 'base.gin'", "line 1: \"include 'base.gin'\": other files are not read; copy what is in it"),
+        ("ppo.clip = @clip()", "line 1: 'ppo.clip = @clip()' has a reference, which would run code: give its value"),
+        ("ppo.clip = [1, @a/b.c]", "line 1: 'ppo.clip = [1, @a/b.c]' has a reference, which would run code: give its value"),
+        ("ppo.clip = %clip", "line 1: 'ppo.clip = %clip': the macro is not defined in a line above"),
+        ("ppo.clip = %clip\nclip = 1", "line 1: 'ppo.clip = %clip': the macro is not defined in a line above"),
+        ("seed = 3", f"line 1: seed is used nowhere: {FIELD}"),
+        ("play/ppo.clip = 1", "line 1: 'play/ppo.clip = 1' has a scope: a config has one value of each field"),
+        ("a.b.clip = 1", f"line 1: 'a.b.clip = 1': {FIELD}"),
+        ("ppo.clip", f"line 1: 'ppo.clip': {FIELD}"),
+        ("ppo:\n  clip = 1", f"line 1: 'ppo:': {FIELD}"),
+        ("ppo.clip =", f"line 1: 'ppo.clip =' {PLAIN}"),
+        ("run.name = a", f"line 1: 'run.name = a' {PLAIN}"),
+        ("ppo.clip = exit()", f"line 1: 'ppo.clip = exit()' {PLAIN}"),
+        ("ppo.clip = 1\n\nppo.clip = 2", "line 3: ppo.clip is given twice"),
+        ("a = 1\nppo.clip = %a\na = 2", "line 3: a is given twice"),
+        ("ppo.clip = [1,\n2", "line 2: a bracket or a quote is not closed, or the indentation is broken"),
+        ("ppo.clip = 1\n  ppo.gamma = 1\n run.seed = 1", "line 3: a bracket or a quote is not closed, or the indentation is broken"),
+    ],
+)  # fmt: skip
+def test_what_is_no_data_is_refused_in_one_line(text: str, line: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_gin(text)
+    assert str(caught.value) == line
+
+
+@given(st.text() | st.text(alphabet="ab.= %@/:[](){}-'\"#\\\n1,"))
+def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
+    line = "no problem"
+    try:
+        parse_gin(text)
+    except ValueError as error:
+        line = str(error)
+    assert len(line.splitlines()) == 1
+
+
+def test_names_of_the_pendulum_program() -> None:
+    """20 trajectories of 100 steps, each with its reset row, are one iteration, and every epoch is one step on all of them."""
+    assert parse_gin(DENSE) == {
+        "env": {"id": "pendulum-dense", "count": 20},
+        "rollout": {"steps": 101},
+        "policy": {"hidden": [64, 64]},
+        "ppo": {
+            "minibatches": 1,
+            "policy_epochs": 20,
+            "value_epochs": 40,
+            "surrogate": "clip",
+            "value_learning_rate": 1e-3,
+        },
+        "run": {"total_steps": 3_000_000 * 20 * 101},
+    }
+    others = "Pendulum.sparse_reward = True\nActor.lr = 1e-4\nActor.episolon = 0.1\ntrain.lambda_const = 0.9\ntrain.gamma = 0.95\n"
+    assert parse_gin(others) == {
+        "env": {"id": "pendulum-sparse"},
+        "ppo": {"minibatches": 1, "learning_rate": 1e-4, "clip": 0.1, "gae_lambda": 0.9, "gamma": 0.95},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("train.hardcode_actor = True", "line 1: train.hardcode_actor has no counterpart: an actor is always the one that is trained"),
+        ("\ntrain.depth = 2", "line 2: train.depth has no counterpart"),
+        ("Critic.nhid = 64", "line 1: Critic.nhid has no counterpart: train.nhid overrules it"),
+        ("train.num_iter = 9", "line 1: train.num_iter needs train.num_trajs: run.total_steps is counted in steps"),
+        ("train.num_iter = 9\ntrain.num_trajs = 'a'", "line 2: train.num_trajs is 'a': it must be a whole number"),
+        ("ppo.clip = 1\nActor.episolon = 1", "line 2: ppo.clip is given twice"),
+    ],
+)  # fmt: skip
+def test_what_has_no_counterpart_is_said(text: str, line: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        parse_gin(text)
+    assert str(caught.value) == line
+
+
+def test_a_file_is_judged_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.gin"
+    path.write_text("ppo.clip = 0.1\nrun.seed = 3\n")
+    config = load({"ppo": {"clip": 0.3, "epochs": 7}}, path, {"run": {"seed": "4"}})
+    assert (config.ppo.clip, config.ppo.epochs, config.run.seed) == (0.1, 7, 4)
+    for text, line in (
+        ("ppo.clipp = 1", "ppo.clipp: unknown key; did you mean ppo.clip?"),
+        ("run.seed = 'a'", "run.seed is 'a': it must be a whole number"),
+        ("env.module = 'os'", "env.module is 'os': a file can't have a module imported"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r".") as caught:
+            load(None, path, {})
+        assert str(caught.value).startswith(line)

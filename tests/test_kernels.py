@@ -15,7 +15,7 @@ import torch
 from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, rollouts_of
 from torch import Tensor
 
-from lockstep import kernels
+from lockstep import kernels, rewrites
 from lockstep.agent import Agent
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
@@ -53,19 +53,24 @@ SMALL = {"hidden": (16,), "feature_size": 8, "combine": "two-heads", "gamma": 0.
 
 
 def formula_of(
-    spaces, dtype: torch.dtype, policy: PolicyConfig, config: PPOConfig, curiosity: CuriosityConfig = PLAIN
+    spaces,
+    dtype: torch.dtype,
+    policy: PolicyConfig,
+    config: PPOConfig,
+    curiosity: CuriosityConfig = PLAIN,
+    count: int = ROWS,
 ) -> tuple[GradientFormula, tuple]:
     """A gradient, and weights, rows and aim that it can be taken of."""
     agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
     generator = torch.Generator().manual_seed(2)
-    rows = torch.randn(ROWS, agent.layout.width, dtype=dtype, generator=generator)
+    rows = torch.randn(count, agent.layout.width, dtype=dtype, generator=generator)
     mask = rows[:, spaces.feature_size : spaces.observation_size]
     mask.copy_(mask > 0)
-    for column, count in enumerate(spaces.choices):
-        drawn = torch.randint(count, (ROWS,), generator=generator)
+    for column, options in enumerate(spaces.choices):
+        drawn = torch.randint(options, (count,), generator=generator)
         rows[:, spaces.observation_size + column] = drawn.to(dtype)
         if spaces.mask_size:
-            mask[torch.arange(ROWS), sum(spaces.choices[:column]) + drawn] = 1
+            mask[torch.arange(count), sum(spaces.choices[:column]) + drawn] = 1
     rows[:, -COLUMNS] = rows[:, -COLUMNS].abs().neg()
     rows[:, -1] = 1
     rows[3] = 0  # a reset row
@@ -85,6 +90,7 @@ CASES = {
         PolicyConfig(hidden=(16,), shared=True, activation="silu"),
         PPOConfig(value_clip=0.2, normalize_advantages=False),
     ),
+    "large": (DISCRETE, torch.float32, PolicyConfig(hidden=(64, 64)), PPOConfig(), CuriosityConfig("rnd"), 520),
     "masked": (MASKED, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(entropy=0.01)),
     "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
     **{
@@ -132,6 +138,22 @@ def test_what_is_compiled_in_another_form_is_the_same_function() -> None:
         assert torch.allclose(product(left, right), left @ right, atol=1e-6)
         assert torch.allclose(with_bias(right[0], left, right), right[0] + left @ right, atol=1e-6)
     assert product(torch.zeros(30, 7), torch.zeros(7, 30)) is NotImplemented
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(512, 64, 64), (130, 130, 130)])
+def test_large_products_are_onednns_on_processors_of_amd(rows: int, depth: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    left, right = torch.randn(rows, depth, generator=generator), torch.randn(depth, columns, generator=generator)
+    product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
+    found = product(left, right), with_bias(right[0], left, right)
+    if rewrites._by_amd():
+        assert torch.allclose(found[0], left @ right, atol=1e-4)
+        assert torch.allclose(found[1], right[0] + left @ right, atol=1e-4)
+    else:
+        assert found == (NotImplemented, NotImplemented)
+    assert with_bias(right[0], left, right, beta=2) is NotImplemented
+    few = left[:100]
+    assert product(few, right) is NotImplemented
 
 
 def test_a_library_is_made_once_and_what_it_depends_on_names_it(monkeypatch: pytest.MonkeyPatch) -> None:

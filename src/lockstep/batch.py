@@ -127,7 +127,7 @@ class Batch:
         """Yields (epoch, [count, mean, deviation], parts)."""
         for epoch, statistics in enumerate(self.table.tolist()):
             # part by part: rows that lie in a tensor of their own are aligned alike on every rank
-            shuffled = [self.rows[part[epoch]].unbind(0) for part in self.order]
+            shuffled = [self._shuffled(part[epoch]) for part in self.order]
             states = self._states(epoch)
             for number, numbers in enumerate(statistics):
                 yield (
@@ -143,6 +143,10 @@ class Batch:
                         for part, rows in enumerate(shuffled)
                     ],
                 )
+
+    def _shuffled(self, order: Tensor) -> Sequence[Tensor]:
+        """`[M, K]` -> M times `[K, W]`. Taking whole rows is some four times faster than indexing."""
+        return self.rows.index_select(0, order.flatten()).view(*order.shape, -1).unbind(0)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.remember is None or self.starts is None:

@@ -129,9 +129,10 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
     from torch._inductor import aot_compile
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from lockstep.rewrites import REWRITES
+    from lockstep.rewrites import REWRITES, lower_products
 
     _tidy(library.parent)
+    lower_products()
     table = REWRITES if examples[0].dtype == torch.float32 else {}
     with _workplace(library.parent) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -71,12 +71,14 @@ class Drive:
 
     def _returns(self, rewards: Tensor, steps: Steps, carried: Mapping[str, Tensor]) -> Tensor:
         """`[T, B]` float64: `G_t = γ G_{t-1} + r_t`, over reset rows as if they were not there."""
-        running, found = carried["discounted"].numpy(), np.empty(rewards.shape)
-        decay = np.where(steps.valid.numpy(), self._gamma, 1.0)
-        for now, reward, kept in zip(found, rewards.to(torch.float64).numpy(), decay, strict=True):
-            running *= kept
-            running += reward
-            now[:] = running
+        found = rewards.to(torch.float64, copy=True).numpy()
+        running, decay = carried["discounted"].numpy(), np.where(steps.valid.numpy(), self._gamma, 1.0)
+        before, passed = running, np.empty_like(running)
+        for now, kept in zip(found, decay, strict=True):
+            np.multiply(before, kept, out=passed)
+            now += passed
+            before = now
+        running[:] = before
         return torch.from_numpy(found)
 
     def _begun(self, count: int) -> dict[str, Tensor]:
@@ -114,15 +116,15 @@ def _of_method(carried: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _counted(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
     """COUNTS of a shard. `running` `[B]`, the episodes' returns so far, goes on."""
     ended = (rollout.terminated | rollout.truncated).numpy()
-    own, carried, over, episodes = rewards.to(torch.float64), running.numpy(), 0.0, 0
-    for now, ends in zip(own.numpy(), ended, strict=True):
-        carried += now
-        if ends.any():
-            over += float(carried[ends].sum())
-            episodes += int(ends.sum())
-            carried[ends] = 0
-    sums = [own.sum().item(), own.square().sum().item(), rollout.valid.sum().item(), over, episodes]
-    return torch.tensor(sums, dtype=torch.float64)
+    own, carried = rewards.to(torch.float64), running.numpy()
+    sums, over = own.cumsum(0).numpy(), ended.any(0)
+    # all episodes of an environment that ended, up to the last step of the last one: what comes after it is carried on
+    last = len(ended) - 1 - ended[::-1].argmax(0)
+    before = np.where(over, sums[last, np.arange(len(last))], 0.0)
+    returns = (carried + before)[over].sum()
+    carried[:] = np.where(over, 0.0, carried) + sums[-1] - before
+    counts = [own.sum().item(), own.square().sum().item(), rollout.valid.sum().item(), returns, ended.sum()]
+    return torch.tensor(counts, dtype=torch.float64)
 
 
 def described(counts: Sequence[float]) -> dict[str, float]:

@@ -41,22 +41,23 @@ class StepFormula:
         count, limit = numbers[0], numbers[1]
         mean = total / count
         gradient, others = mean.split([len(weights), len(total) - len(weights)])
-        free = sum(self.sizes[self.clipped :])
-        clipped, rest = gradient.split([len(weights) - free, free])
-        norm = clipped.square().sum().sqrt()
-        clipped = clipped * (limit / (norm + 1e-6)).clamp_max(1)
-        gradient = torch.cat([clipped, rest]) if free else clipped
-        on, rate, scale = (self._spread(column) for column in numbers[2:].view(-1, 3).unbind(1))
-        first = first + (1 - BETA1) * on * (gradient - first)
-        second = second + (1 - BETA2) * on * (gradient.square() - second)
-        moved = weights - on * rate * first / (second.sqrt() * scale + self.epsilon)
+        parts = gradient.split(self.sizes)
+        norm = torch.cat(parts[: self.clipped]).square().sum().sqrt()
+        scale = (limit / (norm + 1e-6)).clamp_max(1)
+        gradients = [part * scale if place < self.clipped else part for place, part in enumerate(parts)]
+        before = [memory.split(self.sizes) for memory in (weights, first, second)]
+        stepped = [self._step(*of) for of in zip(*before, gradients, numbers[2:].view(-1, 3).unbind(), strict=True)]
+        moved, first, second = (torch.cat(after) for after in zip(*stepped, strict=True))
         return moved, first, second, torch.cat([others, norm.view(1)])
 
-    def _spread(self, values: Tensor) -> Tensor:
-        """One value per part -> one per weight."""
-        if len(self.sizes) == 1:
-            return values
-        return torch.cat([value.expand(size) for value, size in zip(values.unbind(), self.sizes, strict=True)])
+    def _step(
+        self, weights: Tensor, first: Tensor, second: Tensor, gradient: Tensor, numbers: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one part: each with its own numbers, so that none has to be spread over its weights."""
+        on, rate, scale = numbers.unbind()
+        first = first + (1 - BETA1) * on * (gradient - first)
+        second = second + (1 - BETA2) * on * (gradient.square() - second)
+        return weights - on * rate * first / (second.sqrt() * scale + self.epsilon), first, second
 
 
 class Adam:

@@ -31,7 +31,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.words += " " if tag in ("td", "th", "dd", "small") else ""
+        self.words += " " if tag in ("td", "th", "dd", "small", "br") else ""
         self.attributes += attrs
 
     def handle_data(self, data: str) -> None:
@@ -174,6 +174,34 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
         "newest checkpoint there is none",
     ):
         assert words in found.words, words
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_starts_and_faults(tmp_path: Path) -> None:
+    folder = made(tmp_path)
+    assert "Starts and faults" not in read(folder).words
+    start = {"event": "start", "last": 30, "ranks": 2, "plan": "coupled", "host": EVIL, "packages": {"torch": "9.9"}}
+    end = {"event": "end", "time": "2026-01-01T10:02:05+00:00", "iteration": 8}
+    begun = [{**start, "time": "2026-01-01T10:00:00+00:00", "iteration": number} for number in (0, 5, 8)]
+    begun[1]["packages"] = {"torch": "9.10"}
+    noted = [
+        begun[0],
+        begun[1],
+        {**end, "how": "stopped", "why": "SIGTERM"},
+        begun[2],
+        {**end, "how": "failed", "why": EVIL},
+    ]
+    (folder.path / "starts.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in noted))
+    found = read(folder)
+    for words in (
+        "Started 3 times; 2 of 3 ended with a fault.",
+        "2026-01-01 10:00:00 0 2 ranks, coupled, on <script",
+        "? of 30 ? killed: it left no word",
+        "8 of 30 2 min 5 s stopped by SIGTERM installed anew: torch 9.9 → 9.10",
+        f"failed: {EVIL} installed anew: torch 9.10 → 9.9",
+    ):
+        assert words in found.words, words
+    assert "script" not in found.tags
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +96,7 @@ def _content(found: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "courses": list(_courses(run)),
         "command": re.split(r" (?=--)", found.command or ""),  # a line never breaks within a flag
         "changed": changed,
+        "starts": list(_starts(found)),
         "sections": _sections(found.settings),
         "film": _film(folder),
     }
@@ -138,6 +139,24 @@ def _role(name: str, phases: dict[str, float]) -> dict[str, Any]:
         for phase, seconds in phases.items()
     ]
     return {"name": name, "rows": rows, "milliseconds": 1000 * whole}
+
+
+def _starts(found: RunSummary) -> Iterator[dict[str, Any]]:
+    """Rows of a table: who carried it, how that ended in words, and what was installed anew since the start before."""
+    before: Mapping[str, str] = {}
+    for number, start in enumerate(found.starts, 1):
+        going_on = number == len(found.starts) and found.status == "running"
+        ends = {"done": "done", "stopped": f"stopped by {start.why}", "failed": f"failed: {start.why}"}
+        names = sorted(
+            name for name in {*before, *start.packages} if before and before.get(name) != start.packages.get(name)
+        )
+        yield {
+            "start": start,
+            "end": ends[start.how] if start.how else "goes on" if going_on else "killed: it left no word",
+            "fault": start.how == "failed" or (start.how is None and not going_on),
+            "news": [f"{name} {before.get(name, 'none')} → {start.packages.get(name, 'none')}" for name in names],
+        }
+        before = start.packages
 
 
 def _sections(settings: Any) -> dict[str, list[Setting]]:

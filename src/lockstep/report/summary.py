@@ -18,6 +18,7 @@ from lockstep.plan import Plan
 from lockstep.report.evaluate import Evaluation
 from lockstep.resolving import iterations
 from lockstep.run.folder import RunFolder
+from lockstep.run.starts import Start, read_starts
 
 __all__ = ["Evaluated", "Machine", "Mark", "RunSummary", "Setting", "summarize"]
 
@@ -128,6 +129,8 @@ class RunSummary:
     settings: Sequence[Setting]
     """Every field of the config, in its order."""
     machine: Machine
+    starts: Sequence[Start]
+    """Every time that it was started, and how that ended; empty for a run of an older lockstep."""
     first_steps: int | None
     """`run.total_steps` at the first start, which `resume --total-steps` may have raised."""
     metrics: Rows = field(repr=False)
@@ -198,7 +201,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         config=config,
         preset=preset,
         expected=presets.expected(preset) if preset else None,
-        status="finished" if done >= wanted else "running" if folder.running() else "unfinished",
+        status="finished" if done >= wanted else "running" if folder.in_use() else "unfinished",
         iteration=done,
         iterations=wanted,
         env_steps=int(_number(last, "env_steps") or 0),
@@ -213,6 +216,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         checkpoint_digest=_digest(rows, newest),
         settings=_settings(config, preset),
         machine=_machine(noted),
+        starts=read_starts(folder),
         first_steps=first if isinstance(first, int) else None,
         metrics=rows,
     )

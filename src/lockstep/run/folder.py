@@ -66,15 +66,6 @@ class RunFolder:
         path = self.path / "environment.json"
         return _object(path) if path.exists() else {}
 
-    def running(self) -> bool:
-        """Whether a process holds the lock now."""
-        try:
-            self.lock()
-        except ValueError:
-            return True
-        self.unlock()
-        return False
-
     def rewrite(self, config: Mapping[str, object]) -> None:
         """Replaces the config, for a run that is resumed with a larger budget."""
         write_aside(self.path / "config.json", _json(config))

@@ -42,7 +42,7 @@ def test_the_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.Cap
 def test_it_is_drawn_twice_a_second_at_most(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     now, drawn = [100.0], []
     monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(progress.Screen, "show", lambda self, folder, summary: drawn.append(now[0]))
+    monkeypatch.setattr(progress.Screen, "show", lambda self, known, summary: drawn.append(now[0]))
     bar = Bar(folder)
     drawn.clear()
     for iteration in range(1, 81):

@@ -84,7 +84,7 @@ def _on_terminal(folder: RunFolder) -> int:
         while not ended:
             ended = watch.ended
             watch.look()
-            screen.show(folder, watch.summary, "" if ended else _going(folder))
+            screen.show(about(folder), watch.summary, "" if ended else _going(folder))
             time.sleep(0 if ended else _PERIOD)
     finally:
         screen.close()

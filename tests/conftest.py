@@ -60,10 +60,9 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Kernels are compiled once per session, for all of its processes."""
-    base = tmp_path_factory.getbasetemp()
-    os.environ["LOCKSTEP_CACHE"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels")
+def compiled_once() -> None:
+    """Kernels are compiled once for all tests and their processes; they are named by all that they depend on, this checkout's sources too."""
+    os.environ["LOCKSTEP_CACHE"] = str(ROOT / ".cache" / "kernels")
 
 
 @pytest.fixture(scope="session")

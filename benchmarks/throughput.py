@@ -29,7 +29,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from lockstep.bench.children import Failed, child
 from lockstep.bench.comparison import Finish, find_peers, marked, trained
 from lockstep.bench.repeats import interleave, ratios, spread
 from lockstep.bench.works import WORKS
@@ -37,6 +36,7 @@ from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.resolving import resolve
 from lockstep.run.environment import describe_environment
+from lockstep.runtime.children import Failed, child
 
 LETTERS = dict(zip("ABCDE", WORKS, strict=True))
 CARTPOLE = WORKS["cartpole"]

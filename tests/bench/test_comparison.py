@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.children import Failed
 from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table, trained
 from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
 from lockstep.resolving import resolve
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
+from lockstep.runtime.children import Failed
 
 
 def program(tmp_path: Path, *lines: str) -> list[str]:

@@ -5,12 +5,12 @@ import pytest
 from tests.envs.made import register
 
 from lockstep.bench import stepping
-from lockstep.bench.children import Failed
 from lockstep.bench.stepping import engine_rate
 from lockstep.config.compose import load
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
 from lockstep.resolving import resolve
+from lockstep.runtime.children import Failed
 
 
 @pytest.mark.serial

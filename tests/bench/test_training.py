@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.children import Failed
 from lockstep.bench.training import PHASES, Training, train, warmup
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.resolving import resolve
+from lockstep.runtime.children import Failed
 
 pytestmark = pytest.mark.serial
 

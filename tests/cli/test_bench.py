@@ -1,11 +1,13 @@
 """`lockstep bench`: what it prints and writes, and what it refuses in one line."""
 
+import csv
 import json
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
-from lockstep.cli import bench
+from lockstep.cli.benchmarks import resolved
 from lockstep.config.compose import load
 
 SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2)
@@ -47,13 +49,50 @@ def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path
 
 
 @pytest.mark.serial
-def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
-    finished = run_cli("bench", "scaling", *SHORT, "--ranks", 2, "--json", "found.json")
+def test_throughput_compares_one_process_with_several(run_cli, tmp_path: Path) -> None:
+    finished = run_cli(
+        "bench", "throughput", *SHORT[:4], "--repeats", 1, *SHORT[6:], "--json", "found.json", timeout=110
+    )
     assert finished.rc == 0, finished
-    assert [line.split()[0] for line in finished.stdout.splitlines()[4:7]] == ["ranks", "1", "2"]
+    lines = finished.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
     found = json.loads((tmp_path / "found.json").read_text())
-    assert found["strong"]["1"]["speedup"] == {"median": 1.0, "least": 1.0, "most": 1.0}
-    assert len(found["weak"]["2"]["repeats"]) == 2
+    assert next(iter(found["cases"])) == "1 process"
+    for name, case in found["cases"].items():
+        assert name in lines[3]
+        parts = case["milliseconds_per_iteration"]
+        assert list(parts) == ["rollout", "optimization", "exchange, waiting", "logging"]
+        assert sum(parts.values()) == pytest.approx(case["phases"]["iter"] * 1e3)
+    if not found["gpu"]:
+        assert lines[3].endswith(" GPU")
+        assert lines[4].endswith(" none here")
+
+
+@pytest.mark.serial
+@pytest.mark.extra("matplotlib")
+def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
+    words = ("--ranks", "1,2", "--plan", "one-trainer", "--kind", "strong", "--warmup", 1, "--out", "found")
+    finished = run_cli("bench", "scaling", *SHORT, *words, timeout=110)
+    assert finished.rc == 0, finished
+    assert [line.split()[:2] for line in finished.stdout.splitlines()[3:6]][1:] == [["strong", "1"], ["2", ANY]]
+    folder = tmp_path / "found"
+    with (folder / "per_run.csv").open() as file:
+        runs = list(csv.DictReader(file))
+    assert [(run["kind"], run["ranks"], run["plan"], run["repeat"]) for run in runs] == [
+        *(("strong", "1", "coupled", str(repeat)) for repeat in (1, 2)),
+        *(("strong", "2", "one-trainer", str(repeat)) for repeat in (1, 2)),
+    ]
+    assert {(run["warmup_iterations"], run["iterations"]) for run in runs} == {("1", "4")}
+    for run in runs:
+        raw = [json.loads(line) for line in (folder / "raw" / run["log"] / "metrics.jsonl").read_text().splitlines()]
+        assert float(run["seconds"]) == pytest.approx(sum(row["t_iter"] for row in raw[1:]))
+        assert bool(run["players_iter_mean_ms"]) == (run["ranks"] == "2")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {"benchmark", "command", "cores", "processor", "packages", "config"} < summary.keys()
+    assert next(row["speedup_least"] for row in summary["rows"]) == 1.0
+    assert {"scaling.png", "scaling.svg", "summary.csv", "per_run.json"} < {path.name for path in folder.iterdir()}
+    again = run_cli("bench", "scaling", "--out", "found")
+    assert (again.rc, again.stderr) == (2, "lockstep: --out is found: it must be a new or an empty folder\n")
 
 
 @pytest.mark.serial
@@ -91,7 +130,11 @@ def test_a_run_that_fails_is_one_line(run_cli, interpreter: Path) -> None:
         (["throughput", "--env.cuont", "8"], ["did you mean --env.count"]),
         (["throughput", "--reapeats", "8"], ["--reapeats", "did you mean --repeats"]),
         (["throughput", "--plan", "2:1", "--ranks", "2"], ["plan.kind is '2:1'", "--ranks 3"]),
-        (["scaling", "--plan", "1:1"], ["plan.kind is '1:1'", "coupled"]),
+        (["scaling", "--plan", "1:2", "--ranks", "1,2"], ["plan.kind is '1:2'", "exactly 3"]),
+        (["scaling", "--ranks", "1,two"], ["--ranks is '1,two'", "such as 1,2,4"]),
+        (["scaling", "--solve"], ["run.solved_return is none", "--run.solved-return"]),
+        (["scaling", "cartpole", "--solve", "--iterations", "9"], ["--iterations is 9", "--solve"]),
+        (["scaling", "--iterations", "5", "--warmup", "5"], ["--warmup is 5", "--iterations"]),
         (["scaling", "--env.per-rank", "8"], ["env.per_rank", "env.count"]),
         (["scaling", "--ranks", "3"], ["env.count is 8", "3"]),
         (["peers", "--work", "cartpol"], ["--work is 'cartpol'", "did you mean cartpole"]),
@@ -128,9 +171,9 @@ def test_what_is_measured_is_what_train_would_do() -> None:
 
     for steps in (10_000, 1_000_000):  # one that is too short to be worth compiling, and one that is not
         config = load(None, None, {"run": {"total_steps": steps}, "runtime": {"device": "cpu"}})
-        assert bench._resolved(config, 2) == (resolve(config, 2), 2)
+        assert resolved(config, 2) == (resolve(config, 2), 2)
     short = load(None, None, {"env": {"per_rank": 8}, "run": {"total_steps": 1}})
-    assert bench._resolved(short, 2)[0].run.total_steps == 16 * short.rollout.steps
+    assert resolved(short, 2)[0].run.total_steps == 16 * short.rollout.steps
 
 
 def test_help_says_what_there_is(run_cli) -> None:

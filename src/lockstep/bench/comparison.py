@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from lockstep.bench.children import Failed, child, own_environment
 from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
 from lockstep.bench.training import prepared
 from lockstep.bench.works import PEERS, Peer, Work
 from lockstep.config import Config
+from lockstep.runtime.children import Failed, child, own_environment
 
 __all__ = ["SKIPPED", "Finish", "Found", "find_peers", "marked", "record", "table", "trained"]
 

@@ -1,109 +1,132 @@
-"""Steps per second on 1 to N ranks: of the same experiment, and of one that grows with the ranks."""
+"""Steps per second, and the time to a return, on some numbers of ranks: of the same experiment, and of one that grows with the ranks."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from lockstep.bench.repeats import DISTURBED, Spread, interleave, ratios, spread
+from lockstep.bench.repeats import interleave
 from lockstep.bench.training import Training, train
 from lockstep.config import Config
+from lockstep.plan import Plan
 
-__all__ = ["Scaling", "measure", "table", "weak"]
+__all__ = ["KINDS", "Case", "Measured", "Rules", "carried_by", "measure", "weak"]
+
+KINDS = ("strong", "weak")
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """Runs of some numbers of ranks, by repeat."""
+class Case:
+    """What is measured."""
 
-    strong: Mapping[int, Sequence[Training]]
-    """The same experiment."""
-    weak: Mapping[int, Sequence[Training]]
-    """As many environments per rank as one rank has in the experiment."""
+    kind: str
+    """`strong`: the experiment itself; `weak`: as many environments per rank that plays as one rank has in the experiment."""
+    ranks: int
+    config: Config
+    """Resolved for so many ranks."""
 
-    def rate(self, kind: str, ranks: int) -> Spread:
-        """Environment steps per second; `kind` is `strong` or `weak`."""
-        return spread(self._rates(kind, ranks))
 
-    def speedup(self, kind: str, ranks: int) -> Spread:
-        """Steps per second of so many ranks to those of one."""
-        return ratios(self._rates(kind, ranks), self._rates(kind, 1))
+@dataclass(frozen=True)
+class Rules:
+    """How long runs are, and what of them counts."""
 
-    def _rates(self, kind: str, ranks: int) -> list[float]:
-        runs = self.strong if kind == "strong" else self.weak
-        return [training.rate for training in runs[ranks]]
+    repeats: int
+    seconds: float = 5.0
+    """Of every run, about, after its first iteration."""
+    iterations: int | None = None
+    """Of every run; None: see `seconds`."""
+    left_out: int | None = None
+    """Iterations at the beginning of every run that don't count; None: a tenth, at least 2."""
+    solve: bool = False
+    """Goes on until `run.solved_return` is reached or `run.total_steps` are spent. Then repeat r has the seed `run.seed` + r, from r = 0, as
+    the time to a return differs between seeds."""
 
-    def record(self) -> dict[str, object]:
-        """All of it as JSON."""
-        return {
-            kind: {
-                str(ranks): {
-                    "steps_per_second": asdict(self.rate(kind, ranks)),
-                    "speedup": asdict(self.speedup(kind, ranks)),
-                    "repeats": self._rates(kind, ranks),
-                }
-                for ranks in self.strong
-            }
-            for kind in ("strong", "weak")
-        }
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a case."""
+
+    case: Case
+    repeat: int
+    """Counts from 1."""
+    config: Config
+    """The case's, with the run's own seed."""
+    training: Training
+    log: str
+    """Name of the folder of its metrics."""
+
+
+def carried_by(config: Config, ranks: int) -> Config:
+    """The experiment as so many ranks carry it: one rank plays and trains, whatever the plan, as there is nobody to share with."""
+    if ranks > 1:
+        return config
+    plan = dataclasses.replace(config.plan, kind="coupled", players=None, trainers=None, gradients="ordered")
+    return dataclasses.replace(config, plan=plan)
 
 
 def weak(config: Config, ranks: int) -> Config:
-    """The experiment with `ranks` times its environments and its shards. Minibatches grow with it, as there are as many as before."""
-    env = dataclasses.replace(config.env, count=config.env.count * ranks)
-    shards = config.plan.shards and config.plan.shards * ranks
+    """The experiment with its environments, and its shards, as many times as there are ranks that play. Minibatches grow with it, as there
+    are as many as before. Raises ValueError for a plan that does not fit.
+    """
+    # how many play does not depend on the shards, which may be too few before they have grown
+    times = len(Plan.make(dataclasses.replace(config.plan, shards=None), ranks).playing)
+    env = dataclasses.replace(config.env, count=config.env.count * times)
+    shards = config.plan.shards and config.plan.shards * times
     return dataclasses.replace(config, env=env, plan=dataclasses.replace(config.plan, shards=shards))
 
 
 def measure(
-    strong: Mapping[int, Config],
-    weak: Mapping[int, Config],
-    repeats: int,
-    seconds: float,
-    iterations: int | None = None,
+    cases: Sequence[Case],
+    rules: Rules,
+    keep: Path | None = None,
     told: Callable[[str], None] = lambda line: None,
-) -> Scaling:
-    """Trains resolved experiments, by number of ranks, one of them 1: for `iterations`, or about so many `seconds` each.
+    found: Callable[[Sequence[Measured]], None] = lambda all_so_far: None,
+) -> list[Measured]:
+    """Runs all cases once per repeat, in turn. Cases that are the same experiment on the same ranks share their runs.
 
-    `told` is given a line after each run. Raises Failed.
+    `keep` gets a folder with the metrics of every run. `told` is given a line after each, `found` all runs so far. Raises Failed.
     """
-    runs = {
-        (kind, ranks): partial(train, config, ranks, iterations, seconds)
-        for kind, configs in (("strong", strong), ("weak", weak))
-        for ranks, config in configs.items()
-        if ranks > 1 or kind == "strong"  # on one rank both are the same
-    }
-    named = {f"{kind} {ranks}": run for (kind, ranks), run in runs.items()}
+    distinct: dict[str, list[Case]] = {}
+    for case in cases:
+        same = next((name for name, own in distinct.items() if _is_same(own[0], case)), None)
+        distinct.setdefault(same or f"{case.kind}-{case.ranks}", []).append(case)
+    results: list[Measured] = []
 
-    def show(repeat: int, name: str, result: Training) -> None:
-        told(f"repeat {repeat + 1}/{repeats}  {name:<9}  {result.rate:>11,.0f} steps/s")
+    def show(repeat: int, name: str, result: tuple[Config, Training, str]) -> None:
+        config, training, log = result
+        results.extend(Measured(case, repeat + 1, config, training, log) for case in distinct[name])
+        kinds = " and ".join(case.kind for case in distinct[name])
+        ranks = f"{distinct[name][0].ranks} rank{'s' * (distinct[name][0].ranks > 1)}"
+        told(f"repeat {repeat + 1}/{rules.repeats}  {f'{kinds}, {ranks}':<24}  {training.rate:>11,.0f} steps/s")
+        found(results)
 
-    found = interleave(named, repeats, show)
-    by_kind = {
-        kind: {ranks: found[f"{kind} {ranks}" if ranks > 1 else "strong 1"] for ranks in strong}
-        for kind in ("strong", "weak")
-    }
-    return Scaling(by_kind["strong"], by_kind["weak"])
+    runs = {name: partial(_run, name, own[0], rules, keep, itertools.count()) for name, own in distinct.items()}
+    interleave(runs, rules.repeats, show)
+    return results
 
 
-def table(config: Config, found: Scaling) -> list[str]:
-    """Lines of at most 80 columns. `config` is that of one rank."""
-    env, compiled = config.env, "compiled" if config.runtime.compile == "on" else "not compiled"
-    lines = [
-        f"{env.id}: {env.count} environments ({env.engine}) x {config.rollout.steps} steps, {compiled}",
-        f"strong: the same experiment; weak: {env.count} environments per rank",
-        "",
-        f"{'':<7}{'strong':>36}{'weak':>36}",
-        f"{'ranks':<7}" + f"{'steps/s':>14}{'speedup':>9}{'range':>13}" * 2,
-    ]
-    widest = 0.0
-    for ranks in found.strong:
-        line = f"{ranks:<7}"
-        for kind in ("strong", "weak"):
-            rate, speedup = found.rate(kind, ranks), found.speedup(kind, ranks)
-            widest = max(widest, rate.range)
-            line += f"{rate.median:>14,.0f}{speedup.median:>9.2f}{f'{speedup.least:.2f}-{speedup.most:.2f}':>13}"
-        lines.append(line)
-    if widest > DISTURBED:
-        lines += ["", f"note: repeats differ by {widest:.0%}; something else was running, or they were too short"]
-    return lines
+def _is_same(one: Case, other: Case) -> bool:
+    return (one.ranks, one.config) == (other.ranks, other.config)
+
+
+def _run(
+    name: str, case: Case, rules: Rules, keep: Path | None, repeats: "itertools.count[int]"
+) -> tuple[Config, Training, str]:
+    repeat = next(repeats)
+    config, goal = case.config, None
+    if rules.solve:
+        config = dataclasses.replace(config, run=dataclasses.replace(config.run, seed=config.run.seed + repeat))
+        goal = config.run.solved_return
+    log = f"{name}-repeat{repeat + 1}"
+    training = train(
+        config,
+        case.ranks,
+        rules.iterations,
+        rules.seconds,
+        goal=goal,
+        left_out=rules.left_out,
+        keep=keep and keep / log,
+    )
+    return config, training, log

@@ -1,8 +1,9 @@
 """How fast an experiment trains, where its time goes, and how far that is from its environments alone."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from lockstep.bench.repeats import DISTURBED, Spread, interleave, ratios, spread
 from lockstep.bench.stepping import engine_rate
@@ -85,34 +86,45 @@ class Throughput:
 
 
 def measure(
-    config: Config,
-    ranks: int,
+    cases: Mapping[str, tuple[Config, int]],
     repeats: int,
     seconds: float,
     iterations: int | None = None,
     told: Callable[[str], None] = lambda line: None,
-) -> Throughput:
-    """Trains a resolved experiment `repeats` times, and in between steps its environments alone.
+) -> dict[str, Throughput]:
+    """Trains resolved experiments on so many ranks `repeats` times, in turn, and in between steps their environments alone.
 
-    Every run has the same number of `iterations`; None: as many as take about so many `seconds`, found by a run that does not
-    count. `told` is given a line after each. Raises Failed.
+    Every run of a case has the same number of `iterations`; None: as many as take about so many `seconds`, found by a run that does
+    not count. `told` is given a line after each. Raises Failed.
     """
-    if iterations is None:
-        iterations = len(train(config, ranks, seconds=seconds).rows)
-        told(f"{iterations} iterations in {seconds:g} s")
+    runs: dict[str, Callable[[], Training | float]] = {}
+    for name, (config, ranks) in cases.items():
+        count = iterations
+        if count is None:
+            count = len(train(config, ranks, seconds=seconds).rows)
+            told(f"{_named(name)}{count} iterations in {seconds:g} s")
+        runs[f"{_named(name)}training"] = partial(train, config, ranks, count)
+        runs[f"{_named(name)}engine"] = partial(engine_rate, config, ranks, seconds * _ENGINE_SHARE)
+    widest = max(map(len, runs))
 
     def show(repeat: int, name: str, result: Training | float) -> None:
         rate = result.rate if isinstance(result, Training) else result
-        told(f"repeat {repeat + 1}/{repeats}  {name:<8}  {rate:>11,.0f} steps/s")
+        told(f"repeat {repeat + 1}/{repeats}  {name:<{widest}}  {rate:>11,.0f} steps/s")
 
-    runs: dict[str, Callable[[], Training | float]] = {
-        "training": lambda: train(config, ranks, iterations),
-        "engine": lambda: engine_rate(config, ranks, seconds * _ENGINE_SHARE),
-    }
     found = interleave(runs, repeats, show)
-    trainings = [result for result in found["training"] if isinstance(result, Training)]
-    engines = [result for result in found["engine"] if not isinstance(result, Training)]
-    return Throughput(config, ranks, trainings, engines)
+    return {
+        name: Throughput(
+            config,
+            ranks,
+            [result for result in found[f"{_named(name)}training"] if isinstance(result, Training)],
+            [result for result in found[f"{_named(name)}engine"] if not isinstance(result, Training)],
+        )
+        for name, (config, ranks) in cases.items()
+    }
+
+
+def _named(case: str) -> str:
+    return f"{case}, " if case else ""
 
 
 def table(found: Throughput) -> list[str]:

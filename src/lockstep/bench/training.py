@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -11,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.bench.children import Failed, child, own, own_environment
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
 from lockstep.run.folder import RunFolder
+from lockstep.runtime.children import Failed, child, own, own_environment
 
 __all__ = ["PHASES", "Training", "prepared", "train", "warmup"]
 
@@ -43,17 +44,34 @@ class Training:
     """Seconds from the start of the process to the end of the first iteration."""
     memory: Sequence[int]
     """Per rank, the most bytes that it, with the processes that it started, had in memory; 0 where that was not seen."""
+    left_out: int | None = None
+    """Iterations at its beginning that don't count; None: those of `warmup`."""
+
+    @property
+    def uncounted(self) -> int:
+        """Iterations at its beginning that don't count."""
+        return warmup(len(self.rows)) if self.left_out is None else self.left_out
 
     @property
     def counted(self) -> Sequence[Mapping[str, float]]:
         """The rows after the warm-up."""
-        return self.rows[warmup(len(self.rows)) :]
+        return self.rows[self.uncounted :]
+
+    @property
+    def steps(self) -> float:
+        """Environment steps of the rows that count."""
+        before = self.rows[self.uncounted - 1]["env_steps"] if self.uncounted else 0.0
+        return self.rows[-1]["env_steps"] - before
+
+    @property
+    def seconds(self) -> float:
+        """Of the rows that count."""
+        return sum(row["t_iter"] for row in self.counted)
 
     @property
     def rate(self) -> float:
         """Environment steps per second."""
-        steps = self.rows[-1]["env_steps"] - self.rows[warmup(len(self.rows)) - 1]["env_steps"]
-        return steps / sum(row["t_iter"] for row in self.counted)
+        return self.steps / self.seconds
 
     def phases(self, prefix: str = "t_") -> dict[str, float]:
         """Mean seconds per iteration, `iter` for the whole, and by phase; empty where the metrics have none with this prefix."""
@@ -88,18 +106,40 @@ def prepared(
         yield own("lockstep", *words), RunFolder(Path(place) / "measured")
 
 
-def train(config: Config, ranks: int, iterations: int | None = None, seconds: float = 0.0) -> Training:
+def train(
+    config: Config,
+    ranks: int,
+    iterations: int | None = None,
+    seconds: float = 0.0,
+    *,
+    goal: float | None = None,
+    left_out: int | None = None,
+    keep: Path | None = None,
+) -> Training:
     """Trains a resolved experiment on `ranks` processes, in a folder of its own.
 
-    It goes on for a number of `iterations`, at least 2, or for about so many `seconds` after the first of them. Raises Failed.
+    It goes on for a number of `iterations`, at least 2, or for about so many `seconds` after the first of them; with a `goal`, until the
+    mean return of the last 20 episodes is that high or its budget is spent. `keep`: a new folder, which gets its metrics and its config.
+    Raises Failed.
     """
+    if goal is not None:
+        iterations = config.run.total_steps // (config.env.count * config.rollout.steps)
     with prepared(config, ranks, iterations, "off") as (command, folder):
         with child(command, own_environment(), (0, _STOPPED)) as process:
-            first, memory = _watch(process, folder, ranks, seconds if iterations is None else None)
+            first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
         rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
-    if len(rows) < (iterations or _LEAST):
-        raise Failed(f"training ended after {len(rows)} iterations, of {iterations or _LEAST}")
-    return Training(rows, first, memory)  # type: ignore[arg-type]  # numbers alone are left
+        if keep is not None:
+            keep.mkdir(parents=True)
+            for name in ("metrics.jsonl", "config.json"):
+                shutil.copyfile(folder.path / name, keep / name)
+    least = (iterations or _LEAST) if goal is None else 2
+    if len(rows) < max(least, (left_out or 0) + 1):
+        raise Failed(
+            f"training ended after {len(rows)} iterations, of {least}"
+            if len(rows) < least
+            else f"training ended after {len(rows)} iterations, of which {left_out} are warm-up; give a smaller --warmup"
+        )
+    return Training(rows, first, memory, left_out)  # type: ignore[arg-type]  # numbers alone are left
 
 
 def _is_number(value: object) -> bool:
@@ -107,25 +147,48 @@ def _is_number(value: object) -> bool:
 
 
 def _watch(
-    process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None
+    process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None, goal: float | None
 ) -> tuple[float, list[int]]:
-    """Seconds to the first iteration's end, and the peaks of memory. Stops the run after `seconds` from there."""
-    metrics = folder.path / "metrics.jsonl"
+    """Seconds to the first iteration's end, and the peaks of memory. Stops the run after `seconds` from there, or at the `goal`."""
+    metrics = _Growing(folder.path / "metrics.jsonl")
     begun, first, looked, asked = time.perf_counter(), 0.0, 0.0, False
     memory = [0] * ranks
     while process.poll() is None:
         now = time.perf_counter() - begun
-        if not first and metrics.exists() and metrics.stat().st_size:
+        if not first and metrics.begun():
             first = now
         if now - looked > _EACH:
             looked = now
             memory = [max(pair) for pair in zip(memory, _peaks(process.pid, ranks), strict=True)]
             late = seconds is not None and first and now - first > seconds
-            if late and not asked and len(folder.metrics()) >= _LEAST:
+            enough = goal is not None and metrics.reaches(goal)
+            if not asked and (enough or (late and len(folder.metrics()) >= _LEAST)):
                 process.terminate()  # asks for a clean stop after the iteration
                 asked = True
         time.sleep(_EACH if first else 0.01)
     return first or time.perf_counter() - begun, memory
+
+
+class _Growing:
+    """A metrics.jsonl that grows. Every line is read once: runs of a million lines would else slow down those who are watched."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def begun(self) -> bool:
+        return self._path.exists() and self._path.stat().st_size > 0
+
+    def reaches(self, goal: float) -> bool:
+        """Whether a line that is new since this was last asked has a mean return as high."""
+        if not self._path.exists():
+            return False
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
+        self._read += sum(map(len, lines)) + bool(lines)
+        returns = (json.loads(line).get("return_mean_20") for line in lines)
+        return any(mean is not None and mean >= goal for mean in returns)
 
 
 def _peaks(launcher: int, ranks: int) -> list[int]:

@@ -12,11 +12,11 @@ from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
 from lockstep.report.style import COLOURS, Over, axis, picture
 
-__all__ = ["PHASES", "PHASE_COLOURS", "draw_course", "draw_timing", "mean_seconds"]
+__all__ = ["PHASES", "PHASE_COLOURS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """In the order in which they are stacked."""
-_NAMES = {"wait": "wait (idle)"}
+PHASE_NAMES = {"wait": "wait (idle)"}
 PHASE_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB", COLOURS[4], COLOURS[5]), strict=True))
 _PLACES = 100
 """Columns of a picture over time, at most: each the mean of as many iterations."""
@@ -87,7 +87,7 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
     for row, (_, phases) in enumerate(bars):
         left = 0.0
         for phase, seconds in phases.items():
-            name = _NAMES.get(phase, phase) if row == 0 else None
+            name = PHASE_NAMES.get(phase, phase) if row == 0 else None
             axes.barh(row, seconds * factor, left=left, color=PHASE_COLOURS[phase], height=0.6, label=name)
             left += seconds * factor
         axes.text(left + 0.01 * largest * factor, row, f"{left:.3g} {unit}", va="center")

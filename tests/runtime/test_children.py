@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lockstep.bench.children import Failed, child, own, own_environment
+from lockstep.runtime.children import Failed, child, own, own_environment
 
 
 def python(code: str) -> list[str]:

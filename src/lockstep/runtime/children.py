@@ -1,4 +1,4 @@
-"""Processes that are measured. They end with this one, however it ends."""
+"""Other processes that this one starts. They end with it, however it ends."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ __all__ = ["Failed", "child", "own", "own_environment"]
 
 
 class Failed(RuntimeError):
-    """A measured process did not do its work. The message has its last words."""
+    """A process did not do its work. The message has its last words."""
 
 
 def own(*words: str) -> list[str]:

@@ -1,0 +1,116 @@
+"""`lockstep bench peers`: lockstep beside other implementations of PPO."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+
+from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.benchmarks import LEAST, add_json, add_repeats, resolved, tell, write
+from lockstep.config.compose import load
+from lockstep.config.decode import encode
+from lockstep.config.flags import parse_flags
+
+__all__ = ["main"]
+
+_OWN = ("--work", "--ranks", "--repeats", "--updates", "--python", "--json")
+_FREE = ("env.engine", "env.threads")
+_LONG = 1_000_000
+"""Steps of a run that the speeds of peers are compared for: what is worth its time in it is done."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures and prints a table. Raises ValueError in one line, before anything is measured."""
+    tree, rest = parse_flags(argv, _OWN)
+    own = _parser().read(rest)
+    _check(tree)
+
+    from lockstep.bench import comparison
+    from lockstep.bench.repeats import interleave
+    from lockstep.bench.works import ENVIRONMENTS, STEPS, WORKS
+
+    if own.work not in WORKS:
+        close = get_close_matches(own.work, WORKS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORKS)}"
+        raise ValueError(f"--work is {own.work!r}: there is no such work; {hint}")
+    work = WORKS[own.work]
+    updates = own.updates or work.updates
+    flags, _ = parse_flags(work.flags())
+    merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
+    merged["run"] = {"total_steps": _LONG}
+    configs = [resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(own.ranks)]
+    peers, absent = comparison.find_peers(own.python or [sys.executable], work)
+    if not peers:
+        packages = " ".join(peer.package for peer in absent)
+        raise ValueError(
+            f"no peer is installed here: pip install {packages}, or name another interpreter with --python"
+        )
+    for peer in absent:
+        tell(
+            f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
+        )
+    runs: dict[str, Callable[[], comparison.Finish]] = {
+        f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.trained, config, ranks, updates)
+        for config, ranks in configs
+    }
+    for one in peers:
+        command = work.command(one.peer, one.interpreter, updates)
+        runs[f"{one.peer.name} {one.version}"] = partial(comparison.marked, command)
+
+    def show(repeat: int, name: str, result: comparison.Finish) -> None:
+        tell(f"repeat {repeat + 1}/{own.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
+
+    found, first = interleave(runs, own.repeats, show), next(iter(runs))
+    engines = " or ".join(dict.fromkeys(config.env.engine for config, _ in configs))
+    compiled = "compiled" if configs[0][0].runtime.compile == "on" else "not compiled"
+    print(
+        f"{work.env_id}: {ENVIRONMENTS} environments x {STEPS} steps; {work.epochs} epochs of {work.minibatches} minibatches"
+    )
+    print(f"lockstep: engine {engines}, {compiled}; others: environments one after the other\n")
+    print("\n".join(comparison.table(found, first)))
+    write(
+        own,
+        "peers",
+        max(own.ranks),
+        {"config": encode(configs[0][0]), "updates": updates, "runs": comparison.record(found, first)},
+    )
+    return 0
+
+
+def _check(tree: Mapping[str, Mapping[str, object]]) -> None:
+    """Raises ValueError for a flag that would change the work."""
+    given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
+    fixed = next((name for name in given if name not in _FREE and not name.startswith(("runtime.", "plan."))), None)
+    if fixed:
+        raise ValueError(
+            f"--{fixed.replace('_', '-')}: it is part of the work, which is the same for all; free are plan, runtime, {', '.join(_FREE)}"
+        )
+
+
+def _parser() -> Arguments:
+    parser = Arguments(
+        "bench peers",
+        "Trains on the same work with lockstep and with Stable-Baselines3, sb3-contrib and skrl, where they are installed. "
+        f"Takes the flags of plan and runtime, and --{_FREE[0]} and --{_FREE[1]}, as well.",
+    )
+    parser.add_argument(
+        "--work",
+        default="cartpole",
+        metavar="WORK",
+        help="cartpole (default), lunarlander, reacher, humanoidstandup, memory",
+    )
+    parser.add_argument(
+        "--ranks", type=whole_number(1), nargs="+", default=[1], metavar="N", help="of lockstep; several are compared"
+    )
+    add_repeats(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--updates", type=whole_number(LEAST), metavar="K", help="of every run, of 2,048 steps (default some seconds)"
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        metavar="PATH",
+        help="an interpreter that has the peers; may be given several times",
+    )
+    return parser

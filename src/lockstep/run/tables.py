@@ -1,0 +1,29 @@
+"""Tables as files, for programs that read CSV and for those that read JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lockstep.run.folder import write_aside
+
+__all__ = ["write_rows"]
+
+
+def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], about: Mapping[str, object]) -> None:
+    """Writes `name.csv`, with a line of names and empty cells for None, and `name.json`: what it is `about`, and its `rows`.
+
+    All rows have the same columns. Each file is there as a whole or not at all.
+    """
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([{column: _plain(value) for column, value in row.items()} for row in rows])
+    write_aside(folder / f"{name}.csv", text.getvalue().encode())
+    write_aside(folder / f"{name}.json", f"{json.dumps({**about, 'rows': rows}, indent=1)}\n".encode())
+
+
+def _plain(value: object) -> object:
+    """Switches and lists as in JSON."""
+    return json.dumps(value) if isinstance(value, bool | list | dict) else value

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, plot, report, train, watch
+from lockstep.cli import bench, plot, report, sweep, train, watch
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -17,6 +17,7 @@ MODULE = re.compile(r"^```python\n(# guess\.py\n.*?)^```$", re.MULTILINE | re.DO
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
 WATCH = re.compile(r"^lockstep watch ([^>\n]*)", re.MULTILINE)
 REPORT = re.compile(r"^lockstep report (.*)$", re.MULTILINE)
+SWEEP = re.compile(r"^lockstep sweep (.*)$", re.MULTILINE)
 BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
@@ -74,6 +75,20 @@ def test_a_report_can_be_asked_for(command: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(report, "locate", accept)
     with pytest.raises(Accepted):
         report.main(shlex.split(command, comments=True))
+
+
+def sweeps() -> list[str]:
+    """The words after `lockstep sweep`."""
+    return sorted({words for document in DOCUMENTS for words in SWEEP.findall(document.read_text(encoding="utf-8"))})
+
+
+@pytest.mark.extra("Box2D", "optuna")
+@pytest.mark.parametrize("command", sweeps())
+def test_a_sweep_can_start(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lockstep.sweep.sweep.Sweep.open", accept)
+    with pytest.raises(Accepted):
+        sweep.main(shlex.split(command, comments=True))
 
 
 class Accepted(Exception):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BAD_INPUT",
+    "CARRYING",
     "NO_COMPILER",
     "PREEMPTED",
     "carry",
@@ -39,7 +40,7 @@ BAD_INPUT = 2
 """The exit code of ranks that a user's mistake has ended."""
 PREEMPTED = 75
 """The exit code of ranks that stopped because they were asked to."""
-_CARRYING = (
+CARRYING = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
     "run.progress",
@@ -76,10 +77,10 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     Raises ValueError for a field that would change the experiment, and for fewer steps.
     """
     given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
-    fixed = next((name for name in given if name not in _CARRYING), None)
+    fixed = next((name for name in given if name not in CARRYING), None)
     if fixed:
         raise ValueError(
-            f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(_CARRYING)}"
+            f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(CARRYING)}"
         )
     named = {} if "plan.kind" not in given else {"players": None, "trainers": None}
     plan = named | dict(tree.get("plan", {}))

@@ -11,7 +11,7 @@ import pytest
 import lockstep
 from lockstep.cli.main import VERBS, main
 from lockstep.config.decode import known_fields
-from lockstep.starting import _CARRYING
+from lockstep.starting import CARRYING
 
 KINDS = ("throughput", "scaling", "peers")
 PAGES = [*([verb] for verb in VERBS), *(["bench", kind] for kind in KINDS)]
@@ -54,7 +54,7 @@ def test_a_misspelt_flag_names_the_nearest(words: list[str], capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "verb", [["train"], ["resume"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
+    "verb", [["train"], ["resume"], ["sweep"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
 )
 def test_a_misspelt_field_names_the_nearest(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for section, field, _ in known_fields():
@@ -65,7 +65,7 @@ def test_a_misspelt_field_names_the_nearest(verb: list[str], capsys: pytest.Capt
 
 def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(page(["resume"], capsys).split()).replace("- ", "-")
-    for path in _CARRYING:
+    for path in CARRYING:
         assert f"--{path}".replace("_", "-").replace("plan.kind", "plan") in text
 
 

@@ -13,6 +13,7 @@ __all__ = ["main"]
 
 VERBS = {
     "train": "train an agent: a preset, a config file, any field as a flag",
+    "sweep": "train over seeds and values, or search among them; resumable",
     "resume": "go on with a run that was interrupted, on any number of ranks",
     "watch": "show how a run is going that was started elsewhere",
     "play": "see a run's agent act, in a window or as a video",

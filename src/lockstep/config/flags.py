@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 from lockstep.config.decode import known_fields, nearest_field
 
-__all__ = ["SHORT", "as_flags", "as_text", "parse_flags"]
+__all__ = ["SHORT", "as_flags", "as_text", "find_field", "parse_flags"]
 
 SHORT = {
     "env": "env.id",
@@ -80,6 +80,15 @@ def as_text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return " ".join(map(as_text, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def find_field(name: str) -> str:
+    """The path, `section.field`, of a field that is named as its flag is, without the dashes. Raises ValueError, naming the nearest."""
+    kinds = {f"{section}.{field}": hint for section, field, hint in known_fields()}
+    path, negated = _find(f"--{name}", kinds, ())
+    if negated:
+        raise ValueError(f"{name}: give the field itself, with true or false")
+    return path
 
 
 def _is_flag(word: str) -> bool:

@@ -1,0 +1,175 @@
+"""`lockstep sweep`: one experiment with several seeds and values, or a search among values."""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep import presets
+from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.config import Config
+from lockstep.config.compose import load
+from lockstep.config.flags import parse_flags
+from lockstep.envs.modules import import_environments
+from lockstep.group.memory import usable_cores
+from lockstep.run.settings import RunConfig
+from lockstep.runtime.place import find_place
+from lockstep.sweep.values import SEED, Search, read_over, read_search, taken_from
+
+if TYPE_CHECKING:
+    from lockstep.sweep.sweep import Sweep
+
+__all__ = ["main", "read"]
+
+_OWN = ("--config", "--over", "--search", "--trials", "--jobs", "--ranks", "--out")
+_FAILED = 1
+Tree = Mapping[str, Mapping[str, object]]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Trains what is not trained yet, and prints a table. Raises ValueError in one line, before anything starts or is written.
+
+    The exit code is 0 when all is done, 75 when it was stopped, 1 when a run failed.
+    """
+    own, tree, over, spaces = read(argv)
+    place = find_place()
+    if place is not None:
+        raise ValueError(f"sweep starts its own processes: use it without {place.launcher}, with --jobs and --ranks")
+
+    from lockstep.run.environment import describe_environment
+    from lockstep.run.stop import listen
+    from lockstep.sweep.member import check_folder, is_done
+    from lockstep.sweep.sweep import Sweep
+
+    def compose(values: Mapping[str, str]) -> Config:
+        return load(preset, own.config, taken_from(tree, values))
+
+    preset = presets.read(own.preset) if own.preset else None
+    base = compose({})
+    import_environments(base.env.module)  # `load` takes it from flags alone
+    folder = own.out or Path(RunConfig.folder) / f"{_plain(own.preset or base.env.id)}-sweep"
+    sweep = Sweep(folder, own.preset, compose, own.ranks, 1, _tell)
+    members = sweep.check(over, spaces)
+    ranks, cores = max(member.ranks for member in members), usable_cores()
+    sweep.jobs = own.jobs or max(1, cores // ranks)
+    for member in [] if own.trials else members:
+        check_folder(member)
+    sweep.open()
+    listen()
+    _tell(f"{_many(sweep.jobs, 'job')} at a time, of {_many(ranks, 'rank')} each, on {_many(cores, 'core')}")
+    if own.trials:
+        _search(sweep, own, over, spaces, base)
+    else:
+        _tell(f"{_many(len(members), 'run')}, of which {sum(map(is_done, members))} are done")
+        sweep.carry(members)
+    environment = {name: value for name, value in describe_environment(ranks).items() if name != "host"}
+    return _close(sweep, {"sweep": [*argv], **environment})
+
+
+def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[str]], dict[str, Search]]:
+    """The command line: its own flags, those of the config, the values of `--over` and the spaces of `--search`. Raises ValueError."""
+    tree, rest = parse_flags(argv, _OWN)
+    own = _parser().read(rest)
+    over, spaces = read_over(own.over or []), read_search(own.search or [])
+    for path in (*over, *spaces):
+        section, _, field = path.partition(".")
+        if field in tree.get(section, {}) or (path in over and path in spaces):
+            raise ValueError(f"{path}: it is given twice, as a flag and to be swept; leave one out")
+    if not over and not spaces:
+        raise ValueError("--over is missing: it says what differs between the runs, such as --over run.seed=1..5")
+    if bool(spaces) != bool(own.trials):
+        missing = "--trials, how many there shall be," if spaces else "--search, what they try,"
+        raise ValueError(f"{missing} is missing; see lockstep sweep --help")
+    other = next((path for path in over if path != SEED), None)
+    if spaces and other:
+        raise ValueError(f"--over {other}: with --search only {SEED} can be swept too; give {other} to --search")
+    for name in ("name", "folder"):
+        if name in tree.get("run", {}):
+            raise ValueError(f"run.{name}: the sweep names its runs itself; --out is its folder")
+    return own, tree, over, spaces
+
+
+def _search(
+    sweep: "Sweep",
+    own: argparse.Namespace,
+    over: Mapping[str, Sequence[str]],
+    spaces: Mapping[str, Search],
+    base: Config,
+) -> None:
+    from lockstep.sweep.member import experiment
+    from lockstep.sweep.search import Trials
+
+    rules = {"--search": sorted(own.search), "--over": sorted(own.over or []), **experiment(base)}
+    trials = Trials(sweep.folder, spaces, base.run.seed, rules)
+    _tell(f"{own.trials} trials, of which {len(trials.over())} are over")
+    sweep.search(trials, over, own.trials)
+
+
+def _close(sweep: "Sweep", about: Mapping[str, object]) -> int:
+    """Writes and prints what came of it, and gives the exit code."""
+    from lockstep.run.stop import asked_to_stop
+    from lockstep.starting import PREEMPTED
+    from lockstep.sweep.results import best, table
+
+    failed = sweep.failed()
+    if sweep.members:
+        rows = sweep.write(about)
+        print("\n".join(table(rows)))
+        if len(rows) > 1 and (name := best(rows)):
+            print(f"\nhighest median return: {name}")
+    for line in failed:
+        print(f"lockstep: {line}", file=sys.stderr)
+    print(f"\n{sweep.folder}: runs.csv, summary.csv, and the runs: lockstep plot {sweep.folder}/runs/*")
+    if asked_to_stop():
+        print("stopped; the same command goes on")
+        return PREEMPTED
+    return _FAILED if failed else 0
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
+
+
+def _parser() -> Arguments:
+    parser = Arguments(
+        "sweep",
+        "Trains one experiment with several seeds and values: all combinations, or a search. Called again, it keeps what is done, goes on "
+        "with what was interrupted, and trains what is missing. Takes every flag of `lockstep train` as well.",
+    )
+    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser.add_argument(
+        "--over",
+        action="append",
+        metavar="FIELD=V,V,…",
+        help="values of a field, such as run.seed=1..5, ppo.learning_rate=1e-3,3e-4 or policy.hidden=[64,64],[128]; may be given several times",
+    )
+    parser.add_argument(
+        "--jobs", type=whole_number(1), metavar="N", help="runs at a time (default as many as there are cores for)"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=whole_number(1),
+        metavar="N",
+        help="processes of every run (default 1, or the fewest that --plan can do with)",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the sweep's folder (default runs/PRESET-sweep)")
+    search = parser.add_argument_group("search")
+    search.add_argument("--trials", type=whole_number(1), metavar="N", help="how many to make in all; needs Optuna")
+    search.add_argument(
+        "--search",
+        action="append",
+        metavar="FIELD=SPACE",
+        help="where to look: log(1e-5,1e-2), float(0.9,1), int(1,20), or choices; the median return over the seeds of --over is raised",
+    )
+    return parser

@@ -1,0 +1,131 @@
+"""`lockstep sweep`: several runs, interrupted and called again."""
+
+import csv
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.processes import digests, wait_for
+
+SHORT = ("cartpole", "--total-steps", 2560, "--run.checkpoint-every", 2, "--runtime.compile", "off", "--out", "found")
+GRID = ("--over", "run.seed=1..2", "--over", "ppo.epochs=1,2")
+
+
+def resumed(sweep: Path) -> list[int]:
+    """Process ids of runs that go on now."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = process.joinpath("cmdline").read_bytes().split(b"\0")
+            here = process.joinpath("cwd").readlink() == sweep.parent
+        except OSError:
+            continue
+        if b"resume" in words and here:
+            found.append(int(process.name))
+    return found
+
+
+@pytest.mark.serial
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path: Path, number: int) -> None:
+    whole = run_cli("sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2, timeout=110)
+    assert whole.rc == 0, whole
+    longer = [*SHORT[:2], 2560, *SHORT[3:]]
+    process, folder = begin("sweep", *longer, *GRID, "--jobs", 2), tmp_path / "found"
+    wait_for(lambda: any(folder.glob("runs/*/checkpoints/*")), "a checkpoint")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    wait_for(lambda: not resumed(folder), "no run is left")
+    # it may have been through by then
+    assert process.returncode in ((75, 0) if number == signal.SIGINT else (-signal.SIGKILL,))
+    again = run_cli("sweep", *longer, *GRID, "--jobs", 2, timeout=110)
+    assert again.rc == 0, again
+    names = sorted(path.name for path in (folder / "runs").iterdir())
+    assert names == [f"seed-{seed}_epochs-{epochs}" for seed in (1, 2) for epochs in (1, 2)]
+    for name in names:
+        assert digests(folder / "runs" / name) == digests(tmp_path / "whole" / "runs" / name)
+        assert len(digests(folder / "runs" / name)) == 10
+
+
+@pytest.mark.serial
+def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -> None:
+    words = (*SHORT, "--over", "run.seed=1..2")
+    finished = run_cli("sweep", *words, timeout=110)
+    assert finished.rc == 0, finished
+    lines = finished.stdout.splitlines()
+    assert lines[0].split() == ["done", "return", "quartiles", "seconds", "steps"]
+    assert lines[1].split()[:3] == ["2", "of", "2"]
+    with (tmp_path / "found/runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["run"], row["run.seed"], row["state"]) for row in rows] == [
+        ("seed-1", "1", "done"),
+        ("seed-2", "2", "done"),
+    ]
+    assert [row["digest"] for row in rows] == [digests(tmp_path / "found/runs" / row["run"])[-1] for row in rows]
+    summary = json.loads((tmp_path / "found/summary.json").read_text())
+    assert summary["rows"][0]["return_median"] == pytest.approx(sum(float(row["return"]) for row in rows) / 2)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("found/runs/*/metrics.jsonl")}
+    again = run_cli("sweep", *words)
+    assert (again.rc, again.stdout) == (0, finished.stdout)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    other = run_cli("sweep", *words, "--ppo.epochs", 3)
+    assert (other.rc, other.stdout) == (2, "")
+    assert other.stderr.startswith("lockstep: ppo.epochs is 3: it was 20 when found/runs/seed-1 was made")
+
+
+@pytest.mark.serial
+def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path) -> None:
+    # a step of this size ends in numbers that are not finite
+    words = ("--over", "ppo.learning_rate=1e38,1e-3", "--jobs", 1, "--ppo.max-grad-norm", "none")
+    finished = run_cli("sweep", *SHORT, *words, timeout=110)
+    assert finished.rc == 1, finished
+    assert "learning_rate-0.001: done" in finished.stderr
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith("lockstep: learning_rate-1e38 failed (3): lockstep: "), last
+
+
+@pytest.mark.serial
+@pytest.mark.extra("optuna")
+def test_a_search_makes_trials(run_cli, tmp_path: Path) -> None:
+    words = (*SHORT, "--search", "ppo.epochs=int(1,2)", "--over", "run.seed=1..2", "--trials")
+    finished = run_cli("sweep", *words, 1, timeout=110)
+    assert finished.rc == 0, finished
+    assert sorted(path.name for path in (tmp_path / "found/runs").iterdir()) == ["trial-0000-seed1", "trial-0000-seed2"]
+    assert finished.stdout.splitlines()[0].split()[:3] == ["trial", "epochs", "done"]
+    again = run_cli("sweep", *words, 1)
+    assert (again.rc, again.stdout) == (0, finished.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--over", "run.sed=1"], "did you mean --run.seed"),
+        (["--over", "ppo.epochs=1,two"], "ppo.epochs is 'two'"),
+        (["--over", "ppo.minibatches=1,7"], "ppo.minibatches is 7: it must divide"),
+        (["--over", "ppo.clip=0.1,1e-1"], "two of the combinations are the same run"),
+        (["--over", "run.seed=1..3", "--seed", "1"], "run.seed: it is given twice"),
+        (["--over", "run.seed=1", "--name", "x"], "run.name: the sweep names its runs itself"),
+        (["--over", "run.seed=1..3", "--trials", "3"], "--search"),
+        (["--search", "ppo.epochs=int(1,3)"], "--trials"),
+        (["--search", "ppo.epochs=float(1,5)", "--trials", "2"], "ppo.epochs is '3.47"),
+        (["--search", "ppo.epochs=int(1,3)", "--trials", "2", "--over", "ppo.clip=0.1"], "only run.seed"),
+        ([], "--over is missing"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(run_cli, tmp_path: Path, words: list[str], part: str) -> None:
+    finished = run_cli("sweep", "cartpole", *words)
+    assert (finished.rc, finished.stdout) == (2, "")
+    assert len(finished.stderr.splitlines()) == 1, finished.stderr
+    assert part in finished.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_is_narrow_and_launchers_are_refused(run_cli) -> None:
+    shown = run_cli("sweep", "--help", env={"COLUMNS": "80"})
+    assert shown.rc == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    refused = run_cli("sweep", "cartpole", "--over", "run.seed=1", env={"RANK": "0", "WORLD_SIZE": "1"})
+    assert refused.rc == 2
+    assert "without torchrun" in refused.stderr

@@ -261,9 +261,12 @@ def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Pat
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not list(tmp_path.glob("cache/*.so"))
+    (tmp_path / "tmp").mkdir()
+    environ |= {"TMPDIR": str(tmp_path / "tmp")}
     finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=100)
     assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
-    assert not list(tmp_path.glob("cache/building-*"))
+    assert {path.suffix or path.name for path in (tmp_path / "cache").iterdir()} == {".so", "lock", "compiler"}
+    assert not list((tmp_path / "tmp").iterdir()), "the compiler's own cache, of 300 MB, is not wanted"
 
 
 def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
         for node in traced.graph.nodes:
             node.meta.clear()  # traces of its own, which the compiler would not accept
         try:
-            built = aot_compile(traced, tuple(examples), options=_OPTIONS)
+            built = aot_compile(traced, tuple(examples), options={**_OPTIONS, "aot_inductor.output_path": str(folder)})
         except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
             log = library.parent / "failure.log"
             log.write_text(str(error))
@@ -162,17 +162,19 @@ _OPTIONS: dict[str, Any] = {
     "compile_threads": 1,
     "aot_inductor.package": False,
     "aot_inductor.compile_wrapper_opt_level": "O0",
+    "aot_inductor.precompile_headers": False,
     "cpp.enable_floating_point_contract_flag": "fast",
 }
-"""A wrapper that only calls kernels need not be optimized; fused multiply-adds are faster and round less."""
+"""A wrapper that only calls kernels need not be optimized; headers compiled beforehand, 300 MB of them in /tmp, make nothing faster; fused
+multiply-adds are faster and round less."""
 
 
 @contextmanager
 def _workplace(beside: Path) -> Iterator[Path]:
-    """A temporary folder for all that the compiler leaves."""
+    """A temporary folder for all that the compiler leaves, but for what it found out about the processor, which takes seconds."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     with tempfile.TemporaryDirectory(dir=beside, prefix="building-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(beside / "compiler")
         try:
             yield Path(folder)
         finally:

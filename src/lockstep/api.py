@@ -21,21 +21,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-
 from lockstep import presets
 from lockstep.config import Config
 from lockstep.config.compose import load as compose
 from lockstep.config.decode import encode, known_sections
 from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
-from lockstep.envs.functions import Make, give, is_function, reference
+from lockstep.envs.functions import Make, give, is_function
 from lockstep.envs.modules import import_environments
 from lockstep.experiment import check_checkpoint, create_run, open_run, save_config
 from lockstep.group.group import RankLost
-from lockstep.models.registry import defined_in
 from lockstep.report.evaluate import Evaluation, play_episodes
-from lockstep.resolving import iterations, resolve
+from lockstep.resolving import importable, iterations, resolve
 from lockstep.run.locate import locate
 from lockstep.run.stop import listening
 from lockstep.runtime.place import Place, find_place
@@ -162,7 +159,7 @@ def train(
     import_environments(asked.env.module)
     asked, _, ranks = settle(asked, None, ranks)
     resolved = resolve(asked, ranks)
-    modules = _modules(resolved, make, ranks)
+    modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
         make_one(resolved.env).close()  # a second one, which shows whether the function makes new ones
     if lacks_compiler(asked, resolved):
@@ -198,7 +195,7 @@ def resume(
     if found._make is not None:  # perhaps it has moved into a module since
         extended = dataclasses.replace(extended, env=dataclasses.replace(extended.env, id=give(found._make)))
     extended, _, ranks = settle_again(extended, None, ranks)
-    modules = _modules(extended, found._make, ranks)
+    modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
     resume_from = first_of(folder, iteration)
     if resume_from >= iterations(extended):
         return found
@@ -311,30 +308,6 @@ def _refuse_launchers(ranks: int) -> None:
         )
     if ranks > 1 and threading.current_thread() is not threading.main_thread():
         raise ValueError(f"ranks is {ranks}: a program can start ranks from its main thread only")
-
-
-def _modules(config: Config, make: Make | None, ranks: int) -> list[str]:
-    """What other ranks import to have what this process has. Raises ValueError for what they can't find."""
-    if ranks == 1:
-        return []
-    own = [f"policy.core {config.policy.core!r}"] if defined_in("core", config.policy.core) == "__main__" else []
-    own += (
-        [f"policy.encoder {config.policy.encoder!r}"]
-        if defined_in("encoder", config.policy.encoder) == "__main__"
-        else []
-    )
-    known = gym.registry.get(config.env.id)
-    entry = getattr(known, "entry_point", None)
-    if getattr(entry, "__module__", None) == "__main__" or (isinstance(entry, str) and entry.startswith("__main__:")):
-        own.append(f"env.id {config.env.id!r}")
-    found = None if make is None else reference(make)
-    if make is not None and found is None:
-        own.append(f"env {config.env.id!r}")
-    if own:
-        raise ValueError(
-            f"ranks is {ranks}: other processes can't find {own[0]}, which this program defines; put it into a module that it imports"
-        )
-    return [name for name in (config.env.module, found) if name]
 
 
 def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:

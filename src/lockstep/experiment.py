@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
 from lockstep.plan import Plan
-from lockstep.resolving import iterations
+from lockstep.resolving import importable, iterations
 from lockstep.run.environment import describe_environment
 from lockstep.run.folder import RunFolder
 
@@ -96,7 +96,8 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
     limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
     cast = build(config, runtime)
     frames = cast.update.agent.spaces.frames_per_step
-    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames)
+    modules = importable(config, "run.capture_video") if config.run.capture_video else ()
+    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames, modules)
     carried.run = run
     try:
         if resume_from:

@@ -1,18 +1,23 @@
 """A config with everything decided that was left open, and refused where it can't be run."""
 
 import dataclasses
+import importlib.util
 from typing import TYPE_CHECKING
 
+import gymnasium as gym
+
 from lockstep.config import Config
-from lockstep.envs.catalog import describe_env, has_time_limit
+from lockstep.envs.catalog import describe_env, has_time_limit, make_one
 from lockstep.envs.choice import choose_engine
+from lockstep.envs.functions import given, reference
 from lockstep.plan import Plan
+from lockstep.run.trackers import check_trackers
 from lockstep.runtime.checks import find_compiler
 
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
 
-__all__ = ["compiles", "iterations", "resolve"]
+__all__ = ["compiles", "importable", "iterations", "resolve"]
 
 _REPAYS = 5_000
 """Gradient steps of a run that is worth compiling for. Each is some 0.7 ms faster; what was compiled serves all runs of the same shapes, of
@@ -73,12 +78,52 @@ def resolve(config: Config, ranks: int) -> Config:
         raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
     _check_policy(config, spaces)
     _check_curiosity(config, spaces, count * config.rollout.steps)
+    check_trackers(config.run.loggers)
+    if config.run.capture_video:
+        _check_films(config)
     return dataclasses.replace(
         config,
         env=env,
         plan=dataclasses.replace(plan, shards=shards),
         runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
     )
+
+
+def _check_films(config: Config) -> None:
+    """Raises ValueError if episodes can't be filmed with what is installed here, or in this environment."""
+    asked = f"run.capture_video is {config.run.capture_video}"
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        raise ValueError(f"{asked}: videos need imageio-ffmpeg; pip install 'lockstep-rl[video]', or set it to 0")
+    env = make_one(config.env)
+    env.close()
+    if "rgb_array" not in (env.metadata.get("render_modes") or ()):
+        raise ValueError(f"{asked}: {config.env.id} draws no pictures, it has no render_mode 'rgb_array'")
+    importable(config, asked)
+
+
+def importable(config: Config, asked: str) -> list[str]:
+    """The modules that another process imports to have environment and policy of this one; `module:function` for a given function.
+
+    Raises ValueError, which begins with `asked`, for what no other process can find: a program has defined it itself.
+    """
+    from lockstep.models.registry import defined_in
+
+    known, make = gym.registry.get(config.env.id), given(config.env.id)
+    found = None if make is None else reference(make)
+    entry = getattr(known, "entry_point", None)
+    itself = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
+    parts = [
+        (f"policy.core {config.policy.core!r}", defined_in("core", config.policy.core) == "__main__"),
+        (f"policy.encoder {config.policy.encoder!r}", defined_in("encoder", config.policy.encoder) == "__main__"),
+        (f"env.id {config.env.id!r}", itself),
+        (f"env {config.env.id!r}", make is not None and found is None),
+    ]
+    for part, own in parts:
+        if own:
+            raise ValueError(
+                f"{asked}: other processes can't find {part}, which this program defines; put it into a module that it imports"
+            )
+    return [name for name in (config.env.module, found) if name]
 
 
 def _check_policy(config: Config, spaces: "Spaces") -> None:

@@ -43,7 +43,7 @@ PREEMPTED = 75
 CARRYING = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
-    "run.progress",
+    *(f"run.{field}" for field in ("progress", "loggers", "capture_video")),
     "env.module",
 )
 """What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""

@@ -29,7 +29,7 @@ VERBS = {
     "envs": "list the environments",
     "doctor": "check what is installed here and what it allows",
 }
-_HIDDEN = ("rank",)
+_HIDDEN = ("rank", "film", "track")
 _OBJECTS = 100_000
 """Python looks for garbage after so many new objects. By default after 700, which is a tenth of the time that PyTorch takes to be
 imported: what is imported stays."""

@@ -1,11 +1,10 @@
 """`lockstep rank FOLDER ITERATION [MODULE …]`: how our own launch starts a rank. Not for people."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.parent import die_with_parent
+from lockstep.parent import die_with_parent, look_where_parent_looks
 from lockstep.run.stop import listen
 
 __all__ = ["main"]
@@ -32,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
         memory=int(memory) if memory else None,
         meeting=environment.get("LOCKSTEP_MEETING", ""),
     )
-    sys.path += [entry for entry in environment["LOCKSTEP_PATH"].split(os.pathsep) if entry and entry not in sys.path]
+    look_where_parent_looks()
     for module in argv[2:]:
         take(module)
     return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

@@ -15,7 +15,12 @@ from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Known", "describe_env", "has_time_limit", "known_ids", "make_engine", "make_one"]
+__all__ = ["Known", "describe_env", "first_seed", "has_time_limit", "known_ids", "make_engine", "make_one"]
+
+
+_NAMED = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "ale"}
+"""Names of the seeds of engines. Those of single environments have one for all, so that their trajectories are the same."""
+_EACH = "episode"
 
 
 def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: int = 1) -> Engine:
@@ -27,9 +32,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
     count = config.count // shards
     first = shard * count
     recipe = Recipe(config.id, config.options)
-    # one name for both engines of single environments, so that their trajectories are the same
-    named = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "ale"}.get(config.engine, "episode")
-    seeds = EnvironmentSeeds(seed, named, config.count)
+    seeds = EnvironmentSeeds(seed, _NAMED.get(config.engine, _EACH), config.count)
     match config.engine:
         case "gymnasium":
             from lockstep.envs.in_process import InProcess
@@ -82,6 +85,15 @@ def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, 
     does not matter: what only envpool has can't be looked at. Raises ValueError as `describe_env` does.
     """
     return Recipe(config.id, config.options)(render_mode)
+
+
+def first_seed(config: EnvConfig, seed: int, index: int) -> int:
+    """What environment `index`, from 0 over all shards, was seeded with first in a run with this `seed`.
+
+    With `gymnasium-vector`, which seeds a shard's environments at once, what it would be with `gymnasium`.
+    """
+    named = _EACH if config.engine == "gymnasium-vector" else _NAMED.get(config.engine, _EACH)
+    return EnvironmentSeeds(seed, named, config.count)(index, 0)
 
 
 def has_time_limit(config: EnvConfig) -> bool:

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from lockstep.envs.modules import import_environments
 
-__all__ = ["Make", "check_given", "give", "is_function", "make_given", "reference", "take"]
+__all__ = ["Make", "check_given", "give", "given", "is_function", "make_given", "reference", "take"]
 
 Make = Callable[..., gym.Env[Any, Any]]
 """Makes a new environment each time; keyword arguments are `env.options`."""
@@ -36,6 +36,11 @@ def give(make: Make, env_id: str | None = None) -> str:
         env_id = f"{name}()"
     _GIVEN[env_id] = make
     return env_id
+
+
+def given(env_id: str) -> Make | None:
+    """The function that this process knows under an id."""
+    return _GIVEN.get(env_id)
 
 
 def reference(make: Make) -> str | None:

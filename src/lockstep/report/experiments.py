@@ -7,7 +7,16 @@ from typing import Any
 
 __all__ = ["Experiment", "Recorded", "group"]
 
-_NOT_OF_IT = {"version", "run.seed", "run.name", "run.folder", "run.progress", "run.loggers", "run.keep"}
+_NOT_OF_IT = {
+    "version",
+    "run.seed",
+    "run.name",
+    "run.folder",
+    "run.progress",
+    "run.loggers",
+    "run.capture_video",
+    "run.keep",
+}
 """Fields in which runs of one experiment may differ."""
 _SHOWN = 3
 """Fields that a label names, at most."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from lockstep.group.group import Group
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Checkpoint", "forget_after", "prune", "write_checkpoint"]
+__all__ = ["Checkpoint", "forget_after", "pack", "prune", "write_checkpoint"]
 
 _VERSION = 1
 
@@ -42,7 +42,7 @@ def write_checkpoint(
         aside.mkdir(parents=True)
     group.barrier("checkpoint")
     for name, state in own.items():
-        _write(aside / f"{name}.safetensors", _pack(state))
+        _write(aside / f"{name}.safetensors", pack(state))
     group.barrier("checkpoint")
     if group.rank == 0:
         files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
@@ -113,7 +113,8 @@ class Checkpoint:
         return self.tensors(f"shard-{index:04d}")
 
 
-def _pack(state: Mapping[str, Tensor]) -> bytes:
+def pack(state: Mapping[str, Tensor]) -> bytes:
+    """A state as the content of a .safetensors file."""
     # clones, because parameters are views of one buffer and safetensors wants each tensor to own its memory
     return save({name: tensor.detach().clone().contiguous() for name, tensor in state.items()})
 

@@ -28,8 +28,8 @@ def write_aside(path: Path, content: bytes) -> None:
 
 
 class RunFolder:
-    """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `evaluation.json`, `videos/`, `plots/`,
-    `report.html`, `policy-*.onnx`.
+    """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`,
+    `videos/`, `plots/`, `report.html`, `policy-*.onnx`; `logs/`, what companions said that have failed.
     """
 
     def __init__(self, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -15,13 +16,16 @@ from lockstep.group.group import Group
 from lockstep.plan import Plan
 from lockstep.rollout import STATUS, Rollout
 from lockstep.run.checkpoint import Checkpoint, prune, write_checkpoint
+from lockstep.run.companion import Companion
 from lockstep.run.episodes import EPISODE_ROW, EpisodeWindow, write_episode_row
+from lockstep.run.films import Films
 from lockstep.run.folder import RunFolder
-from lockstep.run.loggers import JsonLines, Logger, TensorBoard
+from lockstep.run.loggers import JsonLines, Logger, TensorBoard, Tolerant
 from lockstep.run.progress import display
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
+from lockstep.run.trackers import TRACKERS
 from lockstep.update import Update
 
 __all__ = ["Run"]
@@ -35,6 +39,12 @@ _EPISODES = _OWN + len(STATUS)
 """Those before the episodes."""
 _PERIOD = 0.25
 """Seconds between two times that metrics are written and shown. Before a checkpoint and at the end they are in any case."""
+_AFTER_ALL = 60.0
+"""Seconds that trackers and films have together after the last iteration."""
+_AFTER_A_STOP = 5.0
+"""Seconds that a tracker has when the run ends before."""
+_NICE = 5
+"""Of trackers. Their start takes seconds of a processor, and on one that is busy has to come to an end all the same."""
 
 
 class Run:
@@ -50,9 +60,10 @@ class Run:
         trainers: Group,
         iterations: int,
         frames: int = 1,
+        modules: Sequence[str] = (),
     ) -> None:
         """`iterations` is the number of the last iteration; they count from 1. `trainers` is the group of those that train. A step takes
-        `frames` frames of a game.
+        `frames` frames of a game. `modules` are what another process imports to play this rank's environments.
         """
         self.folder = folder
         self.last = iterations
@@ -80,6 +91,9 @@ class Run:
         self._notes: list[tuple[int, str, NDArray[np.float64], dict[str, float], Mapping[str, float]]] = []
         self._write_at = 0.0
         self._loggers: list[Logger] = []
+        self._films: Tolerant[Films] | None = None
+        self._modules = modules
+        self._closing = 0.0
         self.saved = 0
         self._restorable = True
 
@@ -117,12 +131,32 @@ class Run:
             update.renew()  # as the environments were, if the run was resumed
         if self._group.rank == 0:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
-            if "tensorboard" in self._config.loggers:
-                self._loggers.append(TensorBoard(self.folder.path / "tb", self.env_steps + 1))
             self._loggers.extend(display(self._config.progress, self.folder, self.last))
+            self._loggers.extend(self._optional())
         listen()
         self._watch = Stopwatch(self._group)
         self._lap, self._status_lap, self._trainer_lap = Lap(self._watch), Lap(self._watch), Lap(self._watch)
+
+    def _optional(self) -> Iterator[Logger]:
+        """The loggers that training goes on without. Trackers come last, because they take films."""
+        path, chosen = self.folder.path, self._config.loggers
+        if "tensorboard" in chosen:
+            yield Tolerant("TensorBoard", lambda: TensorBoard(path / "tb", self.env_steps + 1, self.folder.tree()))
+        if self._config.capture_video:
+            self._films = Tolerant("films", lambda: Films(self.folder, self._modules, lambda: self._patience(0.0)))
+            yield self._films
+        for name in dict.fromkeys(chosen):
+            if name in TRACKERS:
+                words = ("track", str(path), name)
+                patience = partial(self._patience, _AFTER_A_STOP)
+                yield Tolerant(name, partial(Companion, name, path, words, patience, _NICE))
+
+    def _patience(self, after_a_stop: float) -> float:
+        """How many seconds a companion may take at the end."""
+        if self.done < self.last:
+            return after_a_stop
+        self._closing = self._closing or perf_counter()
+        return max(self._closing + _AFTER_ALL - perf_counter(), _AFTER_A_STOP)
 
     def iterations(self) -> Iterator[int]:
         """The iterations that are still to do, until the last one or until the ranks agree to stop."""
@@ -231,6 +265,8 @@ class Run:
             exchange.confirm(self.done)  # players with a lag don't know yet whether the trainers have anything to save
         if regular or self.done == self.last or (ends and self._restorable):
             self.save(shards, update, exchange.acting)
+        if self._films is not None and self.done % self._config.capture_video == 0:
+            self._films.do(lambda films: films.take(self.done, update.agent))
         if regular:
             for shard in shards:
                 shard.renew(self.done)

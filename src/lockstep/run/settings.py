@@ -23,8 +23,11 @@ class RunConfig:
     """Iterations between checkpoints; the last iteration always leaves one."""
     keep: int = 3
     """Newest checkpoints that are kept."""
-    loggers: tuple[Literal["tensorboard"], ...] = ("tensorboard",)
-    """Where metrics go besides metrics.jsonl, which is always written."""
+    loggers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
+    """Where metrics, config and films go besides metrics.jsonl, which is always written. wandb and trackio need the extra `track`."""
+    capture_video: int = 0
+    """Iterations between films of an episode in the first and in the last environment, with the agent of that iteration, into videos/.
+    A process that runs only where processor time is left over makes them. 0: none."""
     progress: Literal["auto", "bar", "lines", "off"] = "auto"
     """What the terminal shows. `auto`: `bar`, the live view, or `lines`, one per iteration, when the output is piped."""
     solved_return: float | None = None
@@ -37,6 +40,8 @@ class RunConfig:
             )
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"run.seed is {self.seed}: it must be at least 0 and below 2**63")
+        if self.capture_video < 0:
+            raise ValueError(f"run.capture_video is {self.capture_video}: it must be at least 0, which means no films")
         for field in ("total_steps", "checkpoint_every", "keep"):
             if getattr(self, field) < 1:
                 raise ValueError(f"run.{field} is {getattr(self, field)}: it must be at least 1")

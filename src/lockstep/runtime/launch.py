@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from lockstep.group.memory import create_memory
+from lockstep.parent import own_command, own_environment
 from lockstep.run.stop import SIGNALS, note
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig
@@ -22,8 +23,8 @@ __all__ = ["launch"]
 
 _GRACE = 5.0
 """Seconds that the other ranks have to end by themselves after one has failed."""
-_PATIENCE = 60.0
-"""The same, after one has ended well."""
+_PATIENCE = 90.0
+"""The same, after one has ended well: rank 0 may wait for films and trackers (`run.run`)."""
 _STALLED = 4
 
 
@@ -36,9 +37,8 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         memory = _memory(ranks, config)
         shared = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
-        path = os.pathsep.join(filter(None, sys.path))
         common = {
-            "LOCKSTEP_PATH": path,
+            **own_environment(),
             "LOCKSTEP_SIZE": str(ranks),
             "LOCKSTEP_MEETING": f"file://{folder}/meeting",
             **shared,
@@ -47,8 +47,8 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
         held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
             subprocess.Popen(
-                [sys.executable, *_path_options(), "-m", "lockstep", *command],
-                env={**os.environ, **common, "LOCKSTEP_RANK": str(rank), "LOCKSTEP_PARENT": str(os.getpid())},
+                own_command(*command),
+                env={**common, "LOCKSTEP_RANK": str(rank)},
                 pass_fds=() if memory is None else (memory,),
                 start_new_session=True,  # a terminal's Ctrl-C reaches only us, and we pass it on once
             )
@@ -57,13 +57,6 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
         if memory is not None:
             os.close(memory)
         return _supervise(processes, held)
-
-
-def _path_options() -> list[str]:
-    """`-m` puts the working folder before all packages. Ranks look there only if this process does."""
-    here = os.path.realpath(os.getcwd())  # noqa: PTH109
-    looks = any(not path or os.path.realpath(path) == here for path in sys.path)
-    return [] if looks else ["-P"]
 
 
 def _memory(ranks: int, config: RuntimeConfig) -> int | None:

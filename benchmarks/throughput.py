@@ -1,6 +1,6 @@
 """The table: steps per second of lockstep, of its peers, and of the limit where one is given.
 
-    python benchmarks/throughput.py [--only A B C D large decoupled scaling-8 scaling-64] [--repeats 5] [--updates N]
+    python benchmarks/throughput.py [--only A B C D E F large decoupled scaling-8 scaling-64] [--repeats 5] [--updates N]
         [--python PATH] [--limit 'NAME=COMMAND'] [--flag '--section.field value'] [--out benchmarks/throughput.json]
 
 It writes throughput.json and, from it, throughput.md. Parts that are measured replace those in the file, the others stay, so that
@@ -10,7 +10,7 @@ All programs of a part run one after the other in each repeat, every repeat begi
 repeat, so that what else happens on the machine meets all alike. Steps per second are those between the marks that programs print after
 updates (of lockstep, between its metrics: it prints several updates at once), from 4,096 steps on. Each has one thread per process.
 
-A to D are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them. `--python`
+A to E are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them; F has the sizes of A. `--python`
 is an interpreter that has the peers; those that are not installed are left out. `--limit` is a program that does the same without a framework, and prints
 a line of JSON with `sps`; `{work}` (A to D) and `{ranks}` in it are replaced. `--flag` is given to lockstep in all its runs. The update is
 compiled, as in a long run, where there is a compiler.
@@ -107,6 +107,21 @@ def decoupled(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]
     return {"lockstep, 1:1": lockstep(words, 2, arguments.updates or 100, arguments.flags)}, []
 
 
+def curious(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
+    """Random network distillation beside none."""
+    runs = {
+        f"{kind}, {named(ranks)}": lockstep(
+            ["--env", "MountainCar-v0", *CARTPOLE.flags(8 * ranks)[2:], "--curiosity.kind", kind],
+            ranks,
+            arguments.updates or 100,
+            arguments.flags,
+        )
+        for kind in ("none", "rnd")
+        for ranks in (1, 2)
+    }
+    return runs, [(f"none, {named(ranks)}", f"rnd, {named(ranks)}") for ranks in (1, 2)]
+
+
 def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """From 1 rank to 2: the same experiment, the one that each would be cut in, and twice as large a one."""
     updates = arguments.updates or (100 if environments == 8 else 20)
@@ -132,6 +147,7 @@ def titled(work: str) -> str:
 
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Runs, list[tuple[str, str]]]]]] = {
     **{letter: (titled(work), partial(compared, letter)) for letter, work in LETTERS.items()},
+    "F": ("MountainCar-v0 with RND and without", curious),
     "large": ("CartPole-v1, 4,096 environments of 64 steps, 1 epoch", large),
     "decoupled": ("CartPole-v1, one player beside one trainer", decoupled),
     "scaling-8": ("CartPole-v1, 8 environments, from 1 rank to 2", partial(scaling, 8)),

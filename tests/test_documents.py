@@ -13,7 +13,7 @@ from lockstep.cli import bench, plot, report, sweep, train, watch
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
-MODULE = re.compile(r"^```python\n(# guess\.py\n.*?)^```$", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"^```python title=\"guess\.py\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
 WATCH = re.compile(r"^lockstep watch ([^>\n]*)", re.MULTILINE)
 REPORT = re.compile(r"^lockstep report (.*)$", re.MULTILINE)

@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _line(name: str, found: str, purpose: str = "") -> None:
-    print(f"{name:<18}{found:<24}{purpose}".rstrip())
+    print(f"{name:<24}{found:<24}{purpose}".rstrip())
 
 
 def _packages() -> list[str]:

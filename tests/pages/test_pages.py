@@ -1,0 +1,114 @@
+"""A reader who does what the pages say, in a clean folder, gets to the end of each."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pages.blocks import DOCUMENTS, ROOT, commands
+
+from lockstep.config.decode import known_fields, known_sections
+
+PREPARED = {
+    "README.md": ["lockstep train lunarlander --name second", "lockstep train lunarlander --seed 3 --name third"],
+    "docs/reports.md": ["lockstep train --name first"],
+    "docs/watching.md": ["lockstep train --name first"],
+    "docs/faq.md": ["lockstep train --name first"],
+    "docs/export.md": ["lockstep train --name first"],
+    "docs/plots.md": [
+        "lockstep train --name first",
+        *(f"lockstep train cartpole --seed {seed}" for seed in (1, 2, 3)),
+        *(f"lockstep train --name {name}" for name in ("narrow-1", "narrow-2", "wide-1", "wide-2", "alone", "workers")),
+        "lockstep train mountaincar-rnd",
+    ],
+}
+"""What the page's reader has already."""
+LAUNCHER = re.compile(r"^(torchrun|mpirun|fabric) (?!.*(?:--nnodes|--host)).*")
+NOBODY = re.compile(r"(make|pip install|apt-get|srun|mpirun --host|torchrun --nnodes) ")
+"""Installs something, or needs Slurm or two machines; tests/agreement/test_hosts.py has two nodes that are one."""
+LAUNCHED = {
+    line.partition(" train ")[0].replace("4", "2") + "fabric" * ("runtime.kind" in line): line
+    for page in DOCUMENTS
+    for line in commands(page)
+    if LAUNCHER.match(line)
+}
+"""One line for each way."""
+SHORT = " --rollout.steps 32 --ppo.minibatches 4 --total-steps 1024 --runtime.compile off --run.progress off"
+
+
+def test_somebody_runs_every_command() -> None:
+    """The reader, the tests of benchmarks in test_documents.py, or a test below."""
+    lines = [line for page in DOCUMENTS for line in commands(page)]
+    own = ("lockstep ", "timeout ", "RANK=")
+    assert [line for line in lines if not (line.startswith(own) or LAUNCHER.match(line) or NOBODY.match(line))] == []
+
+
+def test_fields_that_the_pages_name_exist() -> None:
+    known = {f"{section}.{field}" for section, field, _ in known_fields()}
+    named = re.compile(rf"(?<![\w./\"-])(?:--)?((?:{'|'.join(known_sections())})\.(?:no-)?[a-z][\w-]*)(?![\w.(/])")
+    for page in DOCUMENTS:
+        text = page.read_text(encoding="utf-8")
+        if page.name == "migrating.md":  # the first column has the names of others
+            text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
+        for code in re.findall(r"`([^`\n]+)`", text):
+            found = {field.replace("-", "_") for field in named.findall(code) if not field.endswith((".py", ".png"))}
+            assert found <= known, (page.name, code)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.timeout(400)
+@pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript")
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
+    for path in (ROOT / "examples").glob("*.py"):
+        shutil.copy(path, tmp_path)
+    before = PREPARED.get(str(page.relative_to(ROOT)), [])
+    paths = os.pathsep.join([environ["PYTHONPATH"], str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pages.reader", str(page), *before],
+        cwd=tmp_path,
+        env=environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.extra("mujoco", "lightning_fabric")
+@pytest.mark.command("mpirun")
+@pytest.mark.parametrize("line", LAUNCHED.values())
+def test_a_launcher_starts_it(line: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    """On 2 ranks, for a few iterations."""
+    variables = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]]),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "TMPDIR": str(tmp_path),
+    }
+    command = re.sub(r"(-n|--devices|--nproc-per-node) 4", r"\1 2", line.partition(" #")[0])
+    shell = ["bash", "-ec", command + SHORT]
+    done = subprocess.run(shell, cwd=tmp_path, env=environ | variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
+    assert metrics.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.extra("mujoco")
+def test_two_shells_are_a_launcher(tmp_path: Path, environ: dict[str, str]) -> None:
+    lines = [line for line in commands(ROOT / "docs/launching.md") if line.startswith("RANK=")]
+    typed = "\n".join(re.sub(r"( &|)$", SHORT + r"\1", line, count=1) for line in lines) + "\nwait"
+    shell = ["bash", "-ec", typed.replace("/shared/", f"{tmp_path}/")]
+    path = {"PATH": os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]])}
+    done = subprocess.run(shell, cwd=tmp_path, env=environ | path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(tmp_path.glob("runs/*/metrics.jsonl"))) == 1

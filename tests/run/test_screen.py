@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.run.screen import About, clock, draw, sparkline
 from lockstep.run.starts import Start
-from lockstep.run.summary import Summary
+from lockstep.run.standing import Standing
 
 BEGUN = datetime(2030, 1, 1, tzinfo=UTC)
 START = Start(BEGUN, 0, 100, 2, "1:1", "here", {})
@@ -27,20 +27,20 @@ CURIOUS = {
 }
 
 
-def of(last: int = 42, **others: object) -> Summary:
-    summary = Summary()
+def of(last: int = 42, **others: object) -> Standing:
+    standing = Standing()
     for iteration in range(1, last + 1):
-        summary.take(
+        standing.take(
             {**ROW, "iteration": iteration, "seconds": 60.0 + iteration, "return_mean_20": float(iteration), **others}
         )
-    summary.settle()
-    return summary
+    standing.settle()
+    return standing
 
 
 def shown(
-    summary: Summary, width: int = 80, known: About = KNOWN, state: str = "", ascii_only: bool = False
+    standing: Standing, width: int = 80, known: About = KNOWN, state: str = "", ascii_only: bool = False
 ) -> list[str]:
-    return draw(summary, known, state, width, ascii_only).plain.splitlines()
+    return draw(standing, known, state, width, ascii_only).plain.splitlines()
 
 
 def test_everything_at_80_columns() -> None:
@@ -86,9 +86,9 @@ def test_restarts_and_why() -> None:
 
 
 def test_many_ranks() -> None:
-    summary = of(idle=[rank / 64 for rank in range(64)])
-    assert shown(summary)[-1] == "waiting    mean 49%  most 98% (rank 63)"
-    assert shown(summary, 200)[-1].endswith("▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇████████")
+    standing = of(idle=[rank / 64 for rank in range(64)])
+    assert shown(standing)[-1] == "waiting    mean 49%  most 98% (rank 63)"
+    assert shown(standing, 200)[-1].endswith("▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇████████")
 
 
 def test_one_rank_waits_for_nobody() -> None:

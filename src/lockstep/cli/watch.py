@@ -12,7 +12,7 @@ from lockstep.run.locate import locate
 from lockstep.run.progress import Lines, Screen
 from lockstep.run.screen import about, clock, draw
 from lockstep.run.starts import Start, read_starts
-from lockstep.run.summary import Summary
+from lockstep.run.standing import Standing
 
 __all__ = ["main", "read"]
 
@@ -56,16 +56,16 @@ class _Watch:
         self._folder = folder
         self._follower = Follower(folder.path / "metrics.jsonl")
         self._gone = 0
-        self.summary = Summary()
+        self.standing = Standing()
 
     def look(self) -> list[dict[str, object]]:
         """Takes in what is new, and returns it."""
         rows, anew = self._follower.read()
         if anew:
-            self.summary = Summary()
+            self.standing = Standing()
         for row in rows:
-            self.summary.take(row)
-        self.summary.settle()
+            self.standing.take(row)
+        self.standing.settle()
         return rows
 
     @property
@@ -84,7 +84,7 @@ def _on_terminal(folder: RunFolder) -> int:
         while not ended:
             ended = watch.ended
             watch.look()
-            screen.show(about(folder), watch.summary, "" if ended else _going(folder))
+            screen.show(about(folder), watch.standing, "" if ended else _going(folder))
             time.sleep(0 if ended else _PERIOD)
     finally:
         screen.close()
@@ -119,7 +119,7 @@ def _once(folder: RunFolder) -> int:
     ended = folder.in_use() is False
     watch.look()
     state = "" if ended else _going(folder)
-    console.print(draw(watch.summary, about(folder), state, console.width, console.options.ascii_only))
+    console.print(draw(watch.standing, about(folder), state, console.width, console.options.ascii_only))
     if ended:
         print(_ending(folder))
     return 0

@@ -7,7 +7,7 @@ from time import perf_counter
 from lockstep.run.folder import RunFolder
 from lockstep.run.loggers import Logger
 from lockstep.run.screen import About, about, draw
-from lockstep.run.summary import Summary, number
+from lockstep.run.standing import Standing, number
 
 __all__ = ["Bar", "Lines", "Screen", "display"]
 
@@ -52,11 +52,11 @@ class Screen:
         self._live.start()
         self.console.show_cursor(True)  # a kill could not bring it back
 
-    def show(self, known: About, summary: Summary, state: str = "") -> None:
+    def show(self, known: About, standing: Standing, state: str = "") -> None:
         """Draws."""
-        summary.settle()
+        standing.settle()
         console = self.console
-        self._live.update(draw(summary, known, state, console.width, console.options.ascii_only), refresh=True)
+        self._live.update(draw(standing, known, state, console.width, console.options.ascii_only), refresh=True)
 
     def close(self) -> None:
         """Leaves the last drawing."""
@@ -68,26 +68,26 @@ class Bar:
 
     def __init__(self, folder: RunFolder) -> None:
         """Begins with what the run's metrics say so far."""
-        self._known, self._summary = about(folder), Summary()
+        self._known, self._standing = about(folder), Standing()
         for row in folder.metrics():
-            self._summary.take(row)
+            self._standing.take(row)
         self._screen = Screen()
-        self._screen.show(self._known, self._summary)
+        self._screen.show(self._known, self._standing)
         self._draw_at = 0.0
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Keeps them for the next drawing."""
-        self._summary.take(metrics)
+        self._standing.take(metrics)
 
     def flush(self) -> None:
         """Draws, if it is time."""
         if perf_counter() >= self._draw_at:
-            self._screen.show(self._known, self._summary)
+            self._screen.show(self._known, self._standing)
             self._draw_at = perf_counter() + _PERIOD
 
     def close(self) -> None:
         """Leaves the last state on the screen."""
-        self._screen.show(self._known, self._summary)
+        self._screen.show(self._known, self._standing)
         self._screen.close()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.run.folder import RunFolder
 from lockstep.run.starts import Start, read_starts
-from lockstep.run.summary import Summary, number
+from lockstep.run.standing import Standing, number
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,19 +57,19 @@ def about(folder: RunFolder) -> About:
     return About(folder.path.name, str(env.get("id", "")), number(run.get("solved_return")), read_starts(folder))
 
 
-def draw(summary: Summary, known: About, state: str, width: int, ascii_only: bool = False) -> "Text":
+def draw(standing: Standing, known: About, state: str, width: int, ascii_only: bool = False) -> "Text":
     """The view, `width` columns wide at most. `state` is what is to be said of the run as a whole, if anything."""
     from rich.text import Text
 
     rows = [
         _title(known),
-        _iteration(summary, known, width),
-        _return_line(summary, known, width),
-        _speed(summary, width),
-        _update(summary, width),
-        _curiosity(summary, width),
-        *_phases(summary, width),
-        _waiting(summary, width),
+        _iteration(standing, known, width),
+        _return_line(standing, known, width),
+        _speed(standing, width),
+        _update(standing, width),
+        _curiosity(standing, width),
+        *_phases(standing, width),
+        _waiting(standing, width),
         _starts(known, width),
         _labelled("state", [state], width) if state else None,
     ]
@@ -96,17 +96,17 @@ def _title(known: About) -> "Text":
     return Text(known.name, style="bold").append(_GAP + ", ".join([known.env, *ranks]), style="not bold dim")
 
 
-def _iteration(summary: Summary, known: About, width: int) -> "Text":
+def _iteration(standing: Standing, known: About, width: int) -> "Text":
     from rich.text import Text
 
-    done = number(summary.newest.get("iteration"))
+    done = number(standing.newest.get("iteration"))
     if done is None:
         going = f"the first of {known.last:,} goes on" if known.last else "its ranks have not met yet"
         return _labelled("iteration", [going], width)
     if not known.last:
         return _labelled("iteration", [f"{done:,.0f}"], width)
-    share, left = min(1.0, done / known.last), summary.seconds_left(known.last)
-    times = clock(number(summary.newest.get("seconds")) or 0.0)
+    share, left = min(1.0, done / known.last), standing.seconds_left(known.last)
+    times = clock(number(standing.newest.get("seconds")) or 0.0)
     ahead = f", {clock(left)} left" if left else ""
     head, tail = f"{done:,.0f}/{known.last:,}{_GAP}", f"{_GAP}{share:4.0%}{_GAP}{times}{ahead}"
     room = max(0, min(60, width - _LABEL - len(head) - len(tail)))
@@ -115,21 +115,21 @@ def _iteration(summary: Summary, known: About, width: int) -> "Text":
     return Text.assemble(_label("iteration"), head, bar, tail)
 
 
-def _return_line(summary: Summary, known: About, width: int) -> "Text | None":
-    if summary.mean_return is None:
-        return _labelled("return", ["no episode has ended yet"], width) if summary.newest else None
-    parts = [f"{summary.mean_return:.4g}"]
-    parts += [f"best {summary.best:.4g}"] if summary.best is not None else []
+def _return_line(standing: Standing, known: About, width: int) -> "Text | None":
+    if standing.mean_return is None:
+        return _labelled("return", ["no episode has ended yet"], width) if standing.newest else None
+    parts = [f"{standing.mean_return:.4g}"]
+    parts += [f"best {standing.best:.4g}"] if standing.best is not None else []
     parts += [f"goal {known.goal:.4g}"] if known.goal is not None else []
     line = _labelled("return", parts, width)
     room = min(40, width - len(line) - len(_GAP))
-    if room >= len(_LEVELS) and len(summary.history) > 1:
-        line.append(_GAP).append(sparkline(summary.history, room), style="green")
+    if room >= len(_LEVELS) and len(standing.history) > 1:
+        line.append(_GAP).append(sparkline(standing.history, room), style="green")
     return line
 
 
-def _speed(summary: Summary, width: int) -> "Text | None":
-    rate, newest = summary.steps_per_second, summary.newest
+def _speed(standing: Standing, width: int) -> "Text | None":
+    rate, newest = standing.steps_per_second, standing.newest
     if rate is None:
         return None
     steps, length = number(newest.get("env_steps")), number(newest.get("length_mean"))
@@ -139,8 +139,8 @@ def _speed(summary: Summary, width: int) -> "Text | None":
     return _labelled("speed", parts, width)
 
 
-def _update(summary: Summary, width: int) -> "Text | None":
-    newest = summary.newest
+def _update(standing: Standing, width: int) -> "Text | None":
+    newest = standing.newest
     if "warmup" in newest:
         return _labelled("update", ["warming up: nothing is trained yet"], width)
     names = {
@@ -158,9 +158,9 @@ def _update(summary: Summary, width: int) -> "Text | None":
     return _labelled("update", parts, width) if parts else None
 
 
-def _curiosity(summary: Summary, width: int) -> "Text | None":
+def _curiosity(standing: Standing, width: int) -> "Text | None":
     mean, deviation, weight, whole = (
-        number(summary.newest.get(name))
+        number(standing.newest.get(name))
         for name in ("intrinsic_reward_mean", "intrinsic_reward_std", "curiosity_weight", "intrinsic_return")
     )
     if mean is None:
@@ -171,11 +171,11 @@ def _curiosity(summary: Summary, width: int) -> "Text | None":
     return _labelled("curiosity", parts, width)
 
 
-def _phases(summary: Summary, width: int) -> "list[Text]":
+def _phases(standing: Standing, width: int) -> "list[Text]":
     from rich.text import Text
 
     roles = [
-        (name, shares) for name, role in (("time", "t_"), ("players", "player_t_")) if (shares := summary.shares(role))
+        (name, shares) for name, role in (("time", "t_"), ("players", "player_t_")) if (shares := standing.shares(role))
     ]
     if len(roles) > 1:
         roles[0] = ("rank 0", roles[0][1])
@@ -203,8 +203,8 @@ def _cells(shares: dict[str, float], room: int) -> dict[str, int]:
     return {name: end - start for name, (start, end) in zip(shares, pairwise(ends), strict=True)}
 
 
-def _waiting(summary: Summary, width: int) -> "Text | None":
-    idle = summary.idle
+def _waiting(standing: Standing, width: int) -> "Text | None":
+    idle = standing.idle
     if len(idle) < 2:
         return None
     most = max(range(len(idle)), key=lambda rank: idle[rank])

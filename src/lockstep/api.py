@@ -31,6 +31,7 @@ from lockstep.envs.functions import Make, give, is_function
 from lockstep.envs.modules import import_environments
 from lockstep.experiment import check_checkpoint, create_run, open_run, save_config
 from lockstep.group.group import RankLost
+from lockstep.hub.fetching import find
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.resolving import importable, iterations, resolve
 from lockstep.run.locate import locate
@@ -221,7 +222,8 @@ def load(
     """The policy of a run, which acts on NumPy arrays.
 
     Args:
-        run: What `train` gave, a path, or a bare name in `runs/`.
+        run: What `train` gave, a path, also of a single checkpoint, a bare name in `runs/`, or a model on the Hugging Face Hub,
+            `hub:USER/NAME` or `hub:USER/NAME@REVISION`, which is downloaded and from which nothing is run.
         env: The function that makes its environment, if it was given one: it is made once, for its spaces.
         iteration: The checkpoint; None: the newest.
         sample: Whether `act` draws actions as in training; else it takes the most probable ones.
@@ -229,7 +231,8 @@ def load(
 
     Raises ValueError when there is no such run or checkpoint, or it does not fit.
     """
-    return load_policy(Run(run, env).folder, iteration, sample, seed)[1]
+    found, iteration = _found(run, env, iteration)
+    return load_policy(found.folder, iteration, sample, seed)[1]
 
 
 def evaluate(
@@ -244,7 +247,7 @@ def evaluate(
     """Returns and lengths, in steps, of episodes that training never saw: those of `lockstep eval`. Arguments and errors as `load`."""
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}: it must be at least 1")
-    found = Run(run, env)
+    found, iteration = _found(run, env, iteration)
     config, policy = load_policy(found.folder, iteration, sample, seed)
     single = make_one(config.env)
     try:
@@ -255,6 +258,14 @@ def evaluate(
     finally:
         single.close()
     return Evaluation([total for total, _ in results], [length for _, length in results])
+
+
+def _found(run: str | os.PathLike[str] | Run, env: Make | None, iteration: int | None) -> tuple[Run, int | None]:
+    """The run, and which of its checkpoints; None: the newest."""
+    if isinstance(run, Run):
+        return Run(run, env), iteration
+    path, iteration = find(os.fspath(run), iteration)
+    return Run(path, env), iteration
 
 
 def _tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:

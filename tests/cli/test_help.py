@@ -15,7 +15,14 @@ from lockstep.starting import CARRYING
 
 KINDS = ("throughput", "scaling", "peers")
 PAGES = [*([verb] for verb in VERBS), *(["bench", kind] for kind in KINDS)]
-WORDS = {"diff": ["a", "b"], "doctor": [], "envs": [], "bench peers": [], "presets": []}
+WORDS = {
+    "diff": ["a", "b"],
+    "doctor": [],
+    "envs": [],
+    "bench peers": [],
+    "presets": [],
+    "push": ["a", "--username", "b"],
+}
 """What a verb needs besides flags, where it isn't one word."""
 SOURCE = Path(lockstep.__file__).parents[1]
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.hub.stand_in import TOKEN, serving
 from tests.pages.blocks import DOCUMENTS, ROOT, commands
 
 from lockstep.config.decode import known_fields, known_sections
@@ -18,6 +19,7 @@ PREPARED = {
     "docs/watching.md": ["lockstep train --name first"],
     "docs/faq.md": ["lockstep train --name first"],
     "docs/export.md": ["lockstep train --name first"],
+    "docs/hub.md": ["lockstep train --name first"],
     "docs/plots.md": [
         "lockstep train --name first",
         *(f"lockstep train cartpole --seed {seed}" for seed in (1, 2, 3)),
@@ -61,21 +63,23 @@ def test_fields_that_the_pages_name_exist() -> None:
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.timeout(400)
-@pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript")
+@pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript", "huggingface_hub")
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, tmp_path)
     before = PREPARED.get(str(page.relative_to(ROOT)), [])
     paths = os.pathsep.join([environ["PYTHONPATH"], str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.pages.reader", str(page), *before],
-        cwd=tmp_path,
-        env=environ | {"PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with serving() as hub:
+        own = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.pages.reader", str(page), *before],
+            cwd=tmp_path,
+            env=environ | {"PYTHONPATH": paths} | own,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

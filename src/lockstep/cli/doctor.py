@@ -32,6 +32,7 @@ _OPTIONAL = {
     "onnx": ("onnx", "export", "`lockstep export`"),
     "onnxscript": ("onnxscript", "export", "`lockstep export`"),
     "onnxruntime": ("onnxruntime", "export", "`lockstep export`"),
+    "huggingface_hub": ("huggingface_hub", "hub", "`lockstep push`, `play hub:USER/NAME`"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }
 """Distribution -> module, extra of lockstep, what it is for."""

@@ -23,6 +23,7 @@ VERBS = {
     "export": "write a run's policy as one file that runs without lockstep",
     "plot": "draw runs: learning curves, what the policy does, an episode, timing",
     "report": "write a run as one HTML file: outcome, video, curves, timing, config",
+    "push": "share a run's agent on the Hugging Face Hub",
     "bench": "measure how fast experiments train here, beside others too",
     "presets": "list the ready experiments, or print one",
     "config": "print a preset, a file and flags as one config file",

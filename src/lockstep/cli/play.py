@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lockstep.cli.agents import Performer, add_arguments
 from lockstep.cli.arguments import Arguments
@@ -23,9 +22,8 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError("there is no display to open a window on; `lockstep play RUN --video` writes a video instead")
     performer = Performer(own.run, own.iteration, own.sample, own.seed, own.module)
     if own.video:
-        path, results = _record(performer, own.episodes)
-        _print(results)
-        print(f"video: {path}")
+        _print(performer.record(own.episodes))
+        print(f"video: {performer.film}")
     else:
         _show(performer, own.episodes)
     return 0
@@ -33,17 +31,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _has_display() -> bool:
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
-def _record(performer: Performer, episodes: int) -> tuple[Path, list[tuple[float, int]]]:
-    from lockstep.envs.catalog import make_one
-    from lockstep.report.video import record_video
-
-    path = performer.folder.path / "videos" / f"iteration-{performer.policy.iteration:08d}.mp4"
-    results = record_video(
-        lambda: make_one(performer.config.env, "rgb_array"), performer.policy.begin, path, performer.seeds(episodes)
-    )
-    return path, results
 
 
 def _show(performer: Performer, episodes: int) -> None:

@@ -87,7 +87,9 @@ class Checkpoint:
             self.state = json.loads((path / "state.json").read_text())
             files = dict(self.state["files"])
             version = int(self.state["version"])
-        except (OSError, ValueError, KeyError, TypeError):
+            if any(Path(name).name != name for name in files):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
                 f"checkpoint {path}: state.json is missing or broken; use an earlier one with --iteration"
             ) from None

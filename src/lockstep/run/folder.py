@@ -144,7 +144,7 @@ def _json(content: Mapping[str, object]) -> bytes:
 def _object(path: Path) -> dict[str, object]:
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} can't be read: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no object")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.run.settings import RunConfig
 
-__all__ = ["locate"]
+__all__ = ["locate", "locate_checkpoint"]
 
 
 def locate(text: str) -> Path:
@@ -27,3 +27,14 @@ def locate(text: str) -> Path:
     close = get_close_matches(Path(text).name, known, 1)
     hint = f"did you mean {root / close[0]}?" if close else f"{root}/ holds {', '.join(known) or 'no runs yet'}"
     raise ValueError(f"{text!r}: there is no such run; {hint}")
+
+
+def locate_checkpoint(text: str) -> tuple[Path, int | None]:
+    """The folder of a run, and the iteration if `text` is the folder of one of its checkpoints, `RUN/checkpoints/00000050`.
+
+    Raises what `locate` does.
+    """
+    place = Path(text)
+    if place.name.isdecimal() and place.parent.name == "checkpoints":
+        return locate(str(place.parent.parent)), int(place.name)
+    return locate(text), None

@@ -1,0 +1,111 @@
+"""A model's place on the Hub, and what can go wrong on the way there, told in one line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+__all__ = ["PREFIX", "Repository", "client", "told"]
+
+PREFIX = "hub:"
+_MISSING = "the Hub needs huggingface_hub; pip install 'lockstep-rl[hub]'"
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of a model, and a state of it."""
+
+    user: str
+    """Or organisation."""
+    name: str
+    revision: str | None = None
+    """A branch, tag or commit; None: the newest of `main`."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, in one line, for a name that the Hub doesn't allow."""
+        utils = _imported().utils
+        try:
+            utils.validate_repo_id(self.id)
+        except utils.HFValidationError:
+            raise ValueError(
+                f"{self.id!r} can't be the name of a model on the Hub: USER/NAME are letters, digits, '-', '_' and '.', at most 96, "
+                "without '--' and '..', and neither begins nor ends with '-' or '.'"
+            ) from None
+
+    @classmethod
+    def parse(cls, text: str) -> "Repository":
+        """Reads `hub:USER/NAME` or `hub:USER/NAME@REVISION`. Raises ValueError for anything else."""
+        place, at, revision = text.removeprefix(PREFIX).partition("@")
+        user, _, name = place.partition("/")
+        if not user or not name or bool(at) != bool(revision):
+            raise ValueError(f"{text!r}: a model on the Hub is hub:USER/NAME, or hub:USER/NAME@REVISION")
+        return cls(user, name, revision or None)
+
+    @property
+    def id(self) -> str:
+        """As the Hub writes it."""
+        return f"{self.user}/{self.name}"
+
+
+def _imported() -> ModuleType:
+    """Raises ValueError where the package is missing."""
+    try:
+        import huggingface_hub.errors
+        import huggingface_hub.utils  # which imports constants and logging too
+    except ImportError:
+        raise ValueError(_MISSING) from None
+    return huggingface_hub
+
+
+def client() -> ModuleType:
+    """The package `huggingface_hub`, which shows no bars and no warnings. Raises ValueError where it is missing."""
+    hub = _imported()
+    hub.utils.disable_progress_bars()
+    hub.utils.logging.set_verbosity_error()
+    return hub
+
+
+@contextmanager
+def told(repository: Repository) -> Iterator[None]:
+    """Turns what the client raises into a ValueError of one line, in which there is no token and nothing that the server wrote."""
+    hub = _imported()
+    errors = hub.errors
+    where, endpoint = f"{PREFIX}{repository.id}", hub.constants.ENDPOINT
+    try:
+        yield
+    except errors.GatedRepoError:
+        raise ValueError(f"{where} is gated: ask its owner for access on {endpoint}/{repository.id}") from None
+    except errors.RevisionNotFoundError:
+        raise ValueError(f"{where} has no revision {repository.revision!r}") from None
+    except errors.RepositoryNotFoundError:
+        raise ValueError(
+            f"{where}: there is no such model, or it is private and there is no token that may see it (HF_TOKEN, or `hf auth login`)"
+        ) from None
+    except errors.EntryNotFoundError as error:
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            raise _unreachable(endpoint, error) from None
+        raise ValueError(f"{where} has lost a file while it was read; try again") from None
+    except errors.HfHubHTTPError as error:
+        raise ValueError(_refusal(error.response.status_code, repository, endpoint)) from None
+    except UnicodeError:
+        raise ValueError(
+            "the Hub's token holds characters that no token has; see HF_TOKEN and `hf auth login`"
+        ) from None
+    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:  # HTTPError: of httpx, whatever its name is today
+        raise _unreachable(endpoint, error) from None
+    except OSError as error:
+        raise ValueError(f"{where} can't be kept here ({error.strerror or type(error).__name__})") from None
+
+
+def _unreachable(endpoint: str, error: Exception) -> ValueError:
+    return ValueError(f"the Hub can't be reached at {endpoint} ({type(error).__name__})")
+
+
+def _refusal(status: int, repository: Repository, endpoint: str) -> str:
+    if status == 401:
+        return f"{endpoint} does not accept the token; make one on {endpoint}/settings/tokens, then `hf auth login` or HF_TOKEN"
+    if status == 403:
+        return f"the token may not write to {repository.id}; it needs the role `write`, and {repository.user} must be yours"
+    return f"{endpoint} answered {status} for {repository.id}; " + (
+        "try again later" if status in (408, 429) or status >= 500 else "nothing was changed"
+    )

@@ -1,0 +1,35 @@
+"""A stand-in for the Hub that this process's client speaks to, and a short run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.hub.stand_in import TOKEN, StandIn, serving
+
+import lockstep
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """The client has its token."""
+    client = pytest.importorskip("huggingface_hub", reason="pip install 'lockstep-rl[hub]'")
+    from huggingface_hub import constants
+
+    with serving() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)  # made of ENDPOINT, once
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        client.close_session()
+        yield server
+        client.close_session()
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of CartPole with checkpoints of iterations 2 and 4."""
+    folder = tmp_path_factory.mktemp("runs")
+    own = {"run.checkpoint_every": 2, "run.progress": "off"}
+    return lockstep.train("cartpole", total_steps=1024, out=str(folder), name="first", plan={"shards": 1}, **own).path

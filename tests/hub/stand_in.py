@@ -1,0 +1,150 @@
+"""A stand-in for the Hub's API, on loopback: one user, models in memory, single commits."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import unquote
+
+__all__ = ["TOKEN", "StandIn", "serving"]
+
+TOKEN = "hf_" + "standinstandinstandinstandin" + "42"
+
+
+class StandIn(ThreadingHTTPServer):
+    """What it has, and what it was asked for."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.models: dict[str, dict[str, bytes]] = {}
+        self.private: set[str] = set()
+        self.pretended: dict[str, int] = {}
+        """Sizes by name that it tells, where they are not the true ones."""
+        self.asked: list[str] = []
+        self.failing: dict[str, int] = {}
+        """Statuses that it answers, by a part of `METHOD /path`."""
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def commit(self, name: str) -> str:
+        """Follows from what is in the model now."""
+        return hashlib.sha1(repr(sorted(self.models[name].items())).encode()).hexdigest()
+
+    def changes(self) -> list[str]:
+        """What asked for something to be made."""
+        return [line for line in self.asked if not line.startswith(("GET", "HEAD"))]
+
+
+@contextmanager
+def serving() -> Iterator[StandIn]:
+    with StandIn() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: StandIn
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.answer()
+
+    def do_HEAD(self) -> None:
+        self.answer()
+
+    def do_POST(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = unquote(self.path.partition("?")[0])
+        self.server.asked.append(f"{self.command} {path}")
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
+        failing = next((status for part, status in self.server.failing.items() if part in self.server.asked[-1]), None)
+        if failing or token not in ("", TOKEN):
+            self.send(failing or 401, {"error": f"refused, {token}"})
+        elif path == "/api/whoami-v2":
+            self.send(200 if token else 401, {"type": "user", "name": "me", "orgs": []})
+        elif path == "/api/validate-yaml":
+            self.send(200, {"errors": [], "warnings": []})
+        elif path == "/api/repos/create":
+            self.create(json.loads(body))
+        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(preupload|commit|revision)/([^/]+))?", path):
+            self.about(found[1], found[2], found[3], body, token)
+        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self.file(found[1], found[3], token)
+        else:
+            self.send(404, {"error": "not here"})
+
+    def create(self, asked: dict[str, Any]) -> None:
+        name = f"{asked['organization']}/{asked['name']}"
+        if not name.startswith("me/"):
+            return self.send(403, {"error": "not yours"})
+        known = name in self.server.models
+        if not known:
+            self.server.models[name] = {}
+            self.server.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
+        return self.send(409 if known else 200, {"url": f"{self.server.address}/{name}"})
+
+    def about(self, name: str, what: str | None, revision: str | None, body: bytes, token: str) -> None:
+        files = self.server.models.get(name)
+        if files is None or (name in self.server.private and not token):
+            return self.send(401, {"error": "no"}, {"X-Error-Code": "RepoNotFound"})
+        if what == "preupload":
+            asked = json.loads(body)["files"]
+            each = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in asked]
+            return self.send(200, {"files": each})
+        if what == "commit":
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "file":
+                    files[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "deletedFile":
+                    del files[value["path"]]
+            commit = self.server.commit(name)
+            url = f"{self.server.address}/{name}/commit/{commit}"
+            return self.send(200, {"commitUrl": url, "commitOid": commit, "success": True})
+        commit = self.server.commit(name)
+        if revision not in (None, "main", commit):
+            return self.send(404, {"error": "no"}, {"X-Error-Code": "RevisionNotFound"})
+        sizes = {path: len(content) for path, content in files.items()} | self.server.pretended
+        siblings = [{"rfilename": path, "size": size} for path, size in sizes.items()]
+        return self.send(200, {"id": name, "sha": commit, "private": name in self.server.private, "siblings": siblings})
+
+    def file(self, name: str, path: str, token: str) -> None:
+        files = self.server.models.get(name, {})
+        if name in self.server.private and not token:
+            return self.send(401, {"error": "no"}, {"X-Error-Code": "RepoNotFound"})
+        if path not in files:
+            return self.send(404, {"error": "no"}, {"X-Error-Code": "EntryNotFound"})
+        return self.send(
+            200,
+            files[path],
+            {"ETag": f'"{hashlib.sha1(files[path]).hexdigest()}"', "X-Repo-Commit": self.server.commit(name)},
+        )
+
+    def send(self, status: int, content: object, headers: dict[str, str] | None = None) -> None:
+        sent = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(sent)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(sent)

@@ -1,0 +1,111 @@
+"""`lockstep push`, and what the page about the Hub shows."""
+
+import json
+import re
+import runpy
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from tests.hub.stand_in import TOKEN, StandIn
+
+from lockstep.cli.main import main
+
+DOCUMENTS = ("README.md", "docs/hub.md")
+
+
+@pytest.fixture
+def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a copy of the run as `runs/first`, as the current one."""
+    shutil.copytree(trained, tmp_path / "runs/first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.extra("imageio_ffmpeg", "pygame")
+def test_the_page(
+    hub: StandIn, here: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    texts = [(root / name).read_text(encoding="utf-8") for name in DOCUMENTS]
+    commands = re.findall(
+        r"^lockstep ((?:push|(?:play|eval) hub:|eval \S+/checkpoints/).*)$", "\n".join(texts), re.MULTILINE
+    )
+    assert len(commands) == 7
+    for command in sorted(commands, key=lambda command: not command.startswith("push")):
+        assert main(shlex.split(command, comments=True)) == 0, capsys.readouterr().err
+    listed = {name.replace("/K/", "/00000004/") for name in re.findall(r"^\| `([^`]+)` \|", texts[1], re.MULTILINE)}
+    assert listed == set(hub.models["me/first"])
+    assert (here / "hub/me/first/videos/iteration-00000004.mp4").is_file()
+    program = re.search(r"```python\n(.*?)```", texts[1], re.DOTALL)
+    assert program is not None
+    (here / "program.py").write_text(program[1])
+    runpy.run_path("program.py")
+    assert json.loads(hub.models["me/first"]["evaluation.json"])["digest"] in capsys.readouterr().out
+
+
+def test_a_dry_run_needs_no_network_and_no_token(
+    hub: StandIn, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "")
+    assert main(["push", "first", "--username", "me", "--skip-play", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("me/first, private; nothing was uploaded\n\nREADME.md ")
+    assert re.search(r"^checkpoints/00000004/agent\.safetensors +[\d,]+ bytes$", said, re.MULTILINE)
+    assert "lockstep train cartpole" in said
+    assert "replay.mp4" not in said
+    assert hub.asked == []
+    assert not (here / "runs/first/videos").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_evaluation_is_kept_if_it_is_of_these_weights(hub: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["push", "first", "--username", "me", "--skip-play"]
+    for count, iteration in ((3, "4"), (20, "2")):
+        assert main(["eval", "first", "--episodes", "3", "--iteration", iteration]) == 0
+        assert main(words) == 0
+        assert json.loads(hub.models["me/first"]["evaluation.json"])["episodes"] == count
+    assert TOKEN not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("first", "--username is missing; see lockstep push --help"),
+        ("two --username me", "'two': there is no such run; runs/ holds bare, first"),
+        ("bare --username me", "runs/bare has no checkpoint yet"),
+        ("first --username me --token x", "--token: unknown flag; see lockstep push --help"),
+        ("first --username a/b", "'a/b/first' can't be the name of a model on the Hub: USER/NAME are letters, digits, '-', '_' and '.', at most 96, "
+         "without '--' and '..', and neither begins nor ends with '-' or '.'"),
+    ],
+)  # fmt: skip
+def test_what_cant_be_pushed(words: str, line: str, hub: StandIn, here: Path, capsys) -> None:
+    (here / "runs/bare").mkdir()
+    shutil.copy("runs/first/config.json", "runs/bare/config.json")
+    before = sorted(here.rglob("*"))
+    assert main(["push", *words.split()]) == 2
+    assert capsys.readouterr() == ("", f"lockstep: {line}\n")
+    assert sorted(here.rglob("*")) == before
+    assert hub.changes() == []
+
+
+def test_without_a_token_nothing_is_made(hub: StandIn, here: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(here.rglob("*"))
+    for token in ("", "hf_" + "wrong" * 7):
+        monkeypatch.setenv("HF_TOKEN", token)
+        assert main(["push", "first", "--username", "me"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert not token or token not in err
+    assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.usefixtures("here")
+def test_without_the_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
+    for words in (["push", "first", "--username", "me", "--dry-run"], ["eval", "hub:me/first"]):
+        assert main(words) == 2
+        line = "lockstep: the Hub needs huggingface_hub; pip install 'lockstep-rl[hub]'\n"
+        assert capsys.readouterr() == ("", line)

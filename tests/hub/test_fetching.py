@@ -1,0 +1,206 @@
+"""What comes from the Hub: the same policy, or one line, and never code."""
+
+import hashlib
+import json
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+from tests.hub.stand_in import StandIn
+
+import lockstep
+from lockstep.hub.fetching import fetch, find
+from lockstep.hub.files import published
+from lockstep.hub.repository import Repository
+from lockstep.run.folder import RunFolder
+
+PLACE = "checkpoints/00000004"
+
+
+@pytest.fixture
+def model(hub: StandIn, trained: Path) -> dict[str, bytes]:
+    """Its files, as they lie on the Hub."""
+    hub.models["me/first"] = published(RunFolder(trained), 4)
+    return hub.models["me/first"]
+
+
+def changed(model: dict[str, bytes], section: str, **fields: object) -> None:
+    config = json.loads(model["config.json"])
+    config[section] |= fields
+    model["config.json"] = json.dumps(config).encode()
+
+
+def with_agent(model: dict[str, bytes], content: bytes) -> None:
+    """With a state that fits, as whoever changes the one can change the other."""
+    state = json.loads(model[f"{PLACE}/state.json"])
+    state["files"] = {"agent.safetensors": hashlib.sha256(content).hexdigest()}
+    model |= {f"{PLACE}/agent.safetensors": content, f"{PLACE}/state.json": json.dumps(state).encode()}
+
+
+def test_the_policy_is_the_runs(hub: StandIn, model: dict[str, bytes], trained: Path) -> None:
+    model["README.md"] = model["replay.mp4"] = b"not needed to act"
+    assert lockstep.load("hub:me/first").digest == lockstep.load(trained).digest
+    assert lockstep.evaluate("hub:me/first", 3) == lockstep.evaluate(trained, 3)
+    asked = {line.partition("/resolve/")[2].partition("/")[2] for line in hub.asked if "/resolve/" in line}
+    assert asked == {"config.json", f"{PLACE}/agent.safetensors", f"{PLACE}/state.json"}
+
+
+def test_what_was_downloaded_is_a_run_in_the_clients_cache(model: dict[str, bytes], tmp_path: Path) -> None:
+    folder = fetch(Repository.parse("hub:me/first@main"))
+    assert folder.is_relative_to(tmp_path / "cache")
+    assert RunFolder.open(folder).checkpoints() == [4]
+
+
+def test_a_checkpoint_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find(str(trained / "checkpoints/00000002"), None) == (trained, 2)
+    assert lockstep.load(trained / "checkpoints/00000002").iteration == 2
+    monkeypatch.chdir(trained.parent.parent)
+    with pytest.raises(ValueError, match=r"iteration is 4: .* is the checkpoint of iteration 2"):
+        find(str(trained / "checkpoints/00000002"), 4)
+    with pytest.raises(ValueError, match="has checkpoints of 2, 4"):
+        lockstep.load(trained / "checkpoints/00000003")
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [
+        ("hub:me/none", "hub:me/none: there is no such model, or it is private"),
+        ("hub:me/first@dev", "hub:me/first has no revision 'dev'"),
+        ("hub:first", "'hub:first': a model on the Hub is hub:USER/NAME, or hub:USER/NAME@REVISION"),
+        ("hub:me/first@", "a model on the Hub is hub:USER/NAME"),
+        ("hub:me/../first", "can't be the name of a model on the Hub"),
+        ("hub:me/a b", "can't be the name of a model on the Hub"),
+    ],
+)
+def test_an_id_that_leads_nowhere(run: str, line: str, model: dict[str, bytes]) -> None:
+    with pytest.raises(ValueError, match=line) as told:
+        lockstep.load(run)
+    assert "\n" not in str(told.value)
+
+
+def test_a_private_model_without_a_token(
+    hub: StandIn, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.private.add("me/first")
+    assert lockstep.load("hub:me/first").iteration == 4
+    monkeypatch.setenv("HF_TOKEN", "")
+    with pytest.raises(ValueError, match="or it is private and there is no token that may see it"):
+        lockstep.load("hub:me/first")
+
+
+def test_no_network(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        with pytest.raises(ValueError, match=r"the Hub can't be reached at http://127\.0\.0\.1"):
+            lockstep.load("hub:me/first")
+
+
+def test_other_models_and_other_checkpoints(hub: StandIn, model: dict[str, bytes], tmp_path: Path) -> None:
+    hub.models["me/other"] = {"config.json": b"{}", "model.safetensors": b""}
+    with pytest.raises(ValueError, match="hub:me/other is no model of lockstep"):
+        lockstep.load("hub:me/other")
+    with pytest.raises(ValueError, match="iteration is 2: hub:me/first has checkpoints of 4"):
+        lockstep.load("hub:me/first", iteration=2)
+    del model[f"{PLACE}/agent.safetensors"]
+    with pytest.raises(ValueError, match=r"it has no checkpoints/00000004/agent\.safetensors"):
+        lockstep.load("hub:me/first")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_sizes_are_looked_at_before_anything_is_downloaded(hub: StandIn, model: dict[str, bytes]) -> None:
+    hub.pretended = {f"{PLACE}/agent.safetensors": 10**12}
+    with pytest.raises(
+        ValueError, match=r"agent\.safetensors has 1,000,000,000,000 bytes; at most 4,000,000,000 are read"
+    ):
+        lockstep.load("hub:me/first")
+    assert not [line for line in hub.asked if "/resolve/" in line]
+
+
+class Canary:
+    """Sings when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_under_the_expected_names(model: dict[str, bytes], tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
+    content = pickle.dumps(Canary(canary))
+    kept = dict(model)
+    for name in (f"{PLACE}/agent.safetensors", f"{PLACE}/state.json", "config.json"):
+        model |= kept
+        if name.endswith("agent.safetensors"):
+            with_agent(model, content)
+        else:
+            model[name] = content
+        with pytest.raises(ValueError, match=r"can't be read|is missing or broken"):
+            lockstep.load("hub:me/first")
+    assert not canary.exists()
+    pickle.loads(content)
+    assert canary.exists()
+
+
+def test_names_that_lead_elsewhere_are_not_asked_for(hub: StandIn, model: dict[str, bytes], tmp_path: Path) -> None:
+    for name in (
+        "../../evil.py",
+        "checkpoints/../../state.json",
+        "checkpoints/00000009/../state.json",
+        "sitecustomize.py",
+    ):
+        model[name] = b"raise SystemExit"
+    assert lockstep.load("hub:me/first").iteration == 4
+    assert not [line for line in hub.asked if ".." in line or line.endswith(".py")]
+    assert not list(tmp_path.rglob("*.py"))
+
+
+@pytest.mark.parametrize("env", [{"module": "evil"}, {"id": "evil:Evil-v0"}, {"id": "evil.make()"}, {"id": "evil"}])
+def test_a_config_that_names_a_module(
+    env: dict[str, object], model: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'canary')!r}).touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changed(model, "env", **env)
+    with pytest.raises(ValueError, match=r"env\.(module|id) is|evil") as told:
+        lockstep.load("hub:me/first")
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_config_that_would_fill_the_memory(model: dict[str, bytes]) -> None:
+    changed(model, "policy", hidden=[16_384] * 100)
+    with pytest.raises(ValueError, match=r"config\.json asks for networks that are larger than agent\.safetensors"):
+        lockstep.load("hub:me/first")
+    model["config.json"] = b"[" * 500_000
+    with pytest.raises(ValueError, match=r"config\.json can't be read"):
+        lockstep.load("hub:me/first")
+
+
+def test_other_weights(model: dict[str, bytes]) -> None:
+    kept = dict(model)
+    changed(model, "policy", hidden=[32, 32])
+    with pytest.raises(ValueError, match="does not fit this run: tensor"):
+        lockstep.load("hub:me/first")
+    model |= kept
+    with_agent(model, (2**40).to_bytes(8, "little") + b"{}")  # a header that claims to be of 2**40 bytes
+    with pytest.raises(ValueError, match=r"agent\.safetensors can't be read"):
+        lockstep.load("hub:me/first")
+    model[f"{PLACE}/agent.safetensors"] += b"more"
+    with pytest.raises(ValueError, match=r"agent\.safetensors is missing, truncated or changed"):
+        lockstep.load("hub:me/first")
+
+
+def test_a_state_that_points_elsewhere(model: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    state = json.loads(model[f"{PLACE}/state.json"])
+    state["files"][str(tmp_path / "secret")] = hashlib.sha256(b"mine").hexdigest()
+    model[f"{PLACE}/state.json"] = json.dumps(state).encode()
+    with pytest.raises(ValueError, match=r"state\.json is missing or broken"):
+        lockstep.load("hub:me/first")

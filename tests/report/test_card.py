@@ -1,0 +1,113 @@
+"""The model card: what the Hub reads of it, and that nothing of a run becomes markup."""
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from lockstep.config import Config
+from lockstep.report.card import write_card
+from lockstep.report.evaluate import Evaluation
+from lockstep.report.summary import Evaluated, Machine, Mark, RunSummary, Setting
+
+pytest.importorskip("huggingface_hub", reason="pip install 'lockstep-rl[hub]'")
+
+EVALUATED = Evaluated(15, "8a36cb", "most probable", Evaluation([10.0, 20.0, 30.0], [10, 20, 30]))
+
+
+def summary(**changes: Any) -> RunSummary:
+    config = Config()
+    found = RunSummary(
+        name="first",
+        config=dataclasses.replace(
+            config, env=dataclasses.replace(config.env, id=changes.pop("env_id", "CartPole-v1"))
+        ),
+        preset=None,
+        expected=None,
+        status="finished",
+        iteration=15,
+        iterations=15,
+        env_steps=3678,
+        seconds=3.0,
+        returns=[],
+        final=Mark(35.4, 15, 3678, 3.0),
+        best=None,
+        solved=None,
+        evaluated=EVALUATED,
+        digest="8a36cb",
+        checkpoint=15,
+        checkpoint_digest="8a36cb",
+        settings=[Setting("run.seed", 3, 1, 1), Setting("ppo.epochs", 5, 10, 10)],
+        machine=Machine("3.11", "Linux", "secret-host", "a|b", {"torch": "2.13"}, "", None),
+        starts=[],
+        first_steps=None,
+        metrics=[],
+    )
+    return dataclasses.replace(found, **changes)
+
+
+def metadata(card: str) -> Any:
+    return yaml.safe_load(re.split(r"^---\n", card, maxsplit=2, flags=re.MULTILINE)[1])
+
+
+def test_what_the_hub_reads() -> None:
+    found = metadata(write_card(summary(), EVALUATED, "me/first", None))
+    assert found["library_name"] == "lockstep"
+    assert found["tags"] == ["reinforcement-learning", "ppo", "lockstep", "CartPole-v1"]
+    (model,) = found["model-index"]
+    (result,) = model["results"]
+    assert model["name"] == "first"
+    assert result["dataset"] == {"name": "CartPole-v1", "type": "CartPole-v1"}
+    assert result["metrics"] == [{"type": "mean_reward", "name": "mean_reward", "value": "20.00 ± 10.00"}]
+
+
+def test_what_a_reader_finds() -> None:
+    run = summary()
+    card = write_card(run, EVALUATED, "me/first", "replay.mp4")
+    assert "| mean return ± standard deviation | 20.00 ± 10.00, 95% interval of the mean ± 11.32 |" in card
+    assert f"```sh\n{run.command}\n```" in card
+    assert run.command == "lockstep train --seed 3 --ppo.epochs 5"
+    assert "lockstep play hub:me/first\n" in card
+    assert "[replay.mp4](replay.mp4)" in card
+    assert "`8a36cb`" in card
+    assert "gives the same digest after that iteration, on any number of ranks" in card
+    assert r"| `processor` | `a\|b` |" in card
+    assert "secret-host" not in card
+    assert "replay" not in write_card(run, EVALUATED, "me/first", None)
+
+
+def test_what_is_promised_depends_on_the_run() -> None:
+    config = Config()
+    inexact = dataclasses.replace(config, plan=dataclasses.replace(config.plan, exact=False))
+    assert "equal to rounding only" in write_card(summary(config=inexact), EVALUATED, "me/first", None)
+    raised = write_card(summary(first_steps=10), EVALUATED, "me/first", None)
+    assert "Its budget was raised from 10 to" in raised
+    assert "gives the same digest" not in raised
+    assert "trained again by that program" in write_card(summary(env_id="make()"), EVALUATED, "me/first", None)
+
+
+EVIL = [
+    "a: b\n---\n# Title",
+    "`</code><script>alert(1)</script>",
+    "```\n<img src=x onerror=alert(1)>\n```",
+    "| [x](javascript:alert(1)) |",
+    "{{ 7 * 7 }}",
+    "'\"!!python/object:os.system",
+]
+
+
+@pytest.mark.parametrize("evil", EVIL)
+def test_nothing_from_a_run_is_markup(evil: str) -> None:
+    settings = [Setting("env.id", evil, "", ""), Setting("ppo.epochs", evil, 10, 10)]
+    machine = Machine(evil, evil, "", "", {evil: evil}, "", None)
+    run = summary(env_id=evil, settings=settings, machine=machine, preset=None)
+    evaluated = dataclasses.replace(EVALUATED, digest=evil, actions=evil)
+    card = write_card(run, evaluated, "me/first", None)
+    assert metadata(card)["tags"][-1] == evil
+    body = re.sub(r"\A---\n.*?\n---\n", "", card, flags=re.DOTALL)
+    plain = re.sub(r"^(`{3,})\w*\n.*?\n\1$", "", body, flags=re.DOTALL | re.MULTILINE)  # blocks of code
+    plain = re.sub(r"(?<!`)(`+)(?!`)(.*?)(?<!`)\1(?!`)", "", plain)  # spans of code
+    assert not re.search(r"<|javascript|Title|\{\{|python/object", plain)
+    assert plain.count("\n# ") == 1

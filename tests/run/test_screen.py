@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lockstep.run.screen import About, clock, draw, sparkline
-from lockstep.run.starts import Start
 from lockstep.run.standing import Standing
+from lockstep.run.starts import Start
 
 BEGUN = datetime(2030, 1, 1, tzinfo=UTC)
 START = Start(BEGUN, 0, 100, 2, "1:1", "here", {})

@@ -11,8 +11,8 @@ from lockstep.run.following import Follower
 from lockstep.run.locate import locate
 from lockstep.run.progress import Lines, Screen
 from lockstep.run.screen import about, clock, draw
-from lockstep.run.starts import Start, read_starts
 from lockstep.run.standing import Standing
+from lockstep.run.starts import Start, read_starts
 
 __all__ = ["main", "read"]
 

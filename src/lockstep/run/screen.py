@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lockstep.run.folder import RunFolder
-from lockstep.run.starts import Start, read_starts
 from lockstep.run.standing import Standing, number
+from lockstep.run.starts import Start, read_starts
 
 if TYPE_CHECKING:
     from rich.text import Text

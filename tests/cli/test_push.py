@@ -13,7 +13,12 @@ SHORT = ("--total-steps", 1024, "--run.checkpoint-every", 2, "--run.progress", "
 def test_there_and_back(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT).rc == 0
     with serving() as hub:
-        env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "cache")}
+        env = {
+            "HF_ENDPOINT": hub.address,
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HOME": str(tmp_path / "cache"),
+        }
         pushed = run_cli("push", "first", "--username", "me", "--skip-play", env=env)
         assert pushed == (0, f"{hub.address}/me/first (private): 7 files\nlockstep play hub:me/first\n", "")
         there, here = (run_cli("eval", run, "--episodes", 5, env=env) for run in ("hub:me/first", "runs/first"))

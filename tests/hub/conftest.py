@@ -19,6 +19,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
         template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)  # made of ENDPOINT, once
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # large files by the older way
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)

@@ -14,6 +14,8 @@ from urllib.parse import unquote
 __all__ = ["TOKEN", "StandIn", "serving"]
 
 TOKEN = "hf_" + "standinstandinstandinstandin" + "42"
+_LARGE = (".safetensors", ".mp4")
+"""What the Hub takes as large files, however small they are."""
 
 
 class StandIn(ThreadingHTTPServer):
@@ -27,6 +29,8 @@ class StandIn(ThreadingHTTPServer):
         self.private: set[str] = set()
         self.pretended: dict[str, int] = {}
         """Sizes by name that it tells, where they are not the true ones."""
+        self.stored: dict[str, bytes] = {}
+        """Contents of large files by their SHA-256, which come before the commit that names them."""
         self.asked: list[str] = []
         self.failing: dict[str, int] = {}
         """Statuses that it answers, by a part of `METHOD /path`."""
@@ -69,6 +73,9 @@ class _Answers(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.answer()
 
+    def do_PUT(self) -> None:
+        self.answer()
+
     def do_POST(self) -> None:
         self.answer()
 
@@ -88,6 +95,11 @@ class _Answers(BaseHTTPRequestHandler):
             self.create(json.loads(body))
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(preupload|commit|revision)/([^/]+))?", path):
             self.about(found[1], found[2], found[3], body, token)
+        elif path.endswith(".git/info/lfs/objects/batch"):
+            self.batch(json.loads(body)["objects"])
+        elif path.startswith("/large/"):
+            self.server.stored[path.removeprefix("/large/")] = body
+            self.send(200, {})
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.file(found[1], found[3], token)
         else:
@@ -109,13 +121,19 @@ class _Answers(BaseHTTPRequestHandler):
             return self.send(401, {"error": "no"}, {"X-Error-Code": "RepoNotFound"})
         if what == "preupload":
             asked = json.loads(body)["files"]
-            each = [{"path": file["path"], "uploadMode": "regular", "shouldIgnore": False} for file in asked]
+            modes = ["lfs" if file["path"].endswith(_LARGE) else "regular" for file in asked]
+            each = [
+                {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
+                for file, mode in zip(asked, modes, strict=True)
+            ]
             return self.send(200, {"files": each})
         if what == "commit":
             for line in map(json.loads, body.splitlines()):
                 value = line["value"]
                 if line["key"] == "file":
                     files[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "lfsFile":
+                    files[value["path"]] = self.server.stored[value["oid"]]
                 elif line["key"] == "deletedFile":
                     del files[value["path"]]
             commit = self.server.commit(name)
@@ -127,6 +145,12 @@ class _Answers(BaseHTTPRequestHandler):
         sizes = {path: len(content) for path, content in files.items()} | self.server.pretended
         siblings = [{"rfilename": path, "size": size} for path, size in sizes.items()]
         return self.send(200, {"id": name, "sha": commit, "private": name in self.server.private, "siblings": siblings})
+
+    def batch(self, objects: list[dict[str, Any]]) -> None:
+        """Where large files go."""
+        hrefs = {each["oid"]: f"{self.server.address}/large/{each['oid']}" for each in objects}
+        answers = [{**each, "actions": {"upload": {"href": hrefs[each["oid"]]}}} for each in objects]
+        self.send(200, {"transfer": "basic", "objects": answers})
 
     def file(self, name: str, path: str, token: str) -> None:
         files = self.server.models.get(name, {})

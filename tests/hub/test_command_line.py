@@ -13,6 +13,8 @@ from tests.hub.stand_in import TOKEN, StandIn
 
 from lockstep.cli.main import main
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+"""Of the client, for large files."""
 DOCUMENTS = ("README.md", "docs/hub.md")
 
 

@@ -11,6 +11,8 @@ from lockstep.hub.pushing import push, sign_in
 from lockstep.hub.repository import Repository
 from lockstep.run.folder import RunFolder
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+"""Of the client, for large files."""
 PLACE = Repository("me", "first")
 BARE = {CARD: b"---\ntags: []\n---\n", "config.json": b"{}"}
 
@@ -26,6 +28,7 @@ def test_the_files_are_exactly_these(hub: StandIn, trained: Path) -> None:
     named = {"README.md", "config.json", "environment.json", "metrics.jsonl"}
     assert set(hub.models["me/first"]) == {*named, f"{place}/agent.safetensors", f"{place}/state.json"}
     assert hub.private == {"me/first"}
+    assert len(hub.stored) == 1
     assert hub.models["me/first"][f"{place}/agent.safetensors"] == (trained / place / "agent.safetensors").read_bytes()
 
 
@@ -87,6 +90,13 @@ def test_a_hub_that_refuses_is_told_in_one_line(failing: dict[str, int], line: s
         push(api, PLACE, BARE, public=False)
     assert TOKEN not in str(told.value)
     assert not hub.models.get("me/first")
+
+
+def test_a_large_file_that_does_not_get_through(hub: StandIn, trained: Path) -> None:
+    hub.failing = {"PUT /large": 403}
+    with pytest.raises(ValueError, match="the token may not write to me/first"):
+        push(sign_in(PLACE), PLACE, files(trained), public=False)
+    assert hub.models["me/first"] == {}
 
 
 def test_another_users_name(hub: StandIn) -> None:

@@ -71,7 +71,12 @@ def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, s
     before = PREPARED.get(str(page.relative_to(ROOT)), [])
     paths = os.pathsep.join([environ["PYTHONPATH"], str(ROOT)])
     with serving() as hub:
-        own = {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "cache")}
+        own = {
+            "HF_ENDPOINT": hub.address,
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HOME": str(tmp_path / "cache"),
+        }
         done = subprocess.run(
             [sys.executable, "-m", "tests.pages.reader", str(page), *before],
             cwd=tmp_path,

@@ -68,37 +68,46 @@ def client() -> ModuleType:
 @contextmanager
 def told(repository: Repository) -> Iterator[None]:
     """Turns what the client raises into a ValueError of one line, in which there is no token and nothing that the server wrote."""
+    try:
+        yield
+    except Exception as error:
+        line = _line(error, repository)
+        if line is None:
+            raise
+        raise ValueError(line) from None
+
+
+def _line(error: BaseException, repository: Repository) -> str | None:
+    """What it means for the user; None: it is a fault of the program."""
     hub = _imported()
     errors = hub.errors
     where, endpoint = f"{PREFIX}{repository.id}", hub.constants.ENDPOINT
-    try:
-        yield
-    except errors.GatedRepoError:
-        raise ValueError(f"{where} is gated: ask its owner for access on {endpoint}/{repository.id}") from None
-    except errors.RevisionNotFoundError:
-        raise ValueError(f"{where} has no revision {repository.revision!r}") from None
-    except errors.RepositoryNotFoundError:
-        raise ValueError(
-            f"{where}: there is no such model, or it is private and there is no token that may see it (HF_TOKEN, or `hf auth login`)"
-        ) from None
-    except errors.EntryNotFoundError as error:
-        if isinstance(error, errors.LocalEntryNotFoundError):
-            raise _unreachable(endpoint, error) from None
-        raise ValueError(f"{where} has lost a file while it was read; try again") from None
-    except errors.HfHubHTTPError as error:
-        raise ValueError(_refusal(error.response.status_code, repository, endpoint)) from None
-    except UnicodeError:
-        raise ValueError(
-            "the Hub's token holds characters that no token has; see HF_TOKEN and `hf auth login`"
-        ) from None
-    except (errors.HTTPError, errors.OfflineModeIsEnabled) as error:  # HTTPError: of httpx, whatever its name is today
-        raise _unreachable(endpoint, error) from None
-    except OSError as error:
-        raise ValueError(f"{where} can't be kept here ({error.strerror or type(error).__name__})") from None
-
-
-def _unreachable(endpoint: str, error: Exception) -> ValueError:
-    return ValueError(f"the Hub can't be reached at {endpoint} ({type(error).__name__})")
+    if isinstance(error, RuntimeError):  # about large files, with or without what it is due to
+        cause = error.__cause__ and _line(error.__cause__, repository)
+        return cause or f"{where}: a large file did not get through ({type(error).__name__}); try again"
+    if isinstance(error, errors.GatedRepoError):
+        return f"{where} is gated: ask its owner for access on {endpoint}/{repository.id}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{where} has no revision {repository.revision!r}"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"{where}: there is no such model, or it is private and there is no token that may see it (HF_TOKEN, or "
+            "`hf auth login`)"
+        )
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return f"{where} has lost a file while it was read; try again"
+    if isinstance(error, errors.HfHubHTTPError):
+        return _refusal(error.response.status_code, repository, endpoint)
+    # HTTPError: of httpx, under whatever name the client has it today; ConnectionError: of hf_xet, and offline mode
+    if isinstance(error, (errors.HTTPError, ConnectionError, TimeoutError, errors.LocalEntryNotFoundError)):
+        return f"the Hub can't be reached at {endpoint} ({type(error).__name__})"
+    if isinstance(error, UnicodeError):
+        return "the Hub's token holds characters that no token has; see HF_TOKEN and `hf auth login`"
+    if isinstance(error, (errors.XetDownloadError, errors.CorruptedCacheException)):
+        return f"{where}: a large file did not get through ({type(error).__name__}); try again"
+    if isinstance(error, OSError):
+        return f"{where} can't be read or kept here ({error.strerror or type(error).__name__})"
+    return None
 
 
 def _refusal(status: int, repository: Repository, endpoint: str) -> str:

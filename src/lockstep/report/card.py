@@ -126,7 +126,7 @@ def _again(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
         yield f"A program gave this run its environment, {_code(run.config.env.id)}: it is trained again by that program."
     else:
         yield _fence("sh", run.command)
-    yield _table([(f"digest of the weights and moments after iteration {evaluated.iteration:,}", evaluated.digest)])
+    yield f"Digest (SHA-256) of the weights and moments after iteration {evaluated.iteration:,}: {_code(evaluated.digest)}"
     if not run.exact:
         yield "Its bits depend on the ranks that carried it (`plan.exact`, `plan.gradients`): another run is equal to rounding only."
     elif run.extended:

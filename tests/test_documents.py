@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.pages.blocks import DOCUMENTS, ROOT, blocks
 
 from lockstep.bench import comparison, scaling, throughput
 from lockstep.cli import bench, plot, report, sweep, train, watch
 
-ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
-MODULE = re.compile(r"^```python title=\"guess\.py\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
 WATCH = re.compile(r"^lockstep watch ([^>\n]*)", re.MULTILINE)
 REPORT = re.compile(r"^lockstep report (.*)$", re.MULTILINE)
@@ -22,12 +20,11 @@ BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
 def commands() -> list[str]:
-    """The words after `lockstep train` of every line that needs no file beside it."""
+    """The words after `lockstep train`."""
     found = {
         f"--ranks {ranks} {words}" if ranks else words
         for document in DOCUMENTS
         for ranks, words in COMMAND.findall(document.read_text(encoding="utf-8"))
-        if "--config" not in words
     }
     return sorted(found)
 
@@ -39,8 +36,8 @@ def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.Monke
         pytest.skip("no CUDA device")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    if "--env.module guess" in command:
-        (tmp_path / "guess.py").write_text(MODULE.search((ROOT / "docs/environments.md").read_text())[1])  # type: ignore[index]
+    for block in (block for document in DOCUMENTS for block in blocks(document) if block.title):
+        (tmp_path / str(block.title)).write_text(block.text)
     monkeypatch.setattr(train, "start", lambda folder, ranks, resume_from: 0)
     assert train.main(shlex.split(command, comments=True)) == 0
 

@@ -25,7 +25,7 @@ from lockstep.run.folder import RunFolder
 
 _create, _start = lockstep.experiment.create_run, lockstep.cli.train.start
 _OWN = ("lockstep ", "timeout ")
-_ELSEWHERE = ("lockstep bench",)
+_ELSEWHERE = ("lockstep bench", "lockstep sweep")
 """Commands that other tests run."""
 
 
@@ -64,7 +64,8 @@ def follow(block: Block, names: dict[str, object]) -> None:
 def type_in(line: str) -> None:
     """One command. Ends this program if it fails."""
     print(f"$ {line}", flush=True)
-    words = shlex.split(line.partition(" > ")[0], comments=True)
+    typed = shlex.split(line.partition(" > ")[0], comments=True)
+    words = [found for word in typed for found in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
     if "--iteration" in words:
         words[words.index("--iteration") + 1] = "1"
     if any("cuda" in word or "nccl" in word or "player-device" in word for word in words):

@@ -15,6 +15,7 @@ from lockstep.config.decode import known_fields, known_sections
 
 PREPARED = {
     "README.md": ["lockstep train lunarlander --name second", "lockstep train lunarlander --seed 3 --name third"],
+    "docs/sweep.md": ["lockstep train cartpole --out runs/cartpole-sweep/runs"],
     "docs/reports.md": ["lockstep train --name first"],
     "docs/watching.md": ["lockstep train --name first"],
     "docs/faq.md": ["lockstep train --name first"],

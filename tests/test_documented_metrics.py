@@ -46,7 +46,6 @@ def written(settings: dict[str, object], ranks: int = 1) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 def test_every_metric_is_documented_and_every_documented_one_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def browser() -> Iterator[Any]:
     driver.quit()
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 @pytest.mark.extra("selenium", "imageio_ffmpeg", "pygame")
 @pytest.mark.command("chromium", "chromedriver")
 def test_in_a_browser(here: Path, browser: Any, capsys: pytest.CaptureFixture[str]) -> None:

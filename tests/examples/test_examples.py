@@ -51,7 +51,6 @@ def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 def test_own_environment(python, here: Path, run_cli) -> None:
     said = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
     digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in said]
@@ -65,7 +64,6 @@ def test_own_environment(python, here: Path, run_cli) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.parametrize(
     "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
 )

@@ -62,7 +62,6 @@ def test_fields_that_the_pages_name_exist() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.timeout(400)
 @pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript", "huggingface_hub")
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -90,7 +89,6 @@ def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, s
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.extra("mujoco", "lightning_fabric")
 @pytest.mark.command("mpirun")
 @pytest.mark.parametrize("line", LAUNCHED.values())
@@ -112,7 +110,6 @@ def test_a_launcher_starts_it(line: str, tmp_path: Path, environ: dict[str, str]
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.extra("mujoco")
 def test_two_shells_are_a_launcher(tmp_path: Path, environ: dict[str, str]) -> None:
     lines = [line for line in commands(ROOT / "docs/launching.md") if line.startswith("RANK=")]

@@ -69,23 +69,25 @@ def test_as_they_are() -> None:
 
 def test_returns_of_episodes_are_counted() -> None:
     drive, _ = drive_of(normalize_rewards=False)
-    own, totals, running = rollouts(), [], {}
-    counts = torch.stack([bonus.counts for bonus in drive(own)]).sum(0).tolist()
-    for shard, rollout in enumerate(own):
-        ended = rollout.terminated | rollout.truncated
-        for b in range(COUNT):
-            for t in range(STEPS):
-                running[shard, b] = running.get((shard, b), 0) + raw(rollout)[t, b]
-                if ended[t, b]:
-                    totals.append(running.pop((shard, b)))
-    values = np.concatenate([raw(rollout)[rollout.valid] for rollout in own])
-    assert described(counts) == pytest.approx(
-        {
-            "intrinsic_reward_mean": values.mean(),
-            "intrinsic_reward_std": values.std(),
-            "intrinsic_return": np.mean(totals),
-        }
-    )
+    running: dict[tuple[int, int], float] = {}
+    for _ in range(3):  # episodes go on from one rollout to the next
+        own, totals = rollouts(), []
+        counts = torch.stack([bonus.counts for bonus in drive(own)]).sum(0).tolist()
+        for shard, rollout in enumerate(own):
+            ended = rollout.terminated | rollout.truncated
+            for b in range(COUNT):
+                for t in range(STEPS):
+                    running[shard, b] = running.get((shard, b), 0) + raw(rollout)[t, b]
+                    if ended[t, b]:
+                        totals.append(running.pop((shard, b)))
+        values = np.concatenate([raw(rollout)[rollout.valid] for rollout in own])
+        assert described(counts) == pytest.approx(
+            {
+                "intrinsic_reward_mean": values.mean(),
+                "intrinsic_reward_std": values.std(),
+                "intrinsic_return": np.mean(totals),
+            }
+        )
     assert described([1.0, 1.0, 4.0, 0.0, 0.0]).keys() == {"intrinsic_reward_mean", "intrinsic_reward_std"}
 
 

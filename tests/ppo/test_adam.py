@@ -82,3 +82,19 @@ def test_state_goes_on_exactly() -> None:
         step(one, gradient, rates)
         step(whole, gradient, rates)
     assert torch.equal(stopped, through)
+
+
+def test_free_parts_have_no_share_in_the_clipped_norm() -> None:
+    """As if they were alone: the first part with the limit, the second without."""
+    begun = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+    both, clipped, free = begun.clone(), begun[:CUT].clone(), begun[CUT:].clone()
+    ours = Adam(both, {"all": CUT, "curiosity": SIZE - CUT}, 1e-2, limit=0.5, free=1)
+    alone = Adam(clipped, {"all": CUT}, 1e-2, limit=0.5), Adam(free, {"all": SIZE - CUT}, 1e-2)
+    for gradient in 1e3 * gradients(5):
+        (norm,) = ours.propose(gradient, 1, {"all": 1e-2, "curiosity": 3e-3})
+        ours.accept()
+        (expected,) = alone[0].propose(gradient[:CUT], 1, {"all": 1e-2})
+        alone[0].accept()
+        step(alone[1], gradient[CUT:], {"all": 3e-3})
+        assert norm == expected > 0.5
+    assert torch.equal(both, torch.cat([clipped, free]))

@@ -54,6 +54,13 @@ def _egl() -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard() -> None:
+    """Shells start what they put into the background, a whole test run too, so that it and all that it starts ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Bits depend on the number of threads, and two test processes share two cores."""
     torch.set_num_threads(1)

@@ -81,7 +81,7 @@ def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tup
         peer = f"{one.peer.name} {one.version}"
         runs[peer] = partial(marked, work.command(one.peer, one.interpreter, updates))
         pairs += [(own, peer) for own in ours]
-    for limit in arguments.limit:
+    for limit in [] if work.memory else arguments.limit:
         name, _, command = limit.partition("=")
         for ranks in (1, 2) if "{ranks}" in command else (1,):
             words = shlex.split(command.replace("{work}", letter).replace("{ranks}", str(ranks)))

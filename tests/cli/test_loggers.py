@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.curves_server import KEY, serving
 from tests.processes import digests, wait_for
 
 SHORT = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--name", "first")
@@ -82,6 +83,33 @@ def test_wandb_and_trackio_go_on_where_they_were(run_cli, tmp_path: Path) -> Non
     database.close()
     assert kept == [("first", step) for step in steps]
     assert not (run / "logs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.extra("wandb", "imageio_ffmpeg")
+def test_curves_and_films_are_uploaded_and_a_resumed_run_goes_on_in_its_own(run_cli, tmp_path: Path) -> None:
+    with serving() as server:
+        env = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_MODE": "", "HOME": str(tmp_path)}
+        words = ("--run.loggers", "wandb", "--run.progress", "off", "--run.capture-video", 2)
+        first = run_cli("train", *SHORT, *words, "--total-steps", 1024, env=env, timeout=100)
+        assert (first.rc, [line for line in first.stderr.splitlines() if "waiting up to" not in line]) == (0, [])
+        ((identity, run),) = server.runs.items()
+        assert (run["displayName"], run["project"]) == ("first", "lockstep")
+        assert json.loads(run["config"])["ppo"]["value"]["minibatches"] == 2
+        assert server.finished == [identity]
+        second = run_cli("resume", "first", "--total-steps", 2048, env=env, timeout=100)
+        assert (second.rc, [line for line in second.stderr.splitlines() if "waiting up to" not in line]) == (0, [])
+    assert list(server.history) == list(server.runs) == [identity]
+    points = [json.loads(line) for line in server.history[identity]]
+    rows = [json.loads(line) for line in (tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()]
+    curve = {point["_step"]: point["train/loss"] for point in points if "train/loss" in point}
+    assert curve == {row["env_steps"]: row["loss"] for row in rows}
+    films = [name for name in server.files if name.endswith(".mp4")]
+    assert len(films) == 8
+    assert all(server.files[name][4:8] == b"ftyp" for name in films)
+    kept = b"".join(path.read_bytes() for path in tmp_path.joinpath("runs").rglob("*") if path.is_file())
+    assert KEY.encode() not in kept
 
 
 def test_a_missing_package_is_told_before_anything_starts(run_cli, tmp_path: Path) -> None:

@@ -3,30 +3,23 @@
 import ctypes
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import hypothesis
 import pytest
 import torch
+from tests.warm import Cold, Finished, Program, Warm, serving
 
 ROOT = Path(__file__).parents[1]
 # On a machine that is busy everything is slow, which is no fault of a test's.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
-
-
-class Finished(NamedTuple):
-    """What a command left."""
-
-    rc: int
-    stdout: str
-    stderr: str
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -78,16 +71,30 @@ def root() -> Path:
     return ROOT
 
 
+def _environ() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
+    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    shown = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    return (
+        inherited | shown | {"PYTHONPATH": path, "PET_STANDALONE": "1"}
+    )  # torchrun's own port is the same in all tests
+
+
 @pytest.fixture
 def environ() -> dict[str, str]:
     """Environment variables for a subprocess that runs this checkout's code and prints plain text, 120 columns wide."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
-    path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    return inherited | {"PYTHONPATH": path, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    return _environ()
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Starts processes that have imported PyTorch already."""
+    with serving(_environ()) as server:
+        yield server
 
 
 @pytest.fixture
-def run_cli(tmp_path: Path, environ: dict[str, str]) -> Callable[..., Finished]:
+def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[..., Finished]:
     """`run_cli("train", "cartpole", …)` runs `python -m lockstep …` in `tmp_path` and gives (rc, stdout, stderr).
 
     Keywords: `timeout` in seconds, after which the command and all that it started are killed and the test fails; `cwd`;
@@ -99,28 +106,22 @@ def run_cli(tmp_path: Path, environ: dict[str, str]) -> Callable[..., Finished]:
         timeout: float = 60,
         cwd: Path = tmp_path,
         env: dict[str, str] | None = None,
-        prefix: tuple[str, ...] = (sys.executable, "-m"),
+        prefix: tuple[str, ...] = (),
     ) -> Finished:
-        command = [*prefix, "lockstep", *map(str, args)]
-        process = subprocess.Popen(
-            command,
-            cwd=cwd,
-            env=environ | (env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        variables = environ | (env or {})
+        if prefix or not warm.suits(variables):
+            command = [*(prefix or (sys.executable, "-m")), "lockstep", *map(str, args)]
+            started: Program = Cold(command, cwd, variables)
+        else:
+            started = warm.start("lockstep", *args, cwd=cwd, environ=variables)
         try:
-            stdout, stderr = process.communicate(timeout=timeout)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            stdout, stderr = process.communicate()
-            if isinstance(error, subprocess.TimeoutExpired):
-                pytest.fail(f"{' '.join(command)} did not end within {timeout:g} s\n{stdout}\n{stderr}")
-            raise
-        return Finished(process.returncode, stdout, stderr)
+            return started.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            pytest.fail(
+                f"lockstep {shlex.join(map(str, args))} did not end within {timeout:g} s\n{error.output}\n{error.stderr}"
+            )
+        finally:
+            started.kill()
 
     return run
 

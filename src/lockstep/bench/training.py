@@ -17,7 +17,7 @@ from lockstep.config.decode import encode
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.children import Failed, child, own, own_environment
 
-__all__ = ["PHASES", "Training", "prepared", "train", "warmup"]
+__all__ = ["PHASES", "Training", "peaks", "prepared", "train", "warmup"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """What an iteration's time is made of."""
@@ -159,7 +159,7 @@ def _watch(
             first = now
         if now - looked > _EACH:
             looked = now
-            memory = [max(pair) for pair in zip(memory, _peaks(process.pid, ranks), strict=True)]
+            memory = [max(pair) for pair in zip(memory, peaks(process.pid, ranks), strict=True)]
             late = seconds is not None and first and now - first > seconds
             enough = goal is not None and metrics.reaches(goal)
             if not asked and (enough or (late and len(folder.metrics()) >= _LEAST)):
@@ -191,8 +191,8 @@ class _Growing:
         return any(mean is not None and mean >= goal for mean in returns)
 
 
-def _peaks(launcher: int, ranks: int) -> list[int]:
-    """Bytes per rank: the peaks of its process and of those that it started."""
+def peaks(launcher: int, ranks: int) -> list[int]:
+    """Bytes per rank, so far: the peaks of its process and of those that it started."""
     if ranks == 1:
         return [_peak(launcher)]
     found = [0] * ranks

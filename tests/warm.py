@@ -1,0 +1,235 @@
+"""`python -m MODULE …` as a process of its own that need not import PyTorch first, half of what short tests take: it is forked from one that has.
+
+`python -m tests.warm SOCKET` listens there, and ends with the process that started it. It forks for every request, and the fork forks again:
+
+    test ── words, folder, environment, open files ──▶ waits for the program, tells its process id and how it ended
+                                                       └─ the program, in a session of its own
+"""
+
+import fcntl
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import NamedTuple, Protocol
+
+from lockstep.parent import die_with_parent
+
+ROOT = Path(__file__).parents[1]
+IMPORTED = ("lockstep.cli.work", "lockstep.api", "lightning_fabric")
+"""What it imports beforehand, as far as it is installed."""
+PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "GLOO_SOCKET_IFNAME", "PWD", "OLDPWD")
+"""Variables that nothing reads while it is imported; so are those of lockstep."""
+_PIECE = 65536
+
+
+class Finished(NamedTuple):
+    """What a command left."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+class Program(Protocol):
+    """One that was started."""
+
+    def wait(self, timeout: float) -> Finished:
+        """Returns when it and all that it started have closed their outputs. Raises TimeoutExpired, after killing them."""
+
+    def kill(self) -> None:
+        """Kills it and what it started, if it has not ended."""
+
+
+class Cold:
+    """A program that is started as usual."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, environ: dict[str, str]) -> None:
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self._process = subprocess.Popen(command, cwd=cwd, env=environ, text=True, start_new_session=True, **pipes)
+
+    def wait(self, timeout: float) -> Finished:
+        """See `Program`."""
+        try:
+            stdout, stderr = self._process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            stdout, stderr = self._process.communicate()
+            raise subprocess.TimeoutExpired(error.cmd, timeout, stdout, stderr) from None
+        return Finished(self._process.returncode, stdout, stderr)
+
+    def kill(self) -> None:
+        """See `Program`."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Forked:
+    """A program that was forked."""
+
+    def __init__(self, line: socket.socket, outputs: Sequence[int]) -> None:
+        self._line, self._answers = line, line.makefile()
+        self._pid, self._code = int(self._answers.readline()), None
+        self._texts = [b""] * len(outputs)
+        self._readers = [Thread(target=self._read, args=pair, daemon=True) for pair in enumerate(outputs)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, place: int, output: int) -> None:
+        with os.fdopen(output, "rb") as file:
+            self._texts[place] = file.read()
+
+    def wait(self, timeout: float) -> Finished:
+        """See `Program`."""
+        deadline = time.monotonic() + timeout
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+        late = any(reader.is_alive() for reader in self._readers)
+        if late:
+            self._kill()
+        for reader in self._readers:
+            reader.join()
+        self._code = int(self._answers.readline())
+        stdout, stderr = (text.decode() for text in self._texts)
+        if late:
+            raise subprocess.TimeoutExpired("python", timeout, stdout, stderr)
+        return Finished(self._code, stdout, stderr)
+
+    def kill(self) -> None:
+        """See `Program`."""
+        if self._code is None:
+            self._kill()
+        self._answers.close()
+        self._line.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+
+class Warm:
+    """The process that is forked, as tests see it."""
+
+    def __init__(self, address: str, environ: dict[str, str]) -> None:
+        self._address, self.environ = address, environ
+
+    def suits(self, environ: dict[str, str]) -> bool:
+        """Whether a program with this environment imports the same."""
+        differ = {name for name, _ in environ.items() ^ self.environ.items()}
+        return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
+
+    def start(
+        self,
+        module: str,
+        *words: object,
+        cwd: Path,
+        environ: dict[str, str],
+        kept: Sequence[int] = (),
+        one_output: bool = False,
+    ) -> Forked:
+        """Starts `python -m MODULE WORDS …`. `kept` are files that it has under the same numbers; `one_output`: its errors go to its output."""
+        line = socket.socket(socket.AF_UNIX)
+        line.connect(self._address)
+        pipes = [os.pipe() for _ in range(2)]
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        files = [nothing, pipes[0][1], pipes[0 if one_output else 1][1], *kept]
+        asked = {
+            "module": module,
+            "words": list(map(str, words)),
+            "cwd": str(cwd),
+            "environ": environ,
+            "places": [0, 1, 2, *kept],
+        }
+        socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], files)
+        for file in (nothing, *(write for _, write in pipes)):
+            os.close(file)
+        return Forked(line, [read for read, _ in pipes])
+
+
+@contextmanager
+def serving(environ: dict[str, str]) -> Iterator[Warm]:
+    """One that lives as long as the block."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        address = f"{folder}/socket"
+        command = [sys.executable, "-m", "tests.warm", address]
+        with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL) as process:
+            try:
+                while not Path(address).exists():
+                    assert process.poll() is None
+                    time.sleep(0.01)
+                yield Warm(address, environ)
+            finally:
+                process.kill()
+
+
+def become(
+    files: Sequence[int], module: str, words: list[str], cwd: str, environ: dict[str, str], places: list[int]
+) -> None:
+    """Runs the program in this process."""
+    os.setsid()
+    os.chdir(cwd)
+    apart = [fcntl.fcntl(file, fcntl.F_DUPFD, max(*files, *places) + 1) for file in files]
+    for file in files:
+        os.close(file)
+    for file, place in zip(apart, places, strict=True):
+        os.dup2(file, place)
+        os.close(file)
+    sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace")
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv[1:] = words
+    sys.path[0] = cwd
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def answer(line: socket.socket) -> bool:
+    """Does what is asked on a connection. True in the new program, once that has ended without exiting."""
+    content, files, *_ = socket.recv_fds(line, _PIECE, 16)
+    while not content.endswith(b"\n"):
+        content += line.recv(_PIECE)
+    child = os.fork()
+    if child == 0:
+        line.close()
+        become(files, **json.loads(content))
+        return True
+    for file in files:
+        os.close(file)
+    line.sendall(f"{child}\n".encode())
+    line.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
+    os._exit(0)
+
+
+def main(address: str) -> None:
+    """Listens."""
+    die_with_parent(os.getppid())
+    for module in IMPORTED:
+        with suppress(ImportError):
+            import_module(module)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{address}.new")
+        listener.listen()
+        Path(f"{address}.new").rename(address)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            line, _ = listener.accept()
+            with line:
+                if os.fork() == 0:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    listener.close()
+                    if answer(line):
+                        return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,6 +1,6 @@
 """What a run costs besides training: its records, its start and its memory. Writes benchmarks/overhead.json and .md.
 
-    python benchmarks/overhead.py [--repeats 5] [--steps 1_000_000] [--out benchmarks/overhead.json]
+    python benchmarks/overhead.py [--repeats 5] [--steps 500_000] [--out benchmarks/overhead.json]
 
 Every run is the command as it is given, in a terminal of its own, so with the live view, TensorBoard, metrics.jsonl, digests and checkpoints of
 the default settings. The share is that of the phase `record`, in which all of those happen, in the time of all iterations. The start is from the
@@ -25,11 +25,11 @@ from lockstep.bench.repeats import Spread, interleave, spread
 from lockstep.bench.training import peaks
 from lockstep.run.environment import describe_environment
 
-WIDE = "--env.count 8 --rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4"
+WIDE = "--rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4"
 WORKS = {
     "`cartpole`, the preset": ("cartpole", 1),
     "CartPole-v1, defaults": ("--env CartPole-v1 --total-steps {steps}", 1),
-    "CartPole-v1, 8 × 256": (f"--env CartPole-v1 {WIDE} --total-steps {{steps}}", 1),
+    "CartPole-v1, 8 × 256": (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}}", 1),
     "CartPole-v1, 16 × 256, 2 ranks": (
         f"--env CartPole-v1 {WIDE} --env.count 16 --plan.shards 2 --total-steps {{steps}}",
         2,
@@ -114,7 +114,7 @@ def main() -> None:
     """Measures and writes the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--steps", type=int, default=500_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("overhead.json"))
     own = parser.parse_args()
     runs = {name: partial(cost, words.format(steps=own.steps), ranks) for name, (words, ranks) in WORKS.items()}

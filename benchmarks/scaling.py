@@ -1,9 +1,9 @@
 """How cost grows: steps per second over environments, minibatch, width and ranks, each by itself around one experiment.
 
     python benchmarks/scaling.py [--only environments minibatch hidden ranks] [--tasks CartPole-v1 HalfCheetah-v5]
-        [--repeats 3] [--seconds 2] [--flag '--section.field value'] [--out benchmarks/scaling.json]
+        [--repeats 3] [--seconds 2] [--flag '--section.field value'] [--out benchmarks/scaling.json] [--page docs/growth.md]
 
-It writes scaling.json and, from it, scaling.md and scaling.png. Axes that are measured replace those in the file, the others stay.
+It writes scaling.json and, from it, the page docs/growth.md with its picture. Axes that are measured replace those in the file, the others stay.
 
 The experiment in the middle: 64 environments, 8,192 steps per iteration, 4 epochs of minibatches of 512, two hidden layers of 64, 1 rank. An
 iteration always has 8,192 steps: fewer environments take more of them. All points of an axis are measured one after the other in every
@@ -39,6 +39,12 @@ AXES: dict[str, tuple[int, ...]] = {
     "minibatch": tuple(2**power for power in range(6, 14)),
     "hidden": (64, 128, 256, 512, 1024),
     "ranks": (1, 2, 4),
+}
+TITLES = {
+    "environments": "Environments",
+    "minibatch": "Minibatch",
+    "hidden": "Units of a hidden layer",
+    "ranks": "Ranks",
 }
 TASKS = ("CartPole-v1", "HalfCheetah-v5")
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any colour vision.
@@ -88,30 +94,34 @@ def measure(task: str, axis: str, arguments: argparse.Namespace) -> list[dict[st
     ]
 
 
-def page(result: dict[str, Any]) -> str:
-    """The tables as Markdown."""
+def page(result: dict[str, Any], picture: str) -> str:
+    """The page for people."""
+    ranks, base = result["axes"].get("ranks", {}), BASE
     lines = [
-        "# Scaling",
+        "# How cost grows",
         "",
-        "    python benchmarks/scaling.py           # writes benchmarks/scaling.json and the picture",
+        "What an environment step costs depends on how many are taken at once, on minibatch and network, and on how many ranks share the work. Each of these",
+        f"by itself, around {base['environments']} environments, {BATCH:,} steps per iteration, 4 epochs of minibatches of {base['minibatch']}, two hidden layers",
+        f"of {base['hidden']} and {base['ranks']} rank (the dashed lines). Fewer environments take more steps each, so that an iteration always has as many; ranks carry",
+        "the same experiment, cut into as many shards.",
         "",
-    ]
-    lines += [
-        "Environment steps per second while training (medians, with the least and the most), and the share of an iteration that collecting takes. Each axis by",
-        f"itself around {BASE['environments']} environments, {BATCH:,} steps per iteration, 4 epochs of minibatches of {BASE['minibatch']}, two hidden layers of",
-        f"{BASE['hidden']}, {BASE['ranks']} rank. {result['cores']} cores of {result['processor']}.",
+        f"![Environment steps per second over each axis, for two tasks]({picture})",
         "",
-        "![Steps per second over each axis](scaling.png)",
+        f"Environment steps per second while training: medians of {result['repeats']} interleaved runs of {result['seconds']:g} s, with the least and the most, and the share of",
+        f"an iteration that collecting takes. {result['cores']} cores of {result['processor']}, PyTorch {result['versions']['torch']}, one thread per rank.",
+        "`benchmarks/scaling.py` made this page; `benchmarks/scaling.json` has memory and versions too.",
     ]
     for axis, tasks in result["axes"].items():
         head = "".join(f" {task} | least … most | collecting |" for task in tasks)
-        lines += ["", f"| {axis} |{head}", "| --- |" + " --- | --- | --- |" * len(tasks)]
+        lines += ["", f"## {TITLES[axis]}", "", f"| {axis} |{head}", "| ---: |" + " ---: | --- | ---: |" * len(tasks)]
         for points in zip(*tasks.values(), strict=True):
             cells = "".join(
                 f" {point['median']:,.0f} | {point['least']:,.0f} … {point['most']:,.0f} | {point['rollout_share']:.0%} |"
                 for point in points
             )
             lines.append(f"| {points[0][axis]:,} |{cells}")
+    if any(point["ranks"] > result["cores"] for points in ranks.values() for point in points):
+        lines += ["", f"There are {result['cores']} cores: more ranks than that share them."]
     return "\n".join(lines) + "\n"
 
 
@@ -142,6 +152,7 @@ def main() -> None:
     """Measures and writes the files, after every axis."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("scaling.json"))
+    parser.add_argument("--page", type=Path, default=Path(__file__).parents[1] / "docs" / "growth.md")
     parser.add_argument("--only", nargs="+", default=list(AXES), choices=list(AXES))
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--repeats", type=int, default=3)
@@ -157,8 +168,9 @@ def main() -> None:
         result |= {"versions": environment["packages"], "repeats": arguments.repeats, "seconds": arguments.seconds}
         result["flags"] = arguments.flag
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
-        arguments.out.with_suffix(".md").write_text(page(result))
-        draw(result["axes"], arguments.out.with_suffix(".png"))
+        picture = arguments.page.with_suffix(".png")
+        arguments.page.write_text(page(result, picture.name))
+        draw(result["axes"], picture)
 
 
 if __name__ == "__main__":

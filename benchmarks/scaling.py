@@ -108,7 +108,8 @@ def page(result: dict[str, Any], picture: str) -> str:
         f"![Environment steps per second over each axis, for two tasks]({picture})",
         "",
         f"Environment steps per second while training: medians of {result['repeats']} interleaved runs of {result['seconds']:g} s, with the least and the most, and the share of",
-        f"an iteration that collecting takes. {result['cores']} cores of {result['processor']}, PyTorch {result['versions']['torch']}, one thread per rank.",
+        f"an iteration that collecting takes. {result['cores']} cores of {result['processor']}, PyTorch {result['versions']['torch']}. A rank computes in one thread; envpool steps HalfCheetah",
+        "in as many as a rank has cores, so on one rank both cores are at work already.",
         "`benchmarks/scaling.py` made this page; `benchmarks/scaling.json` has memory and versions too.",
     ]
     for axis, tasks in result["axes"].items():
@@ -136,7 +137,7 @@ def draw(axes: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
                 extremes = ([point[name] for point in points] for name in ("least", "most"))
                 panel.fill_between(values, *extremes, color=colour, alpha=0.2, linewidth=0)
                 panel.plot(values, [point["median"] for point in points], color=colour, marker="o", label=task)
-            panel.set(xlabel=axis, ylabel="steps per second", xscale="log", yscale="log")
+            panel.set(xlabel=TITLES[axis].lower(), ylabel="steps per second", xscale="log", yscale="log")
             panel.set_xticks(AXES[axis], [f"{value}" for value in AXES[axis]], minor=False, fontsize=8)
             panel.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
             panel.yaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))

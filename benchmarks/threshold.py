@@ -91,7 +91,9 @@ def page(found: dict[str, dict[str, list[dict[str, object]]]], command: str) -> 
         cells = [
             f"{_seconds(runs[who])} | {_steps(runs[who])}" for who in ("lockstep", "stable-baselines3") if who in runs
         ]
-        lines.append(f"| `{preset}` | {goal:g} | " + " | ".join(cells) + (" |" if len(cells) == 2 else " | – | – |"))
+        lines.append(
+            f"| `{preset}` | {goal:g} | " + " | ".join(cells) + (" |" if len(cells) == 2 else " | not run | |")
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
-from tests.warm import Cold, Finished, Program, Warm, serving
+from tests.warm import ROOT, Cold, Finished, Program, Warm, serving
 
-ROOT = Path(__file__).parents[1]
 # On a machine that is busy everything is slow, which is no fault of a test's.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
@@ -75,9 +74,8 @@ def _environ() -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     shown = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
-    return (
-        inherited | shown | {"PYTHONPATH": path, "PET_STANDALONE": "1"}
-    )  # torchrun's own port is the same in all tests
+    alone = {"PET_STANDALONE": "1"}  # or torchrun would have the same port in all tests
+    return inherited | shown | alone | {"PYTHONPATH": path}
 
 
 @pytest.fixture
@@ -113,7 +111,7 @@ def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[...
             command = [*(prefix or (sys.executable, "-m")), "lockstep", *map(str, args)]
             started: Program = Cold(command, cwd, variables)
         else:
-            started = warm.start("lockstep", *args, cwd=cwd, environ=variables)
+            started = warm.start(*args, cwd=cwd, environ=variables)
         try:
             return started.wait(timeout)
         except subprocess.TimeoutExpired as error:

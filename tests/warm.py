@@ -1,4 +1,4 @@
-"""`python -m MODULE …` as a process of its own that need not import PyTorch first, half of what short tests take: it is forked from one that has.
+"""`lockstep …` as a process of its own that need not import PyTorch first, half of what short tests take: it is forked from one that has.
 
 `python -m tests.warm SOCKET` listens there, and ends with the process that started it. It forks for every request, and the fork forks again:
 
@@ -6,7 +6,6 @@
                                                        └─ the program, in a session of its own
 """
 
-import fcntl
 import json
 import os
 import runpy
@@ -26,9 +25,9 @@ from typing import NamedTuple, Protocol
 from lockstep.parent import die_with_parent
 
 ROOT = Path(__file__).parents[1]
-IMPORTED = ("lockstep.cli.work", "lockstep.api", "lightning_fabric")
-"""What it imports beforehand, as far as it is installed."""
-PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "GLOO_SOCKET_IFNAME", "PWD", "OLDPWD")
+IMPORTED = ("lockstep.cli.work", "lockstep.api")
+"""What it imports beforehand."""
+PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD")
 """Variables that nothing reads while it is imported; so are those of lockstep."""
 _PIECE = 65536
 
@@ -121,37 +120,22 @@ class Warm:
     """The process that is forked, as tests see it."""
 
     def __init__(self, address: str, environ: dict[str, str]) -> None:
-        self._address, self.environ = address, environ
+        self._address, self._environ = address, environ
 
     def suits(self, environ: dict[str, str]) -> bool:
         """Whether a program with this environment imports the same."""
-        differ = {name for name, _ in environ.items() ^ self.environ.items()}
+        differ = {name for name, _ in environ.items() ^ self._environ.items()}
         return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
 
-    def start(
-        self,
-        module: str,
-        *words: object,
-        cwd: Path,
-        environ: dict[str, str],
-        kept: Sequence[int] = (),
-        one_output: bool = False,
-    ) -> Forked:
-        """Starts `python -m MODULE WORDS …`. `kept` are files that it has under the same numbers; `one_output`: its errors go to its output."""
+    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> Forked:
+        """Starts `lockstep WORDS …`."""
         line = socket.socket(socket.AF_UNIX)
         line.connect(self._address)
         pipes = [os.pipe() for _ in range(2)]
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        files = [nothing, pipes[0][1], pipes[0 if one_output else 1][1], *kept]
-        asked = {
-            "module": module,
-            "words": list(map(str, words)),
-            "cwd": str(cwd),
-            "environ": environ,
-            "places": [0, 1, 2, *kept],
-        }
+        files = [os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes)]
+        asked = {"words": list(map(str, words)), "cwd": str(cwd), "environ": environ}
         socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], files)
-        for file in (nothing, *(write for _, write in pipes)):
+        for file in files:
             os.close(file)
         return Forked(line, [read for read, _ in pipes])
 
@@ -172,16 +156,11 @@ def serving(environ: dict[str, str]) -> Iterator[Warm]:
                 process.kill()
 
 
-def become(
-    files: Sequence[int], module: str, words: list[str], cwd: str, environ: dict[str, str], places: list[int]
-) -> None:
+def become(files: Sequence[int], words: list[str], cwd: str, environ: dict[str, str]) -> None:
     """Runs the program in this process."""
     os.setsid()
     os.chdir(cwd)
-    apart = [fcntl.fcntl(file, fcntl.F_DUPFD, max(*files, *places) + 1) for file in files]
-    for file in files:
-        os.close(file)
-    for file, place in zip(apart, places, strict=True):
+    for place, file in enumerate(files):  # all of them are above 2
         os.dup2(file, place)
         os.close(file)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
@@ -190,7 +169,7 @@ def become(
     os.environ.update(environ)
     sys.argv[1:] = words
     sys.path[0] = cwd
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module("lockstep", run_name="__main__", alter_sys=True)
 
 
 def answer(line: socket.socket) -> bool:
@@ -214,8 +193,7 @@ def main(address: str) -> None:
     """Listens."""
     die_with_parent(os.getppid())
     for module in IMPORTED:
-        with suppress(ImportError):
-            import_module(module)
+        import_module(module)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
         listener.listen()

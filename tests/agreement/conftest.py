@@ -6,6 +6,12 @@ import pytest
 
 
 @pytest.fixture
+def environ(environ: dict[str, str]) -> dict[str, str]:
+    """Processes that are forked from one would have the same order of sets, and agree for no better reason."""
+    return environ | {"PYTHONHASHSEED": "random"}
+
+
+@pytest.fixture
 def same(run_cli, tmp_path: Path):
     """`same(a, b, iterations)`: `lockstep diff` finds them identical for that many iterations."""
 

@@ -1,16 +1,18 @@
 """Experiments, the columns of a matrix, trained under one plan by real ranks."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.agreement.member import MATRICES
 from tests.processes import digests
-from tests.warm import ROOT, Warm
 
 from lockstep.group.memory import create_memory
 
 __all__ = ["PLANS", "Digests", "trained"]
 
+MEMBER = Path(__file__).with_name("member.py")
 PLANS = {
     "solo": ("coupled", 1),
     "coupled x 2": ("coupled", 2),
@@ -27,28 +29,30 @@ PLANS = {
 Digests = dict[str, list[str]]
 
 
-def trained(warm: Warm, folder: Path, matrix: str, plan: str, backend: str, kind: str) -> Digests:
+def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str) -> Digests:
     """Every column's digests, one per iteration."""
     name, size = PLANS[plan]
     memory = create_memory(size) if backend == "shared" and size > 1 else None
     meeting = f"file://{folder}/meeting" if memory is None else str(memory)
     folder.mkdir()
-    place = {"cwd": ROOT, "environ": warm.environ | {"GLOO_SOCKET_IFNAME": "lo"}, "one_output": True}
+    path = os.pathsep.join([str(MEMBER.parents[2] / "src"), str(MEMBER.parents[2])])
     ranks = [
-        warm.start(
-            "tests.agreement.member",
-            *(folder, matrix, name, kind, backend, rank, size, meeting),
-            kept=() if memory is None else (memory,),
-            **place,
+        subprocess.Popen(
+            [sys.executable, str(MEMBER), str(folder), matrix, name, kind, backend, str(rank), str(size), meeting],
+            env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+            pass_fds=() if memory is None else (memory,),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for rank in range(size)
     ]
     if memory is not None:
         os.close(memory)
     try:
-        ended = [rank.wait(100) for rank in ranks]
+        said = [rank.communicate(timeout=100)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.rc for rank in ended] == [0] * size, "\n".join(rank.stdout for rank in ended)
+    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(said)
     return {column: digests(folder / column) for column in MATRICES[matrix]}

@@ -1,4 +1,4 @@
-"""One rank of the matrices in test_plans.py, test_spaces.py and test_curiosity.py: `python -m tests.agreement.member FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
+"""One rank of the matrices in test_plans.py, test_spaces.py and test_curiosity.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
 
 Trains every column of the matrix, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
 starting takes longer than training.

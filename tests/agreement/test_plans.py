@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from tests.agreement.matrix import PLANS, Digests, trained
 from tests.agreement.member import ITERATIONS, MATRICES
-from tests.warm import Warm
 
 COLUMNS = MATRICES["plans"]
 
@@ -14,10 +13,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans")]  # one process
 
 
 @pytest.fixture(scope="module", name="alone")
-def fixture_alone(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Digests:
+def fixture_alone(tmp_path_factory: pytest.TempPathFactory) -> Digests:
     """What one rank gets, to which all others are compared."""
     folder = tmp_path_factory.mktemp("alone") / "runs"
-    found = trained(warm, folder, "plans", "solo", "shared", "torch")
+    found = trained(folder, "plans", "solo", "shared", "torch")
     for column in COLUMNS:
         if column.startswith("continuous"):
             rows = (folder / column / "metrics.jsonl").read_text().splitlines()
@@ -33,19 +32,19 @@ def check(found: Digests, alone: Digests) -> None:
 
 
 @pytest.mark.parametrize("plan", list(PLANS)[1:])
-def test_over_shared_memory(warm: Warm, plan: str, tmp_path: Path, alone: Digests) -> None:
-    check(trained(warm, tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
+def test_over_shared_memory(plan: str, tmp_path: Path, alone: Digests) -> None:
+    check(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
 
 
 @pytest.mark.parametrize("plan", ["coupled x 2", "2:1", "2:2"])
-def test_over_the_network(warm: Warm, plan: str, tmp_path: Path, alone: Digests) -> None:
-    check(trained(warm, tmp_path / "runs", "plans", plan, "gloo", "torch"), alone)
+def test_over_the_network(plan: str, tmp_path: Path, alone: Digests) -> None:
+    check(trained(tmp_path / "runs", "plans", plan, "gloo", "torch"), alone)
 
 
 @pytest.mark.extra("lightning_fabric")
 @pytest.mark.parametrize("plan", [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")])
-def test_under_fabric(warm: Warm, plan: str, tmp_path: Path, alone: Digests) -> None:
-    check(trained(warm, tmp_path / "runs", "plans", plan, "auto", "fabric"), alone)
+def test_under_fabric(plan: str, tmp_path: Path, alone: Digests) -> None:
+    check(trained(tmp_path / "runs", "plans", plan, "auto", "fabric"), alone)
 
 
 def test_columns_are_different_experiments(alone: Digests) -> None:

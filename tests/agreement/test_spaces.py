@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from tests.agreement.matrix import Digests, trained
 from tests.agreement.member import ITERATIONS, MATRICES
-from tests.warm import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spaces")]  # one process does what one rank gets
 
@@ -13,17 +12,17 @@ COLUMNS = MATRICES["spaces"]
 
 
 @pytest.fixture(scope="module", name="alone")
-def fixture_alone(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Digests:
+def fixture_alone(tmp_path_factory: pytest.TempPathFactory) -> Digests:
     """What one rank gets, to which all others are compared."""
-    return trained(warm, tmp_path_factory.mktemp("alone") / "runs", "spaces", "solo", "shared", "torch")
+    return trained(tmp_path_factory.mktemp("alone") / "runs", "spaces", "solo", "shared", "torch")
 
 
 @pytest.mark.parametrize(
     ("plan", "backend"),
     [("coupled x 2", "shared"), ("coupled x 3", "shared"), ("1:2", "shared"), ("2:1", "shared"), ("2:1", "gloo")],
 )
-def test_one_digest(warm: Warm, plan: str, backend: str, tmp_path: Path, alone: Digests) -> None:
-    found = trained(warm, tmp_path / "runs", "spaces", plan, backend, "torch")
+def test_one_digest(plan: str, backend: str, tmp_path: Path, alone: Digests) -> None:
+    found = trained(tmp_path / "runs", "spaces", plan, backend, "torch")
     assert {len(digests) for digests in found.values()} == {ITERATIONS}
     assert [column for column in COLUMNS if found[column] != alone[column]] == []
 

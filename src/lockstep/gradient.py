@@ -126,6 +126,10 @@ def _evaluate(loss: Loss, networks: Callable[..., Any], part: Part, aim: Tensor)
     return total, found, [parameters, values]
 
 
+def _called(networks: nn.Module, parameters: dict[str, Tensor], *inputs: object) -> Any:
+    return functional_call(networks, parameters, inputs)
+
+
 @dataclass(frozen=True)
 class GradientFormula:
     """Weights `[P]`, rows `[K, W]` and AIM `[5]` -> `[P + 5 + n]`: gradient, STATISTICS and curiosity's losses, all sums over the rows."""
@@ -146,10 +150,15 @@ class GradientFormula:
     def of(self, weights: Tensor, part: Part, aim: Tensor) -> Tensor:
         """The same for any part."""
         agent = self.loss.agent
-        parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
+        networks: Callable[..., Any] = agent.networks
+        parameters: dict[str, Any] = agent.flat.parameters
+        if (
+            weights is not agent.flat.buffer
+        ):  # compiled, it is a function of weights; else the call below costs as much as a layer
+            parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
+            networks = partial(_called, agent.networks, parameters)
         with torch.enable_grad():
-            networks = partial(functional_call, agent.networks, parameters)
-            loss, found, _ = _evaluate(self.loss, lambda *inputs: networks(inputs), part, aim)
+            loss, found, _ = _evaluate(self.loss, networks, part, aim)
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
         return torch.cat([*(gradient.reshape(-1) for gradient in gradients), found])
 

@@ -66,10 +66,9 @@ def ahead_of_time(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 
     Raises CompilerFailed, in one line.
     """
-    folder = cache_folder()
-    library = folder / f"{_key(formula, examples)}.so"
+    library = cache_folder() / f"{_key(formula, examples)}.so"
     if not library.exists():
-        with _locked(folder):
+        with _locked(library):
             if not library.exists():
                 _build(formula, examples, library)
     with suppress(OSError):  # a cache that others fill may be read-only
@@ -80,11 +79,12 @@ def ahead_of_time(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """For one process at a time."""
+def _locked(library: Path) -> Iterator[None]:
+    """For one process at a time, among those that want this library or another of its sixteenth of the cache."""
+    folder = library.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        lock = (folder / f"lock-{_share(library)}").open("w")
     except OSError as error:
         raise CompilerFailed(
             f"runtime.compile is 'on', but {folder} can't be written ({error.strerror}); name another folder in LOCKSTEP_CACHE"
@@ -92,6 +92,10 @@ def _locked(folder: Path) -> Iterator[None]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies
         yield
+
+
+def _share(library: Path) -> str:
+    return library.name[0]
 
 
 def cache_folder() -> Path:
@@ -124,23 +128,18 @@ def _processor() -> str:
 
 
 def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
-    """Compiles `formula` into `library`, which appears whole or not at all. Only who holds the cache's lock may."""
-    print(f"compiling the {formula.name} for this machine, once: about 10 s", file=sys.stderr, flush=True)
-    from torch._inductor import aot_compile
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    from lockstep.rewrites import REWRITES, lower_products
-
-    _tidy(library.parent)
-    lower_products()
-    table = REWRITES if examples[0].dtype == torch.float32 else {}
-    with _workplace(library.parent) as folder, warnings.catch_warnings():
+    """Compiles `formula` into `library`, which appears whole or not at all. Only who holds its lock may."""
+    print(f"compiling the {formula.name} for this machine, once; it may take a minute", file=sys.stderr, flush=True)
+    _tidy(library)
+    with _workplace(library) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        traced = make_fx(formula, decomposition_table=table)(*examples)
-        for node in traced.graph.nodes:
-            node.meta.clear()  # traces of its own, which the compiler would not accept
         try:
-            built = aot_compile(traced, tuple(examples), options={**_OPTIONS, "aot_inductor.output_path": str(folder)})
+            try:
+                built = _compiled(formula, examples, folder, vec_isa_ok=True)
+            except (
+                RuntimeError
+            ):  # as of a compiler that is older than the processor: which instructions it knows is found out then
+                built = _compiled(formula, examples, folder, vec_isa_ok=None)
         except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
             log = library.parent / "failure.log"
             log.write_text(str(error))
@@ -150,12 +149,38 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
         Path(shutil.copy(str(built), folder / "built.so")).replace(library)
 
 
-def _tidy(folder: Path) -> None:
-    """Removes what killed processes left, and libraries beyond those that are kept."""
-    for left in folder.glob("building-*"):
+def _compiled(formula: Formula, examples: Sequence[Tensor], folder: Path, vec_isa_ok: bool | None) -> object:
+    """The path of a library in `folder`. With `vec_isa_ok` the compiler is trusted to know all of the processor's instructions; to try each
+    takes half a minute.
+    """
+    from torch._inductor import aot_compile
+    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from lockstep.rewrites import REWRITES, lower_products
+
+    lower_products()
+    valid_vec_isa_list.cache_clear()
+    traced = make_fx(formula, decomposition_table=REWRITES if examples[0].dtype == torch.float32 else {})(*examples)
+    for node in traced.graph.nodes:
+        node.meta.clear()  # traces of its own, which the compiler would not accept
+    own = {"cpp.vec_isa_ok": vec_isa_ok, "aot_inductor.output_path": str(folder)}
+    return aot_compile(traced, tuple(examples), options={**_OPTIONS, **own})
+
+
+def _tidy(library: Path) -> None:
+    """Removes what was left by killed processes that held the same lock, and libraries beyond those that are kept."""
+    for left in library.parent.glob(f"building-{_share(library)}-*"):
         shutil.rmtree(left, ignore_errors=True)
-    for old in sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+    for old in sorted(library.parent.glob("*.so"), key=_used)[:-_KEPT]:
         old.unlink(missing_ok=True)
+
+
+def _used(library: Path) -> float:
+    """When it was last used; 0 if another process has removed it."""
+    with suppress(OSError):
+        return library.stat().st_mtime
+    return 0.0
 
 
 _OPTIONS: dict[str, Any] = {
@@ -170,11 +195,11 @@ multiply-adds are faster and round less."""
 
 
 @contextmanager
-def _workplace(beside: Path) -> Iterator[Path]:
-    """A temporary folder for all that the compiler leaves, but for what it found out about the processor, which takes seconds."""
+def _workplace(library: Path) -> Iterator[Path]:
+    """A temporary folder for all that the compiler leaves."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory(dir=beside, prefix="building-") as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(beside / "compiler")
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"building-{_share(library)}-") as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         try:
             yield Path(folder)
         finally:

@@ -35,7 +35,8 @@ def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str) -> Di
     memory = create_memory(size) if backend == "shared" and size > 1 else None
     meeting = f"file://{folder}/meeting" if memory is None else str(memory)
     folder.mkdir()
-    path = os.pathsep.join([str(MEMBER.parents[2] / "src"), str(MEMBER.parents[2])])
+    own = [str(MEMBER.parents[2] / "src"), str(MEMBER.parents[2])]
+    path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
     ranks = [
         subprocess.Popen(
             [sys.executable, str(MEMBER), str(folder), matrix, name, kind, backend, str(rank), str(size), meeting],

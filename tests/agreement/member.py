@@ -6,6 +6,7 @@ starting takes longer than training.
 
 import dataclasses
 import math
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -31,7 +32,7 @@ from lockstep.runtime.place import Place
 from lockstep.runtime.runtime import join
 from lockstep.runtime.settings import RuntimeConfig
 
-ITERATIONS, STEPS, COUNT, SHARDS = 6, 32, 8, 4
+ITERATIONS, STEPS, COUNT, SHARDS = int(os.environ.get("LOCKSTEP_TEST_ITERATIONS", "6")), 32, 8, 4
 PENDULUM = EnvConfig("Pendulum-v1", "gymnasium", COUNT, options={"max_episode_steps": 20})
 OWN, SHARED = PlanConfig(), PlanConfig(share_data=True)
 VTRACE = PlanConfig(lag=1, correction="vtrace", share_data=True)
@@ -130,7 +131,7 @@ def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folde
     return dataclasses.replace(
         config,
         rollout=config.rollout if config.rollout.sequence_length else ROWS,
-        ppo=dataclasses.replace(config.ppo, epochs=3, minibatches=2),
+        ppo=dataclasses.replace(config.ppo, epochs=3 if matrix == "plans" else 2, minibatches=2),
         plan=dataclasses.replace(settings, kind=plan, shards=SHARDS),
         runtime=runtime,
         run=RunConfig(
@@ -159,7 +160,9 @@ def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: in
     here = {"memory": int(meeting)} if meeting.isdigit() else {"meeting": meeting}
     register()
     register_encoder("tiny", Tiny)
-    settings = resolve_devices(RuntimeConfig(kind, backend=backend))
+    settings = resolve_devices(
+        RuntimeConfig(kind, backend=backend, device=os.environ.get("LOCKSTEP_TEST_DEVICE", "cpu"))
+    )
     with join(Place(rank, size, rank, size, **here), settings) as runtime:
         allow_tensors_only()
         for column in MATRICES[matrix]:

@@ -25,10 +25,11 @@ def start(ranks: Ranks, kind: str, scenario: str, size: int, folder: Path, come:
 
 def member(*words: object, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
     """`python member.py WORDS`, of which the last is a file descriptor to pass on, or -1."""
+    path = os.pathsep.join([str(MEMBER.parents[2] / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [*prefix, sys.executable, str(MEMBER), *map(str, words)],
         pass_fds=[int(str(words[-1]))] if words[-1] != -1 else [],
-        env={**os.environ, "PYTHONPATH": str(MEMBER.parents[2] / "src"), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -92,7 +92,7 @@ def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
         "--plan.shards",
         4,
         "--total-steps",
-        4096,
+        2048,
         "--run.progress",
         "off",
     )

@@ -1,0 +1,235 @@
+// A GPU that is none, for machines without one. Tensors on "cuda" lie in memory of their own, which operations of the CPU refuse as they refuse a
+// real GPU's, and the CPU computes what is asked of them. So a test sees who mixes devices, or reads where nothing may be read; it sees nothing of
+// streams, of rounding, or of NCCL. PyTorch asks once whether there is a GPU: this is loaded before PyTorch is.
+#include <ATen/EmptyTensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
+#include <torch/library.h>
+#include <set>
+
+namespace {
+
+using at::Tensor;
+using Maybe = std::optional<Tensor>;
+
+const c10::Device GPU(c10::DeviceType::CUDA, 0);
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  static constexpr c10::DeviceType static_type = c10::DeviceType::CUDA;
+  c10::DeviceType type() const override { return static_type; }
+  c10::Device exchangeDevice(c10::Device) const override { return GPU; }
+  c10::Device getDevice() const override { return GPU; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
+  c10::Stream getNewStream(c10::Device, int) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
+  void synchronizeEvent(void*) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream&) const override {}
+};
+C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+
+struct Memory final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    auto own = c10::GetCPUAllocator()->allocate(bytes);
+    auto* data = own.get();
+    return {data, own.release_context(), own.get_deleter(), GPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return c10::GetCPUAllocator()->raw_deleter(); }
+  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
+} memory;
+REGISTER_ALLOCATOR(c10::DeviceType::CUDA, &memory)
+
+constexpr c10::DispatchKeySet KEYS(c10::DispatchKey::CUDA);
+
+Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device>,
+             std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(size, &memory, KEYS, c10::dtype_or_default(dtype), format);
+}
+
+Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                     std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(size, stride, &memory, KEYS, c10::dtype_or_default(dtype));
+}
+
+Tensor on_cpu(const Tensor& own) {
+  if (own.device().is_cpu()) return own;
+  return at::from_blob(own.data_ptr(), own.sizes(), own.strides(), own.options().device(at::kCPU).requires_grad(false));
+}
+
+Tensor& copy_(Tensor& self, const Tensor& source, bool) {
+  at::NoGradGuard guard;
+  on_cpu(self).copy_(on_cpu(source));
+  return self;
+}
+
+const Tensor& resize_(const Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat>) {
+  auto* own = self.unsafeGetTensorImpl();
+  own->set_sizes_contiguous(size);
+  auto bytes = own->numel() * own->itemsize() + own->storage_offset() * own->itemsize();
+  if (bytes > (int64_t)own->storage().nbytes()) {
+    auto fresh = memory.allocate(bytes);
+    memcpy(fresh.get(), own->storage().data(), own->storage().nbytes());
+    own->storage().set_data_ptr_noswap(std::move(fresh));
+    own->storage().set_nbytes(bytes);
+  }
+  return self;
+}
+
+Tensor& set_storage(Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
+  auto* own = self.unsafeGetTensorImpl();
+  own->set_storage_keep_dtype(source);
+  own->set_storage_offset(offset);
+  own->set_sizes_and_strides(size, stride);
+  return self;
+}
+
+Tensor copy_from(const Tensor& source, const Tensor& target, bool) {
+  Tensor own = target;
+  copy_(own, source, false);
+  return target;
+}
+
+Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
+  if (target.sizes() != source.sizes()) resize_(target, source.sizes(), std::nullopt);
+  return copy_from(source, target, false);
+}
+
+Tensor with(const Tensor& gates, const Maybe& bias) { return bias && bias->defined() ? gates + *bias : gates; }
+
+// Of an LSTM and a GRU without cuDNN there is a CUDA kernel alone.
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input, const Tensor& hidden, const Tensor& cell, const Maybe& bias1, const Maybe& bias2) {
+  auto gates = (with(input, bias1) + with(hidden, bias2)).chunk(4, 1);
+  auto i = gates[0].sigmoid(), f = gates[1].sigmoid(), g = gates[2].tanh(), o = gates[3].sigmoid();
+  auto next = f * cell + i * g;
+  return {o * next.tanh(), next, at::cat({i, f, g, o}, 1)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const Maybe& to_hidden, const Maybe& to_cell, const Tensor& cell, const Tensor& next,
+                                                      const Tensor& kept, bool bias) {
+  auto gates = kept.chunk(4, 1);
+  auto i = gates[0], f = gates[1], g = gates[2], o = gates[3], squashed = next.tanh();
+  auto h = to_hidden && to_hidden->defined() ? *to_hidden : at::zeros_like(next);
+  auto c = h * o * (1 - squashed * squashed);
+  if (to_cell && to_cell->defined()) c = c + *to_cell;
+  auto all = at::cat({c * g * i * (1 - i), c * cell * f * (1 - f), c * i * (1 - g * g), h * squashed * o * (1 - o)}, 1);
+  return {all, c * f, bias ? all.sum(0) : Tensor()};
+}
+
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input, const Tensor& hidden, const Tensor& state, const Maybe& bias1, const Maybe& bias2) {
+  auto own = with(input, bias1).chunk(3, 1), past = with(hidden, bias2).chunk(3, 1);
+  auto r = (own[0] + past[0]).sigmoid(), z = (own[1] + past[1]).sigmoid(), n = (own[2] + r * past[2]).tanh();
+  return {n + z * (state - n), at::cat({r, z, n, state, past[2]}, 1)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& to_state, const Tensor& kept, bool bias) {
+  auto parts = kept.chunk(5, 1);
+  auto r = parts[0], z = parts[1], n = parts[2], state = parts[3], past = parts[4];
+  auto to_n = to_state * (1 - z) * (1 - n * n), to_r = to_n * past * r * (1 - r), to_z = to_state * (state - n) * z * (1 - z);
+  auto own = at::cat({to_r, to_z, to_n}, 1), hidden = at::cat({to_r, to_z, to_n * r}, 1);
+  return {own, hidden, to_state * z, bias ? own.sum(0) : Tensor(), bias ? hidden.sum(0) : Tensor()};
+}
+
+const std::set<std::string> INDEXED{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
+
+void check(const Tensor& own, const std::string& name) {
+  TORCH_CHECK(!own.defined() || own.is_cuda() || own.dim() == 0,
+              "Expected all tensors to be on the same device, but ", name, " got one of ", own.sizes(), " on the CPU beside those on cuda:0");
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto name = toString(op.schema().operator_name());
+  auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  if (INDEXED.count(op.schema().operator_name().name)) {
+    check(arguments[0].toTensor(), name);  // its indices may lie on the CPU
+  } else {
+    for (const c10::IValue& value : arguments) {
+      if (value.isTensor()) check(value.toTensor(), name);
+      if (value.isTensorList()) for (const Tensor& one : value.toTensorVector()) check(one, name);
+    }
+  }
+  at::native::cpu_fallback(op, stack, true);
+}
+
+// gloo's way for CUDA is not built either.
+void allreduce(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const size_t begin = stack->size() - op.schema().arguments().size();
+  const auto given = (*stack)[begin].toTensorVector();
+  std::vector<Tensor> shared;
+  for (const auto& one : given) shared.push_back(on_cpu(one));
+  (*stack)[begin] = shared;
+  op.callBoxed(stack);
+  (*stack)[begin] = given;
+}
+
+struct Timer final : c10d::Timer {
+  explicit Timer(c10::Device) {}
+  std::optional<int64_t> measureDifference(Event start, Event end) override { return getTimeRef(end) - getTimeRef(start); }
+};
+
+// It is told that this replaces a kernel, which is what is wanted.
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+} silent;
+auto* const loud = c10::WarningUtils::get_warning_handler();
+const bool hushed = (c10::WarningUtils::set_warning_handler(&silent), true);
+TORCH_LIBRARY_IMPL(c10d, CUDA, m) { m.impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&allreduce>()); }
+const bool heard = (c10::WarningUtils::set_warning_handler(loud), true);
+
+TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("copy_", TORCH_FN(copy_));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
+  m.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
+  m.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));
+  m.impl("_thnn_fused_gru_cell_backward", TORCH_FN(gru_cell_backward));
+  m.impl("resize_", TORCH_FN(resize_));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+}
+}  // namespace
+
+namespace c10d {
+C10_REGISTER_TYPED_CLASS(TimerRegistry, c10::kCUDA, ::Timer)
+}
+
+namespace at {
+struct CUDAHooks final : CUDAHooksInterface {
+  CUDAHooks(CUDAHooksArgs) {}
+  void init() const override {}
+  Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  bool hasCUDA() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex) const override { return true; }
+  DeviceIndex current_device() const override { return 0; }
+  int getNumGPUs() const override { return 1; }
+  DeviceIndex deviceCount() const override { return 1; }
+  DeviceIndex getCurrentDevice() const override { return 0; }
+  bool isAvailable() const override { return true; }
+  bool isBuilt() const override { return true; }
+};
+REGISTER_CUDA_HOOKS(CUDAHooks)
+}

@@ -1,0 +1,57 @@
+"""The tests that need a GPU, on a stand-in: what they show but for rounding, streams and NCCL, and on machines without one."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.command("g++"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+]
+HERE = Path(__file__).parent
+MIXED = """
+import torch
+there, here = torch.arange(3.0, device="cuda"), torch.arange(3.0)
+for wrong in (lambda: there + here, lambda: torch.cat([there, here]), lambda: here[there.long()], lambda: there.numpy(), lambda: here.addmm(
+    there.view(3, 1), there.view(1, 3)
+)):
+    try:
+        print(wrong())
+    except (RuntimeError, TypeError) as error:
+        print("refused")
+print((there * 2)[here.long()].cpu().tolist(), there.sum().item(), (there + torch.tensor(1.0)).device)
+"""
+
+
+@pytest.fixture(scope="module", name="gpu")
+def fixture_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which there is one."""
+    library, own = tmp_path_factory.mktemp("gpu") / "stand_in.so", Path(torch.__file__).parent
+    folders = (own / "include", own / "include" / "torch" / "csrc" / "api" / "include")
+    words = ["-std=c++20", "-O0", "-shared", "-fPIC", *(f"-I{folder}" for folder in folders), HERE / "stand_in.cpp"]
+    linked = [f"-L{own / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{own / 'lib'}", "-o", library]
+    subprocess.run(["g++", *words, *linked], check=True)
+    path = os.pathsep.join([str(HERE / "first"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path, "LOCKSTEP_TEST_GPU": str(library), "OMP_NUM_THREADS": "1"}
+
+
+def test_it_refuses_what_a_gpu_refuses(gpu: dict[str, str]) -> None:
+    found = subprocess.run([sys.executable, "-c", MIXED], env=gpu, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["refused"] * 5 + ["[0.0, 2.0, 4.0] 3.0 cuda:0"]
+
+
+def test_whatever_needs_a_gpu_passes_on_it(gpu: dict[str, str], root: Path) -> None:
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests"]
+    found = subprocess.run(words, cwd=root, env=gpu, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-20000:]
+    (passed,) = re.findall(r"(\d+) passed", found.stdout)
+    assert int(passed) >= 15
+    left = [line for line in found.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert all("NCCL" in line or "fewer than 2 GPUs" in line for line in left), left

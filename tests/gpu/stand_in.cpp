@@ -1,6 +1,7 @@
-// A GPU that is none, for machines without one. Tensors on "cuda" lie in memory of their own, which operations of the CPU refuse as they refuse a
-// real GPU's, and the CPU computes what is asked of them. So a test sees who mixes devices, or reads where nothing may be read; it sees nothing of
-// streams, of rounding, or of NCCL. PyTorch asks once whether there is a GPU: this is loaded before PyTorch is.
+// Two GPUs that are none, for machines without any. Tensors on them lie in memory of their own, which operations of the CPU and of the other one refuse
+// as they refuse a real GPU's, and the CPU computes what is asked of them. So a test sees who mixes devices, or reads where nothing may be read; it
+// sees nothing of streams, of rounding, or of NCCL. PyTorch asks once whether there are GPUs: this is loaded before PyTorch is.
+#include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -11,7 +12,6 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/library.h>
 #include <set>
@@ -21,22 +21,30 @@ namespace {
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
 
-const c10::Device GPU(c10::DeviceType::CUDA, 0);
+constexpr int COUNT = 2;
+thread_local c10::DeviceIndex current = 0;
+
+c10::Device gpu(int index) { return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)}; }
+c10::Stream only(c10::Device device) { return c10::Stream(c10::Stream::DEFAULT, device.has_index() ? device : gpu(current)); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static constexpr c10::DeviceType static_type = c10::DeviceType::CUDA;
   c10::DeviceType type() const override { return static_type; }
-  c10::Device exchangeDevice(c10::Device) const override { return GPU; }
-  c10::Device getDevice() const override { return GPU; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
-  c10::Stream getNewStream(c10::Device, int) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
+  c10::Device getDevice() const override { return gpu(current); }
+  void setDevice(c10::Device device) const override { current = device.index(); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override { current = device.index(); }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const auto before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Stream getStream(c10::Device device) const override { return only(device); }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return only(stream.device()); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override { return only(device); }
+  c10::Stream getNewStream(c10::Device device, int) const override { return only(device); }
+  c10::DeviceIndex deviceCount() const noexcept override { return COUNT; }
   void synchronizeEvent(void*) const override {}
   void synchronizeDevice(const c10::DeviceIndex) const override {}
-  c10::Stream exchangeStream(c10::Stream) const override { return c10::Stream(c10::Stream::DEFAULT, GPU); }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void**, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
@@ -50,7 +58,7 @@ struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     auto own = c10::GetCPUAllocator()->allocate(bytes);
     auto* data = own.get();
-    return {data, own.release_context(), own.get_deleter(), GPU};
+    return {data, own.release_context(), own.get_deleter(), gpu(current)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return c10::GetCPUAllocator()->raw_deleter(); }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
@@ -59,13 +67,15 @@ REGISTER_ALLOCATOR(c10::DeviceType::CUDA, &memory)
 
 constexpr c10::DispatchKeySet KEYS(c10::DispatchKey::CUDA);
 
-Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device>,
+Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>, std::optional<at::Device> device,
              std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const c10::OptionalDeviceGuard guard(device);
   return at::detail::empty_generic(size, &memory, KEYS, c10::dtype_or_default(dtype), format);
 }
 
 Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                     std::optional<at::Device>, std::optional<bool>) {
+                     std::optional<at::Device> device, std::optional<bool>) {
+  const c10::OptionalDeviceGuard guard(device);
   return at::detail::empty_strided_generic(size, stride, &memory, KEYS, c10::dtype_or_default(dtype));
 }
 
@@ -149,20 +159,23 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 
 const std::set<std::string> INDEXED{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
 
-void check(const Tensor& own, const std::string& name) {
-  TORCH_CHECK(!own.defined() || own.is_cuda() || own.dim() == 0,
-              "Expected all tensors to be on the same device, but ", name, " got one of ", own.sizes(), " on the CPU beside those on cuda:0");
+// Numbers may lie anywhere.
+void check(const Tensor& own, const std::string& name, std::optional<c10::Device>& all) {
+  if (!own.defined() || own.dim() == 0) return;
+  if (!all && own.is_cuda()) all = own.device();
+  TORCH_CHECK(all == own.device(), "Expected all tensors to be on the same device, but ", name, " got one of ", own.sizes(), " on ", own.device());
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto name = toString(op.schema().operator_name());
   auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  std::optional<c10::Device> all;
   if (INDEXED.count(op.schema().operator_name().name)) {
-    check(arguments[0].toTensor(), name);  // its indices may lie on the CPU
+    check(arguments[0].toTensor(), name, all);  // its indices may lie on the CPU
   } else {
     for (const c10::IValue& value : arguments) {
-      if (value.isTensor()) check(value.toTensor(), name);
-      if (value.isTensorList()) for (const Tensor& one : value.toTensorVector()) check(one, name);
+      if (value.isTensor()) check(value.toTensor(), name, all);
+      if (value.isTensorList()) for (const Tensor& one : value.toTensorVector()) check(one, name, all);
     }
   }
   at::native::cpu_fallback(op, stack, true);
@@ -224,12 +237,15 @@ struct CUDAHooks final : CUDAHooksInterface {
   Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
   bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
-  DeviceIndex current_device() const override { return 0; }
-  int getNumGPUs() const override { return 1; }
-  DeviceIndex deviceCount() const override { return 1; }
-  DeviceIndex getCurrentDevice() const override { return 0; }
+  DeviceIndex current_device() const override { return current; }
+  int getNumGPUs() const override { return COUNT; }
+  DeviceIndex deviceCount() const override { return COUNT; }
+  DeviceIndex getCurrentDevice() const override { return current; }
   bool isAvailable() const override { return true; }
   bool isBuilt() const override { return true; }
 };
 REGISTER_CUDA_HOOKS(CUDAHooks)
 }
+
+extern "C" int current_gpu() { return current; }
+extern "C" void choose_gpu(int index) { current = static_cast<c10::DeviceIndex>(index); }

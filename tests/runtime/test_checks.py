@@ -20,10 +20,11 @@ def no_fabric_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch):
-    """`gpus(n)`: from now on this host has n CUDA devices."""
+    """`gpus(n)`: from now on this host has n CUDA devices, and PyTorch has NCCL or not."""
 
-    def pretend(count: int) -> None:
+    def pretend(count: int, nccl: bool = True) -> None:
         monkeypatch.setattr(checks, "cuda_devices", lambda: count)
+        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
 
     return pretend
 
@@ -97,6 +98,8 @@ def test_nccl_needs_a_gpu_for_each_trainer(gpus) -> None:
     assert "2 ranks would share 1 GPU," in line(RuntimeConfig(device="cuda:1", backend="nccl"), ranks=2)
     assert line(nccl, TORCHRUN) == "", "each rank may be shown a GPU of its own"
     assert "between GPUs" in line(RuntimeConfig(device="cpu", backend="nccl"), ranks=2)
+    gpus(2, nccl=False)
+    assert line(nccl, ranks=2) == "runtime.backend is 'nccl': this PyTorch is built without it; use auto or gloo"
 
 
 def test_mpi_needs_a_pytorch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

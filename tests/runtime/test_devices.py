@@ -1,10 +1,14 @@
 """Devices: which one is whose, and that ranks agree about them. What needs a GPU is skipped without."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.processes import digests
 from tests.runtime.test_hosts import Among
 from tests.watched import judged
@@ -82,6 +86,21 @@ def test_an_agent_begins_the_same_on_every_device() -> None:
         assert torch.allclose(mine, its, atol=1e-5)
 
 
+CHOSEN = """
+import sys, torch
+from tests.runtime.test_devices import SEAT, Place, RuntimeConfig, Solo, choose_devices
+choose_devices(Place(0, 1, 0, 1), RuntimeConfig(device="cuda"), Solo(), SEAT, [0], [0])
+print(torch.get_deterministic_debug_mode(), "torch._inductor" in sys.modules)
+"""
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_the_same_each_time_and_the_compiler_is_left_alone(root: Path, environ: dict[str, str]) -> None:
+    environ |= {"PYTHONPATH": os.pathsep.join([str(root), environ["PYTHONPATH"]])}
+    found = subprocess.run([sys.executable, "-c", CHOSEN], env=environ, capture_output=True, text=True)
+    assert found.stdout == "1 False\n", found.stderr
+
+
 def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
     """Digests of a short run on the GPU, whose ranks share it if there is only one."""
     short = (
@@ -134,7 +153,9 @@ class TestOnTheGPU:
     def test_replicated_gradients_learn(self, run_cli, tmp_path: Path) -> None:
         assert trained(run_cli, tmp_path, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
 
-    @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than 2 GPUs")
+    @pytest.mark.skipif(
+        torch.cuda.device_count() < 2 or not dist.is_nccl_available(), reason="NCCL needs a GPU for every rank"
+    )
     def test_nccl_gives_the_same_bits(self, run_cli, tmp_path: Path) -> None:
         alone, nccl = trained(run_cli, tmp_path, "alone", "--ranks", 1), ("--runtime.backend", "nccl", "--ranks", 2)
         assert trained(run_cli, tmp_path, "nccl", *nccl) == alone

@@ -102,6 +102,10 @@ def _check_nccl(config: RuntimeConfig, place: Place | None, trainers: Collection
             f"runtime.backend is 'nccl': {len(trainers)} ranks would share {shown} GPU{'s' * (shown > 1)}, and it needs one for "
             "each; use auto or gloo"
         )
+    import torch.distributed as dist
+
+    if not dist.is_nccl_available():
+        raise ValueError("runtime.backend is 'nccl': this PyTorch is built without it; use auto or gloo")
 
 
 def _check_mpi(config: RuntimeConfig, place: Place | None, ranks: int) -> None:

@@ -84,5 +84,7 @@ def _unique_name(device: torch.device) -> str:
 def _fix_cuda(device: torch.device) -> None:
     """The same bits each time: cuBLAS and some operations choose faster ways that differ from call to call otherwise."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode(
+        "warn"
+    )  # as `use_deterministic_algorithms`, which imports the whole compiler: seconds
     torch.cuda.set_device(device)

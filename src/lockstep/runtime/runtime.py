@@ -57,7 +57,7 @@ class Runtime(ABC):
             return module
         backend = self._world.config.backend
         if backend not in ("gloo", "mpi"):
-            backend = "nccl" if self._own_gpus else "gloo"
+            backend = "nccl" if self._own_gpus and dist.is_nccl_available() else "gloo"
         process_group = self._world.subgroup(members, backend)
         return module if process_group is None else self._wrap(module, process_group)
 

@@ -1,30 +1,31 @@
-"""Python imports this first of all, where its folder is in PYTHONPATH: gives PyTorch the stand-in of stand_in.cpp as its only GPU."""
+"""Python imports this first of all, where its folder is in PYTHONPATH: gives PyTorch the stand-ins of stand_in.cpp as its only GPUs."""
 
 import ctypes
 import os
 from types import SimpleNamespace
 
-ctypes.CDLL(os.environ["LOCKSTEP_TEST_GPU"])
+LIBRARY = ctypes.CDLL(os.environ["LOCKSTEP_TEST_GPU"])
 
 import torch  # noqa: E402
 
 from lockstep.runtime import checks  # noqa: E402
 
-PROPERTIES = {"name": "stand-in", "uuid": "stand-in", "total_memory": 1 << 30, "major": 9, "minor": 0}
+PROPERTIES = {"name": "stand-in", "total_memory": 1 << 30, "major": 9, "minor": 0}
 # what the compiler asks for, which looks at the GPU also when it compiles for the CPU
 PROPERTIES |= {"gcnArchName": "", "multi_processor_count": 1, "warp_size": 32}
 checks._SIGNS_OF_GPUS = (os.environ["LOCKSTEP_TEST_GPU"],)
-torch._C._cuda_getDevice = lambda: 0
+torch._C._cuda_getDevice = torch.cuda.current_device = lambda: LIBRARY.current_gpu()
+torch.cuda.set_device = lambda device: LIBRARY.choose_gpu(torch.device(device).index or 0)
+torch.cuda.get_device_properties = lambda device=None: SimpleNamespace(
+    **PROPERTIES, uuid=f"stand-in {torch.device(device).index if device is not None else LIBRARY.current_gpu()}"
+)
 for name, found in {
     "_lazy_init": None,
-    "current_device": 0,
-    "device_count": 1,
-    "get_device_properties": SimpleNamespace(**PROPERTIES),
+    "device_count": 2,
     "get_rng_state": torch.empty(0, dtype=torch.uint8),
     "is_available": True,
     "is_bf16_supported": True,
     "is_initialized": True,
-    "set_device": None,
     "set_rng_state": None,
     "synchronize": None,
 }.items():

@@ -126,10 +126,6 @@ def _evaluate(loss: Loss, networks: Callable[..., Any], part: Part, aim: Tensor)
     return total, found, [parameters, values]
 
 
-def _called(networks: nn.Module, parameters: dict[str, Tensor], *inputs: object) -> Any:
-    return functional_call(networks, parameters, inputs)
-
-
 @dataclass(frozen=True)
 class GradientFormula:
     """Weights `[P]`, rows `[K, W]` and AIM `[5]` -> `[P + 5 + n]`: gradient, STATISTICS and curiosity's losses, all sums over the rows."""
@@ -145,21 +141,20 @@ class GradientFormula:
     def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
         """See the class."""
         weights, rows, aim = tensors
-        return (self.of(weights, Part(rows), aim),)
-
-    def of(self, weights: Tensor, part: Part, aim: Tensor) -> Tensor:
-        """The same for any part."""
         agent = self.loss.agent
-        networks: Callable[..., Any] = agent.networks
-        parameters: dict[str, Any] = agent.flat.parameters
-        if (
-            weights is not agent.flat.buffer
-        ):  # compiled, it is a function of weights; else the call below costs as much as a layer
-            parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
-            networks = partial(_called, agent.networks, parameters)
+        parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
+        networks = partial(functional_call, agent.networks, parameters)
+        return (self._of(lambda *inputs: networks(inputs), list(parameters.values()), Part(rows), aim),)
+
+    def here(self, part: Part, aim: Tensor) -> Tensor:
+        """The same for any part, with the agent's own weights."""
+        agent = self.loss.agent
+        return self._of(agent.networks, list(agent.flat.parameters.values()), part, aim)
+
+    def _of(self, networks: Callable[..., Any], parameters: Sequence[Tensor], part: Part, aim: Tensor) -> Tensor:
         with torch.enable_grad():
             loss, found, _ = _evaluate(self.loss, networks, part, aim)
-            gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, materialize_grads=True)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         return torch.cat([*(gradient.reshape(-1) for gradient in gradients), found])
 
 
@@ -180,8 +175,8 @@ class OrderedGradient:
 
     def _sum(self, part: Part, aim: Tensor, trained: Trained) -> Tensor:
         weights, total = self._agent.flat.buffer, None
-        if not self._agent.plain:
-            return GradientFormula(Loss(self._agent, self._config, trained)).of(weights, part, aim)
+        if not self._agent.plain or self._make_kernel is plainly:
+            return GradientFormula(Loss(self._agent, self._config, trained)).here(part, aim)
         for block in self._blocks(part.rows):
             (found,) = self._kernel(block, trained)(weights, block, aim)
             total = found if total is None else total.add_(found)

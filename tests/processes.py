@@ -27,7 +27,7 @@ def ranks_of(run: Path) -> list[int]:
     return found
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -> None:
     """Returns when `condition` holds; fails the test when it does not come to hold."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -29,6 +29,8 @@ def words(run: Path) -> list[str]:
         *where,
         "--rollout.steps",
         "32",
+        "--runtime.compile",
+        "off",
         "--total-steps",
         "10_000_000",
         "--run.checkpoint-every",

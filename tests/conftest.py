@@ -16,6 +16,9 @@ import pytest
 import torch
 from tests.warm import ROOT, Cold, Finished, Program, Warm, serving
 
+TRAINS = ("lockstep.cli.work", "lockstep.api")
+"""What a process that trains imports."""
+
 # On a machine that is busy everything is slow, which is no fault of a test's.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
@@ -70,7 +73,8 @@ def root() -> Path:
     return ROOT
 
 
-def _environ() -> dict[str, str]:
+def plain_environ() -> dict[str, str]:
+    """Environment variables for a subprocess that runs this checkout's code and prints plain text, 120 columns wide."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     shown = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
@@ -80,14 +84,14 @@ def _environ() -> dict[str, str]:
 
 @pytest.fixture
 def environ() -> dict[str, str]:
-    """Environment variables for a subprocess that runs this checkout's code and prints plain text, 120 columns wide."""
-    return _environ()
+    """See `plain_environ`."""
+    return plain_environ()
 
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
     """Starts processes that have imported PyTorch already."""
-    with serving(_environ()) as server:
+    with serving(plain_environ(), *TRAINS) as server:
         yield server
 
 
@@ -120,6 +124,21 @@ def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[...
             )
         finally:
             started.kill()
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_in(warm: Warm) -> Callable[..., None]:
+    """`run_in(folder, "train", …)` runs `lockstep …` in `folder`, which must succeed: for fixtures that last longer than one test."""
+
+    def run(folder: Path, *args: object) -> None:
+        started = warm.start(*args, cwd=folder, environ=plain_environ())
+        try:
+            finished = started.wait(100)
+        finally:
+            started.kill()
+        assert finished.rc == 0, finished
 
     return run
 

@@ -278,7 +278,6 @@ refused(policy={"core": "own"})
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 def test_ranks_find_a_function_in_its_module(here: Path, environ: dict[str, str]) -> None:
     (here / "elsewhere").mkdir()
     (here / "elsewhere" / "mine.py").write_text(MODULE)

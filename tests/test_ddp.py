@@ -11,7 +11,7 @@ from tests.replica import CASES, EQUAL, SHARDS, train
 
 from lockstep.group.solo import Solo
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ddp")]  # one process makes what is made once
 
 RANKS = len(EQUAL)
 
@@ -21,7 +21,7 @@ def fixture_replicas(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The folder that three trainers left their results in."""
     folder = tmp_path_factory.mktemp("replicas")
     path = os.pathsep.join([str(root), str(root / "src")])
-    environ = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo"}
+    environ = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.replica"]
     ranks = [
         subprocess.Popen([*command, str(rank), str(RANKS), str(folder)], env=environ, cwd=root) for rank in range(RANKS)

@@ -1,9 +1,10 @@
-"""`lockstep …` as a process of its own that need not import PyTorch first, half of what short tests take: it is forked from one that has.
+"""Programs that need not import PyTorch first, half of what short tests take: they are forked from a process that has.
 
-`python -m tests.warm SOCKET` listens there, and ends with the process that started it. It forks for every request, and the fork forks again:
+`python -m tests.warm SOCKET MODULE …` imports the modules, listens there, and ends with the process that started it. It forks for every
+request, and the fork forks again:
 
-    test ── words, folder, environment, open files ──▶ waits for the program, tells its process id and how it ended
-                                                       └─ the program, in a session of its own
+    test ── module, words, folder, environment, open files ──▶ waits for the program, tells its process id and how it ended
+                                                               └─ the program, in a session of its own
 """
 
 import json
@@ -25,8 +26,6 @@ from typing import NamedTuple, Protocol
 from lockstep.parent import die_with_parent
 
 ROOT = Path(__file__).parents[1]
-IMPORTED = ("lockstep.cli.work", "lockstep.api")
-"""What it imports beforehand."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD")
 """Variables that nothing reads while it is imported; so are those of lockstep."""
 _PIECE = 65536
@@ -127,25 +126,27 @@ class Warm:
         differ = {name for name, _ in environ.items() ^ self._environ.items()}
         return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
 
-    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> Forked:
-        """Starts `lockstep WORDS …`."""
+    def start(
+        self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep", files: Sequence[int] = ()
+    ) -> Forked:
+        """Starts `python -m MODULE WORDS …`, which finds `files` open as 3, 4, …."""
         line = socket.socket(socket.AF_UNIX)
         line.connect(self._address)
         pipes = [os.pipe() for _ in range(2)]
-        files = [os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes)]
-        asked = {"words": list(map(str, words)), "cwd": str(cwd), "environ": environ}
-        socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], files)
-        for file in files:
+        own = [os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes)]
+        asked = {"module": module, "words": list(map(str, words)), "cwd": str(cwd), "environ": environ}
+        socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], [*own, *files])
+        for file in own:
             os.close(file)
         return Forked(line, [read for read, _ in pipes])
 
 
 @contextmanager
-def serving(environ: dict[str, str]) -> Iterator[Warm]:
-    """One that lives as long as the block."""
+def serving(environ: dict[str, str], *modules: str) -> Iterator[Warm]:
+    """One that lives as long as the block, and imports `modules` beforehand."""
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         address = f"{folder}/socket"
-        command = [sys.executable, "-m", "tests.warm", address]
+        command = [sys.executable, "-m", "tests.warm", address, *modules]
         with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL) as process:
             try:
                 while not Path(address).exists():
@@ -156,11 +157,11 @@ def serving(environ: dict[str, str]) -> Iterator[Warm]:
                 process.kill()
 
 
-def become(files: Sequence[int], words: list[str], cwd: str, environ: dict[str, str]) -> None:
+def become(files: Sequence[int], module: str, words: list[str], cwd: str, environ: dict[str, str]) -> None:
     """Runs the program in this process."""
     os.setsid()
     os.chdir(cwd)
-    for place, file in enumerate(files):  # all of them are above 2
+    for place, file in enumerate(files):  # each of them is above its place
         os.dup2(file, place)
         os.close(file)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
@@ -169,7 +170,7 @@ def become(files: Sequence[int], words: list[str], cwd: str, environ: dict[str, 
     os.environ.update(environ)
     sys.argv[1:] = words
     sys.path[0] = cwd
-    runpy.run_module("lockstep", run_name="__main__", alter_sys=True)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def answer(line: socket.socket) -> bool:
@@ -189,10 +190,10 @@ def answer(line: socket.socket) -> bool:
     os._exit(0)
 
 
-def main(address: str) -> None:
+def main(address: str, *modules: str) -> None:
     """Listens."""
     die_with_parent(os.getppid())
-    for module in IMPORTED:
+    for module in modules:
         import_module(module)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
@@ -210,4 +211,4 @@ def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

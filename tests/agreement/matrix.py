@@ -1,18 +1,25 @@
-"""Experiments, the columns of a matrix, trained under one plan by real ranks."""
+"""Experiments, the columns of a matrix, trained under one plan by real ranks.
 
+Ranks are forked from processes that have imported PyTorch: rank 0 from one, rank 1 from another, and who is alone from one of its own.
+What is compared comes from processes that have nothing in common then, neither addresses nor the order of sets.
+"""
+
+import importlib.util
 import os
-import subprocess
-import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 from tests.agreement.member import MATRICES
+from tests.conftest import plain_environ
 from tests.processes import digests
+from tests.warm import ROOT, Warm, serving
 
 from lockstep.group.memory import create_memory
 
-__all__ = ["PLANS", "Digests", "trained"]
+__all__ = ["PLANS", "Digests", "Trained", "trainer"]
 
-MEMBER = Path(__file__).with_name("member.py")
 PLANS = {
     "solo": ("coupled", 1),
     "coupled x 2": ("coupled", 2),
@@ -27,33 +34,49 @@ PLANS = {
     "one-trainer": ("one-trainer", 3),
 }
 Digests = dict[str, list[str]]
+Trained = Callable[[Path, str, str, str, str], Digests]
+_IMPORTED = ["lockstep.experiment", "tests.envs.made"]
+if importlib.util.find_spec("lightning_fabric"):
+    _IMPORTED.append("lockstep.runtime.fabric")
+_DESCRIPTOR = 3
+"""The first that a forked program gets besides its own."""
 
 
-def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str) -> Digests:
-    """Every column's digests, one per iteration."""
-    name, size = PLANS[plan]
-    memory = create_memory(size) if backend == "shared" and size > 1 else None
-    meeting = f"file://{folder}/meeting" if memory is None else str(memory)
-    folder.mkdir()
-    own = [str(MEMBER.parents[2] / "src"), str(MEMBER.parents[2])]
-    path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(MEMBER), str(folder), matrix, name, kind, backend, str(rank), str(size), meeting],
-            env=os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-            pass_fds=() if memory is None else (memory,),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    if memory is not None:
-        os.close(memory)
-    try:
-        said = [rank.communicate(timeout=100)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(said)
-    return {column: digests(folder / column) for column in MATRICES[matrix]}
+def trainer(servers: ExitStack) -> Trained:
+    """Trains; what it forks ranks from lives as long as `servers`."""
+
+    @cache
+    def server(rank: int, alone: bool) -> Warm:
+        return servers.enter_context(serving(_environ(), *_IMPORTED))
+
+    def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str) -> Digests:
+        """Every column's digests, one per iteration."""
+        name, size = PLANS[plan]
+        memory = create_memory(size) if backend == "shared" and size > 1 else None
+        meeting = f"file://{folder}/meeting" if memory is None else _DESCRIPTOR
+        folder.mkdir()
+        ranks = [
+            server(rank, alone=size == 1).start(
+                *(folder, matrix, name, kind, backend, rank, size, meeting),
+                cwd=ROOT,
+                environ=_environ(),
+                module="tests.agreement.member",
+                files=() if memory is None else (memory,),
+            )
+            for rank in range(size)
+        ]
+        if memory is not None:
+            os.close(memory)
+        try:
+            said = [rank.wait(100) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert [rank.rc for rank in said] == [0] * size, "\n".join(rank.stdout + rank.stderr for rank in said)
+        return {column: digests(folder / column) for column in MATRICES[matrix]}
+
+    return trained
+
+
+def _environ() -> dict[str, str]:
+    return plain_environ() | {"PYTHONHASHSEED": "random", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

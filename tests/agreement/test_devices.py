@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agreement.matrix import trained
+from tests.agreement.matrix import Trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.gpu, pytest.mark.serial]
 
 
 @pytest.mark.parametrize("matrix", ["plans", "spaces", "curiosity"])
-def test_one_digest(matrix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_digest(trained: Trained, matrix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_TEST_DEVICE", "cuda")
     monkeypatch.setenv("LOCKSTEP_TEST_ITERATIONS", "2")
     alone, pair = (trained(tmp_path / plan, matrix, plan, "shared", "torch") for plan in ("solo", "2:1"))

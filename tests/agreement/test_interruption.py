@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.processes import digests, ranks_of, wait_for
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 ITERATIONS = 24
 CASES = {

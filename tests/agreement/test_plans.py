@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agreement.matrix import PLANS, Digests, trained
+from tests.agreement.matrix import PLANS, Digests, Trained
 from tests.agreement.member import ITERATIONS, MATRICES
 
 COLUMNS = MATRICES["plans"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans")]  # one process does what one rank gets
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans")]  # one process makes what is made once
 
 
 @pytest.fixture(scope="module", name="alone")
-def fixture_alone(tmp_path_factory: pytest.TempPathFactory) -> Digests:
+def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Digests:
     """What one rank gets, to which all others are compared."""
     folder = tmp_path_factory.mktemp("alone") / "runs"
     found = trained(folder, "plans", "solo", "shared", "torch")
@@ -32,18 +32,18 @@ def check(found: Digests, alone: Digests) -> None:
 
 
 @pytest.mark.parametrize("plan", list(PLANS)[1:])
-def test_over_shared_memory(plan: str, tmp_path: Path, alone: Digests) -> None:
+def test_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
     check(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
 
 
 @pytest.mark.parametrize("plan", ["coupled x 2", "2:1", "2:2"])
-def test_over_the_network(plan: str, tmp_path: Path, alone: Digests) -> None:
+def test_over_the_network(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
     check(trained(tmp_path / "runs", "plans", plan, "gloo", "torch"), alone)
 
 
 @pytest.mark.extra("lightning_fabric")
 @pytest.mark.parametrize("plan", [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")])
-def test_under_fabric(plan: str, tmp_path: Path, alone: Digests) -> None:
+def test_under_fabric(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
     check(trained(tmp_path / "runs", "plans", plan, "auto", "fabric"), alone)
 
 

@@ -32,11 +32,14 @@ CASES = {
 ITERATIONS = 8
 
 
-def train(run_cli, case: str, name: str, *more: object, prefix: tuple[str, ...] | None = None) -> None:
+def words_of(case: str, name: str, *more: object) -> list[object]:
     words = ["train", *CASES[case], *SHORT, "--plan.shards", 4]
     count = 16 if case == "cartpole-envpool" else 8
-    words += ["--total-steps", count * 64 * ITERATIONS, "--name", name, *more]
-    rc, out, err = run_cli(*words, timeout=100, **({"prefix": prefix} if prefix else {}))
+    return [*words, "--total-steps", count * 64 * ITERATIONS, "--name", name, *more]
+
+
+def train(run_cli, case: str, name: str, *more: object, prefix: tuple[str, ...] | None = None) -> None:
+    rc, out, err = run_cli(*words_of(case, name, *more), timeout=100, **({"prefix": prefix} if prefix else {}))
     assert rc == 0, out + err
 
 

@@ -3,18 +3,17 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train
+from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train, words_of
 from tests.conftest import Finished
 from tests.processes import digests
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("runtimes")]  # one process makes what is made once
 
 FABRIC = ("--runtime.kind", "fabric")
 FABRIC_RUN = Path(sys.executable).with_name("fabric")
@@ -34,17 +33,11 @@ def trained(run: Callable[..., Finished], folder: Path, name: str, *words: objec
 
 
 @pytest.fixture(scope="module", name="alone")
-def fixture_alone(root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What all others are compared to: one rank, PyTorch itself."""
-    folder, environ = tmp_path_factory.mktemp("alone"), os.environ | {"PYTHONPATH": str(root / "src")}
-
-    def run(*words: object, timeout: float) -> Finished:
-        command = [sys.executable, "-m", "lockstep", *map(str, words)]
-        options = {"cwd": folder, "env": environ, "capture_output": True, "text": True, "timeout": timeout}
-        done = subprocess.run(command, check=False, **options)
-        return Finished(done.returncode, done.stdout, done.stderr)
-
-    return trained(run, folder, "alone", "--ranks", 1)
+    folder = tmp_path_factory.mktemp("alone")
+    run_in(folder, *words_of("cartpole", "alone", "--ranks", 1))
+    return digests(folder / "runs" / "alone")
 
 
 @pytest.fixture

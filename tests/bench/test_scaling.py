@@ -118,7 +118,7 @@ def test_what_is_the_same_is_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert len(found) == 6
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_a_run_ends_when_it_is_solved(tmp_path: Path) -> None:
     own = config(run={"solved_return": 10, "total_steps": 1_000_000}, rollout={"steps": 32}, ppo={"epochs": 1})
     [run] = measure([Case("strong", 1, own)], Rules(1, left_out=1, solve=True), tmp_path)

@@ -13,14 +13,14 @@ from lockstep.resolving import resolve
 from lockstep.runtime.children import Failed
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [{"shards": 4}, {"kind": "1:1"}])
 def test_all_that_play_are_stepped(plan: dict[str, object]) -> None:
     config = resolve(load(None, None, {"plan": plan, "runtime": {"device": "cpu"}}), 2)
     assert engine_rate(config, 2, 0.05) > 0
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_an_environment_that_fails_is_told() -> None:
     with pytest.raises(Failed, match="Nope-v1"):
         engine_rate(load(None, None, {"env": {"id": "Nope-v1", "engine": "gymnasium"}, "plan": {"shards": 2}}), 2, 0.05)

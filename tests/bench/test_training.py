@@ -11,7 +11,7 @@ from lockstep.config.compose import load
 from lockstep.resolving import resolve
 from lockstep.runtime.children import Failed
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 
 def experiment(ranks: int, **plan: object) -> Config:

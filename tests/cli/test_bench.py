@@ -26,7 +26,7 @@ def interpreter(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "plan"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
 def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path, ranks: int, plan: str) -> None:
     finished = run_cli("bench", "throughput", *SHORT, "--ranks", ranks, "--plan", plan, "--json", "found.json")
@@ -48,7 +48,7 @@ def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json"], "no run is left"
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_throughput_compares_one_process_with_several(run_cli, tmp_path: Path) -> None:
     finished = run_cli(
         "bench", "throughput", *SHORT[:4], "--repeats", 1, *SHORT[6:], "--json", "found.json", timeout=110
@@ -68,7 +68,7 @@ def test_throughput_compares_one_process_with_several(run_cli, tmp_path: Path) -
         assert lines[4].endswith(" none here")
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 @pytest.mark.extra("matplotlib")
 def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
     words = ("--ranks", "1,2", "--plan", "one-trainer", "--kind", "strong", "--warmup", 1, "--out", "found")
@@ -95,7 +95,7 @@ def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
     assert (again.rc, again.stderr) == (2, "lockstep: --out is found: it must be a new or an empty folder\n")
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_peers_that_are_there_are_compared_and_the_others_named(run_cli, tmp_path: Path, interpreter: Path) -> None:
     words = ("--repeats", 2, "--updates", 5, "--python", interpreter, "--ranks", 1, "--json", "found.json")
     finished = run_cli("bench", "peers", *words, "--env.engine", "gymnasium")
@@ -109,7 +109,7 @@ def test_peers_that_are_there_are_compared_and_the_others_named(run_cli, tmp_pat
     assert (found["config"]["env"]["engine"], found["config"]["ppo"]["entropy"]) == ("gymnasium", 0.01)
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_a_run_that_fails_is_one_line(run_cli, interpreter: Path) -> None:
     interpreter.write_text(PYTHON.replace('echo "steps $steps"', "echo broken >&2; exit 3"))
     finished = run_cli("bench", "peers", "--repeats", 1, "--updates", 5, "--python", interpreter)

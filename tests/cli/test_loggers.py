@@ -52,7 +52,6 @@ def companions(run: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.extra("wandb", "trackio")
 def test_wandb_and_trackio_go_on_where_they_were(run_cli, tmp_path: Path) -> None:
     words = ("--run.loggers", "wandb", "trackio", "--run.progress", "off")
@@ -86,7 +85,6 @@ def test_wandb_and_trackio_go_on_where_they_were(run_cli, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.extra("wandb", "imageio_ffmpeg")
 def test_curves_and_films_are_uploaded_and_a_resumed_run_goes_on_in_its_own(run_cli, tmp_path: Path) -> None:
     with serving() as server:
@@ -133,7 +131,6 @@ def test_a_missing_package_is_told_before_anything_starts(run_cli, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.extra("trackio", "imageio_ffmpeg")
 def test_films_of_the_first_and_the_last_environment_and_the_same_bits(run_cli, tmp_path: Path) -> None:
     import imageio_ffmpeg
@@ -156,7 +153,6 @@ def test_films_of_the_first_and_the_last_environment_and_the_same_bits(run_cli, 
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.extra("trackio", "imageio_ffmpeg")
 def test_no_companion_outlives_rank_0(begin, tmp_path: Path) -> None:
     words = ("--total-steps", 10**7, "--run.progress", "off", "--run.capture-video", 2, "--run.loggers", "trackio")

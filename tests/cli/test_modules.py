@@ -43,7 +43,6 @@ def module(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, tmp_path: Path, module: Path) -> None:
     again = ("--env.module", "my_envs")
     digests = []
@@ -111,7 +110,6 @@ def test_a_module_that_is_no_use_gets_one_line(run_cli, module: Path, name: str,
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 def test_speed_is_measured_of_them_too(run_cli, module: Path) -> None:
     words = ("--iterations", 5, "--repeats", 1, "--env.module", "my_envs")
     finished = run_cli("bench", "throughput", *FLAGS[:-4], *words)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.processes import digests, ranks_of, wait_for
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 ITERATIONS = 12
@@ -42,6 +42,7 @@ def test_a_pair_brings_its_own_number_of_ranks_and_torchrun_gives_the_same(run_c
     assert len(found[0]) == ITERATIONS
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("lag", [0, 1])
 def test_time_adds_up_on_each_role(run_cli, tmp_path: Path, lag: int) -> None:
     # long iterations, in which a line of metrics counts for little, as in real runs

@@ -13,11 +13,12 @@ from lockstep.experiment import load_agent
 from lockstep.run.folder import RunFolder
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
+pytestmark = pytest.mark.xdist_group("plot")  # one process makes what is made once
 SHORT = ("--total-steps", "1500", "--env.count", "4", "--rollout.steps", "64", "--ppo.epochs", "2", "--ranks", "1")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose `runs/` holds short runs of CartPole, with two seeds and two clips, and of MountainCar."""
     folder = tmp_path_factory.mktemp("trained")
     runs = {
@@ -27,9 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "car": ("MountainCar-v0", "--curiosity.kind", "rnd"),
     }
     for name, words in runs.items():
-        command = [sys.executable, "-m", "lockstep", "train", "--env", words[0], *SHORT, *words[1:], "--name", name]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        run_in(folder, "train", "--env", words[0], *SHORT, *words[1:], "--name", name)
     return folder
 
 

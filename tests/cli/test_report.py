@@ -4,8 +4,6 @@ import json
 import re
 import runpy
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,16 @@ from lockstep.cli.main import main
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
 pytest.importorskip("jinja2", reason="pip install 'lockstep-rl[report]'")
+pytestmark = pytest.mark.xdist_group("report")  # one process makes what is made once
 NAME = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose `runs/` holds a short run of CartPole."""
     folder = tmp_path_factory.mktemp("trained")
     short = ("--total-steps", "4000", "--run.checkpoint-every", "5", "--ppo.clip", "0.1", "--ranks", "1")
-    command = [sys.executable, "-m", "lockstep", "train", "cartpole", *short, "--name", "first"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_in(folder, "train", "cartpole", *short, "--name", "first")
     return folder
 
 

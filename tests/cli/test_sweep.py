@@ -26,7 +26,6 @@ def resumed(sweep: Path) -> list[int]:
     return found
 
 
-@pytest.mark.serial
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path: Path, number: int) -> None:
@@ -49,7 +48,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path:
         assert len(digests(folder / "runs" / name)) == 10
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--over", "run.seed=1..2")
     finished = run_cli("sweep", *words, timeout=110)
@@ -75,7 +74,7 @@ def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -
     assert other.stderr.startswith("lockstep: ppo.epochs is 3: it was 20 when found/runs/seed-1 was made")
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path) -> None:
     # a step of this size ends in numbers that are not finite
     words = ("--over", "ppo.learning_rate=1e38,1e-3", "--jobs", 1, "--ppo.max-grad-norm", "none")
@@ -86,7 +85,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path)
     assert last.startswith("lockstep: learning_rate-1e38 failed (3): lockstep: "), last
 
 
-@pytest.mark.serial
+@pytest.mark.slow
 @pytest.mark.extra("optuna")
 def test_a_search_makes_trials(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--search", "ppo.epochs=int(1,2)", "--over", "run.seed=1..2", "--trials")

@@ -38,7 +38,6 @@ def test_tensors_on_devices_come_back_on_them(
 
 
 @pytest.mark.slow
-@pytest.mark.serial
 @pytest.mark.parametrize("verb", ["reduce", "gather", "barrier", "part", "receive"])
 @pytest.mark.parametrize("kind", ["shared", "network", "hosts"])
 def test_a_killed_rank_is_named_to_all_the_others(kind: str, verb: str, started: Ranks, tmp_path: Path) -> None:

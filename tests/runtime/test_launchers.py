@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.processes import wait_for
 
-pytestmark = [pytest.mark.serial, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m")
 MPIRUN = ("mpirun", "-n", "2", "--allow-run-as-root", "--oversubscribe", sys.executable, "-m")

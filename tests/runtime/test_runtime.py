@@ -16,7 +16,7 @@ from lockstep.group.memory import create_memory
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("runtime")]  # one process makes what is made once
 
 SIZE = 3
 FABRIC = pytest.mark.extra("lightning_fabric")
@@ -41,7 +41,7 @@ def joined(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.
         subprocess.Popen(
             [*command, str(rank), str(SIZE), "-" if memory is None else str(memory)],
             cwd=root,
-            env=os.environ | {"PYTHONPATH": path},
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             pass_fds=() if memory is None else (memory,),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -42,7 +42,7 @@ world.close(failed=False)
 def test_a_replicated_module_that_goes_away_does_not_hang(root: Path, tmp_path: Path) -> None:
     """PyTorch deadlocks in a few of a hundred when the module is the last to let go of its group."""
     command = [sys.executable, "-c", WORK]
-    environ = os.environ | {"PYTHONPATH": str(root / "src")}
+    environ = os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
             [*command, str(rank), f"file://{tmp_path}/meeting", str(ROUNDS)],

@@ -33,11 +33,11 @@ train: $(VENV)/.train
 	echo "video  $$(ls "$$run"/videos/*.mp4)"
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not serial"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not serial"
 	$(BIN)/python -m pytest -m serial
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not slow and not serial"
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not serial"
 
 check: $(VENV)/.dev docs
 	$(BIN)/ruff format --check

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +23,27 @@ TRAINS = ("lockstep.cli.work", "lockstep.api")
 # On a machine that is busy everything is slow, which is no fault of a test's.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """What a module makes once for all its tests is made once: one process does them all.
+
+    (Groups by mark do nothing under pytest 9.2: pytest-dev/pytest-xdist#1386.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            return module if _makes_once(module) else nodeid
+
+    return Together(config, log)
+
+
+@cache
+def _makes_once(module: str) -> bool:
+    return 'scope="module"' in (ROOT / module).read_text()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -11,7 +11,7 @@ from tests.replica import CASES, EQUAL, SHARDS, train
 
 from lockstep.group.solo import Solo
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ddp")]  # one process makes what is made once
+pytestmark = pytest.mark.slow
 
 RANKS = len(EQUAL)
 

@@ -6,7 +6,7 @@ import pytest
 from tests.agreement.matrix import Digests, Trained
 from tests.agreement.member import ITERATIONS, MATRICES
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("curiosity")]  # one process makes what is made once
+pytestmark = pytest.mark.slow
 
 COLUMNS = MATRICES["curiosity"]
 

@@ -33,21 +33,10 @@ CASES = {
 }
 
 
-def words(case: str, run: Path, ranks: int) -> list[object]:
-    shape = [
-        "--rollout.steps",
-        128,
-        "--plan.shards",
-        4,
-        "--ppo.epochs",
-        4,
-        "--ppo.minibatches",
-        8,
-        "--run.checkpoint-every",
-        5,
-    ]
+def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
+    shape = ["--rollout.steps", 128, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
     where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS]
-    return ["train", *CASES[case], *shape, *where, "--ranks", ranks]
+    return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 5, "--ranks", ranks]
 
 
 def whole(run_cli, case: str, run: Path) -> None:
@@ -117,6 +106,7 @@ def test_a_signal_stops_it_cleanly_with_code_75(run_cli, begin, same, tmp_path: 
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, out + err
+    assert err.count("lockstep: stopping after the iteration at hand; a second ") == 1
     assert "with: lockstep resume" in out
     assert not ranks_of(run)
     if number == signal.SIGTERM:
@@ -140,7 +130,7 @@ def test_a_scheduler_that_signals_every_process_asks_once(begin, tmp_path: Path)
 def test_a_second_signal_kills(begin, tmp_path: Path, ranks: int) -> None:
     run = tmp_path / "stopped"
     # iterations of minutes, so that the first signal has no effect yet
-    process = begin(*words("gymnasium", run, ranks), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048)
+    process = begin(*words("gymnasium", run, ranks, epochs=50), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048)
     wait_for(lambda: (run / "metrics.jsonl").exists(), "the run has begun")
     time.sleep(1)
     process.send_signal(signal.SIGINT)

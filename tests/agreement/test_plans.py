@@ -9,7 +9,7 @@ from tests.agreement.member import ITERATIONS, MATRICES
 
 COLUMNS = MATRICES["plans"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans")]  # one process makes what is made once
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", name="alone")

@@ -13,7 +13,7 @@ from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train, words_of
 from tests.conftest import Finished
 from tests.processes import digests
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("runtimes")]  # one process makes what is made once
+pytestmark = pytest.mark.slow
 
 FABRIC = ("--runtime.kind", "fabric")
 FABRIC_RUN = Path(sys.executable).with_name("fabric")

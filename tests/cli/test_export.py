@@ -12,7 +12,6 @@ import lockstep
 from lockstep.cli.main import main
 from lockstep.export import formats, writing
 
-pytestmark = pytest.mark.xdist_group("export")  # one process makes what is made once
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 SMALL = {"rollout.steps": 32, "run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off"}
 

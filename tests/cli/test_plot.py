@@ -13,7 +13,6 @@ from lockstep.experiment import load_agent
 from lockstep.run.folder import RunFolder
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
-pytestmark = pytest.mark.xdist_group("plot")  # one process makes what is made once
 SHORT = ("--total-steps", "1500", "--env.count", "4", "--rollout.steps", "64", "--ppo.epochs", "2", "--ranks", "1")
 
 

@@ -14,7 +14,6 @@ from lockstep.cli.main import main
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
 pytest.importorskip("jinja2", reason="pip install 'lockstep-rl[report]'")
-pytestmark = pytest.mark.xdist_group("report")  # one process makes what is made once
 NAME = "<img src=x onerror=alert(1)>"
 
 

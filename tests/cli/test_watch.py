@@ -200,3 +200,50 @@ def test_a_terminal_while_a_run_is_trained_and_stopped(begin, tmp_path: Path, en
         trainer, player = row["idle"]  # type: ignore[misc, attr-defined]
         assert 0 <= trainer < 1
         assert player == pytest.approx(row["player_t_wait"] / row["player_t_iter"], abs=1e-4)  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_is_answered_at_once_where_a_run_is_drawn(tmp_path: Path, environ: dict[str, str], ranks: int) -> None:
+    ours, theirs = pty.openpty()
+    words = (
+        "--env",
+        "CartPole-v1",
+        "--total-steps",
+        10**8,
+        "--ranks",
+        ranks,
+        "--plan.shards",
+        2,
+        "--rollout.steps",
+        4096,
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "lockstep",
+        "train",
+        *map(str, words),
+        "--runtime.compile",
+        "off",
+        "--name",
+        "live",
+    ]
+    terminal = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    variables = environ | {"TERM": "xterm", "COLUMNS": "80"}
+    texts: list[str] = []
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, **terminal) as process:
+        os.close(theirs)
+        reader = threading.Thread(target=lambda: texts.append(seen(ours)))
+        reader.start()
+        wait_for(lambda: RunFolder(tmp_path / "runs" / "live").metrics(), "the first iteration")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 75
+    reader.join()
+    os.close(ours)
+    before, told, after = texts[0].partition(
+        "\r\x1b[2Kstopping after the iteration at hand; a second Ctrl-C ends it at once"
+    )
+    assert told
+    assert "stopping" not in before + after
+    assert after.startswith("\r\x1b[2K"), "drawn over"

@@ -11,7 +11,6 @@ import torch
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("gpu"),  # one process makes what is made once
     pytest.mark.timeout(900),
     pytest.mark.command("g++"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),

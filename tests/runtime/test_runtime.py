@@ -16,7 +16,7 @@ from lockstep.group.memory import create_memory
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("runtime")]  # one process makes what is made once
+pytestmark = pytest.mark.slow
 
 SIZE = 3
 FABRIC = pytest.mark.extra("lightning_fabric")

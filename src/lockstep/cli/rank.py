@@ -14,7 +14,8 @@ def main(argv: Sequence[str]) -> int:
     """Carries a part of the run; the rank's place is in the environment."""
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
-    listen()
+    rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
+    listen(aloud=rank == 0)
     # only now, because this takes seconds, in which the parent may be killed or a signal come
     from lockstep.cli.work import train_at
     from lockstep.envs.functions import take
@@ -22,7 +23,6 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.runtime.place import Place
 
     memory = environment.get("LOCKSTEP_MEMORY")
-    rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
     place = Place(
         rank,
         size,

@@ -39,7 +39,7 @@ def told_once(place: Place | None) -> Iterator[None]:
 def listen_under(place: Place | None) -> None:
     """Takes signals as requests to stop, in a rank that a launcher started; our own launch does so by itself."""
     if place is not None:
-        listen()
+        listen(aloud=place.rank == 0)
         follow_launcher()
 
 

@@ -8,6 +8,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.loggers import Logger
 from lockstep.run.screen import About, about, draw
 from lockstep.run.standing import Standing, number
+from lockstep.run.stop import over_a_drawing
 
 __all__ = ["Bar", "Lines", "Screen", "display"]
 
@@ -51,6 +52,7 @@ class Screen:
         self._live = Live(console=self.console, auto_refresh=False)
         self._live.start()
         self.console.show_cursor(True)  # a kill could not bring it back
+        over_a_drawing(self.console.is_terminal)
 
     def show(self, known: About, standing: Standing, state: str = "") -> None:
         """Draws."""
@@ -60,6 +62,7 @@ class Screen:
 
     def close(self) -> None:
         """Leaves the last drawing."""
+        over_a_drawing(False)
         self._live.stop()
 
 

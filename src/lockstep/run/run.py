@@ -133,7 +133,7 @@ class Run:
             self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
             self._loggers.extend(display(self._config.progress, self.folder, self.last))
             self._loggers.extend(self._optional())
-        listen()
+        listen(aloud=self._group.rank == 0)
         self._watch = Stopwatch(self._group)
         self._lap, self._status_lap, self._trainer_lap = Lap(self._watch), Lap(self._watch), Lap(self._watch)
 

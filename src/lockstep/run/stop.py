@@ -9,14 +9,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["SIGNALS", "asked_to_stop", "end_unheard", "follow_launcher", "listen", "listening", "note"]
+__all__ = [
+    "SIGNALS",
+    "asked_to_stop",
+    "end_unheard",
+    "follow_launcher",
+    "listen",
+    "listening",
+    "note",
+    "over_a_drawing",
+]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Those that ask."""
+_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C"}
 _ECHO = 1.0
 """Seconds in which a signal that comes again is the same request: schedulers signal every process of a job, and a launcher
 passes its own on as well."""
@@ -26,17 +36,22 @@ _PATIENCE = 10.0
 
 _asked = 0
 _asked_at = 0.0
+_aloud = False
+_drawn = False
 _launcher = 0
 _Handler = Callable[[int, FrameType | None], object] | int
 _before: dict[int, _Handler] = {}
 """What a program did at a signal before it began to train."""
 
 
-def listen() -> None:
+def listen(aloud: bool = True) -> None:
     """From now on the first signal asks for a clean stop, and one that comes a second later does what it did before, as a rule to kill.
+    `aloud`: the user is told so.
 
     Only in a process's main thread, which is the one that can; elsewhere nothing changes.
     """
+    global _aloud
+    _aloud = aloud
     if threading.current_thread() is not threading.main_thread():
         return
     for number in SIGNALS:
@@ -77,6 +92,12 @@ def follow_launcher() -> None:
     _launcher = os.getppid()
 
 
+def over_a_drawing(drawn: bool) -> None:
+    """Whether the terminal's last line is from now on that of a drawing: what is told covers it until it is drawn again."""
+    global _drawn
+    _drawn = drawn
+
+
 def asked_to_stop() -> int:
     """The number of the signal that asked, 0 if none did."""
     if not _asked and _launcher and os.getppid() != _launcher:
@@ -100,6 +121,14 @@ def _hear(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if not _asked:
         _asked, _asked_at = number, now
+        if _aloud:
+            _tell(f"stopping after the iteration at hand; a second {_NAMES.get(number, 'signal')} ends it at once")
     elif now - _asked_at > _ECHO:
         signal.signal(number, _before.get(number, signal.SIG_DFL))
         os.kill(os.getpid(), number)
+
+
+def _tell(text: str) -> None:
+    line = f"\r\x1b[2K{text}" if _drawn else f"lockstep: {text}\n"
+    with suppress(OSError):
+        os.write(2, line.encode())  # sys.stderr may be at work just now, and can't be entered twice

@@ -46,19 +46,21 @@ class Family:
     """The extra of lockstep that installs what they need; None: nothing more is needed."""
     module: str | None
     """What is imported when the extra is installed."""
+    in_pool: str | None = None
+    """The package in envpool that has environments of the same ids; None: none has."""
 
     @property
     def installed(self) -> bool:
         return self.module is None or find_spec(self.module) is not None
 
 
-ATARI = Family("Atari", "ale_py", "atari", "ale_py")
+ATARI = Family("Atari", "ale_py", "atari", "ale_py", "atari")
 FAMILIES = (
     Family("tasks of lockstep", "lockstep.envs.tasks", None, None),
-    Family("classic control", "gymnasium.envs.classic_control", None, None),
-    Family("Box2D", "gymnasium.envs.box2d", "box2d", "Box2D"),
-    Family("MuJoCo", "gymnasium.envs.mujoco", "mujoco", "mujoco"),
-    Family("toy text", "gymnasium.envs.toy_text", None, None),
+    Family("classic control", "gymnasium.envs.classic_control", None, None, "classic_control"),
+    Family("Box2D", "gymnasium.envs.box2d", "box2d", "Box2D", "box2d"),
+    Family("MuJoCo", "gymnasium.envs.mujoco", "mujoco", "mujoco", "mujoco.gym"),
+    Family("toy text", "gymnasium.envs.toy_text", None, None, "toy_text"),
     ATARI,
 )
 _OTHER = Family("other", "", None, None)

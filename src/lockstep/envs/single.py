@@ -15,8 +15,9 @@ import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
 from lockstep.envs.atari import Game, is_game
-from lockstep.envs.families import SHIPPED, base_of, check_id, family_of
+from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
 from lockstep.envs.functions import is_function, make_given
+from lockstep.envs.partly import registration
 from lockstep.envs.tasks.hidden import HIDDEN, Columns, kept
 
 __all__ = ["Recipe"]
@@ -154,13 +155,12 @@ class Recipe:
         """An EnvPool with one environment per seed, stepped by up to `threads` threads."""
         if find_spec("envpool") is None:
             raise ValueError("env.engine is 'envpool': it is not installed; pip install 'lockstep-rl[envpool]'")
-        import envpool
-
         if self.columns is not None:
             check_id(self.env_id)
             return self._base.pool(seeds, threads)
         game = self.game
         name = self.env_id if game is None else game.name_in_pool
+        envpool = registration(name, (family_of(self.env_id) if game is None else ATARI).in_pool)
         if name not in envpool.list_all_envs():
             check_id(self.env_id)
             raise ValueError(f"env.engine is 'envpool': it has no environment {self.env_id!r}; use 'gymnasium'")

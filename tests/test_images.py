@@ -70,6 +70,9 @@ def test_images_of_shards_are_taken_from_where_they_are() -> None:
     several, one = Pixels(shards, 2), Pixels(shards[:1], 2)  # 2 environments, 2 steps and what the last led to
     assert torch.equal(several[at], now[at])
     assert torch.equal(several.following(at), then[at])
+    second = torch.tensor([7, 4, 7])  # rows of one shard alone
+    assert torch.equal(several[second], now[second])
+    assert torch.equal(several.following(second), then[second])
     assert torch.equal(one[at[1:4]], now[at[1:4]])
     assert torch.equal(one.following(at[1:4]), then[at[1:4]])
 

@@ -90,13 +90,14 @@ class Pixels:
 
     def _taken(self, at: Tensor, later: int) -> Tensor:
         rows = len(self._shards[0]) - self._count
-        if len(self._shards) == 1:
-            return self._shards[0][at + later]
         shard, row = at // rows, at % rows + later
+        first = int(shard[0])
+        if bool((shard == first).all()):  # as a part's always are, if data are not shared
+            return self._shards[first].index_select(0, row)
         taken = self._shards[0].new_empty(len(at), self._shards[0].shape[1])
         for number, own in enumerate(self._shards):
-            mine = shard == number
-            taken[mine] = own[row[mine]]
+            mine = (shard == number).nonzero().squeeze(1)
+            taken.index_copy_(0, mine, own.index_select(0, row[mine]))
         return taken
 
 

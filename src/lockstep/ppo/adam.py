@@ -1,7 +1,7 @@
 """Adam on slices of one flat buffer."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,12 +42,12 @@ class StepFormula:
         mean = total / count
         gradient, others = mean.split([len(weights), len(total) - len(weights)])
         parts = gradient.split(self.sizes)
-        norm = torch.cat(parts[: self.clipped]).square().sum().sqrt()
+        norm = _joined(parts[: self.clipped]).square().sum().sqrt()
         scale = (limit / (norm + 1e-6)).clamp_max(1)
         gradients = [part * scale if place < self.clipped else part for place, part in enumerate(parts)]
         before = [memory.split(self.sizes) for memory in (weights, first, second)]
         stepped = [self._step(*of) for of in zip(*before, gradients, numbers[2:].view(-1, 3).unbind(), strict=True)]
-        moved, first, second = (torch.cat(after) for after in zip(*stepped, strict=True))
+        moved, first, second = (_joined(after) for after in zip(*stepped, strict=True))
         return moved, first, second, torch.cat([others, norm.view(1)])
 
     def _step(
@@ -58,6 +58,11 @@ class StepFormula:
         first = first + (1 - BETA1) * on * (gradient - first)
         second = second + (1 - BETA2) * on * (gradient.square() - second)
         return weights - on * rate * first / (second.sqrt() * scale + self.epsilon), first, second
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """One after the other; one alone is not copied, which takes a fifth of a step."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class Adam:

@@ -10,7 +10,7 @@ Three things in turn, on two processes of one thread each:
                   the passes that choose actions; images lie ready, and nobody waits for anybody
 
 What takes part in training at least is an environment's step and the network's passes for it, so 1 / (1 / environments + 1 / network) steps
-per second is the floor: what two cores could do if all the rest took no time.
+per second is the ceiling: what two cores could do with this network, in float32, if all the rest took no time.
 """
 
 import argparse
@@ -107,8 +107,8 @@ def page(found: dict[str, Spread], machine: str) -> str:
         lines.append(f"| {name} | {form.format(one.median)} | {form.format(one.least)} … {form.format(one.most)} |")
     lines += [
         "",
-        "The floor is what is left if nothing but these two took time: one step of the engine, one pass to choose its action, and four passes forward and",
-        "back, one an epoch. It, not the engine, limits this preset on a CPU: a sample's pass forward and back is some 50 million",
+        "The ceiling is what would be left if nothing but these two took time: one step of the engine, one pass to choose its action, and four passes forward and",
+        "back, one an epoch, in float32. It, not the engine, limits this preset on a CPU: a sample's pass forward and back is some 50 million",
         "operations, and four of them take several times as long as the emulator's four frames.",
     ]
     return "\n".join(lines) + "\n"
@@ -135,15 +135,15 @@ def main() -> None:
     }
     rates = interleave(runs, own.repeats, partial(print, file=sys.stderr, flush=True))
     pairs = zip(rates["environments"], rates["network"], strict=True)
-    rates["floor"] = [1 / (1 / environments + 1 / network) for environments, network in pairs]
+    rates["ceiling"] = [1 / (1 / environments + 1 / network) for environments, network in pairs]
     found = {
         "training, steps/s": spread(rates["training"]),
         "environments alone": spread(rates["environments"]),
         "passes through the network alone": spread(rates["network"]),
-        "floor": spread(rates["floor"]),
+        "ceiling": spread(rates["ceiling"]),
         "training / environments": ratios(rates["training"], rates["environments"]),
-        "floor / environments": ratios(rates["floor"], rates["environments"]),
-        "training / floor": ratios(rates["training"], rates["floor"]),
+        "ceiling / environments": ratios(rates["ceiling"], rates["environments"]),
+        "training / ceiling": ratios(rates["training"], rates["ceiling"]),
     }
     environment = describe_environment(RANKS)
     machine = f"{environment['processor']}, PyTorch {environment['packages']['torch']}"

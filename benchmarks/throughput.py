@@ -1,7 +1,8 @@
 """The table: steps per second of lockstep, of its peers, and of the limit where one is given.
 
     python benchmarks/throughput.py [--only A B C D E F large decoupled scaling-8 scaling-64] [--repeats 5] [--updates N]
-        [--python PATH] [--limit 'NAME=COMMAND'] [--flag '--section.field value'] [--out benchmarks/throughput.json]
+        [--python PATH] [--limit 'NAME=COMMAND'] [--beside 'PART=NAME=COMMAND'] [--flag '--section.field value']
+        [--note TEXT] [--out benchmarks/throughput.json]
 
 It writes throughput.json and, from it, throughput.md. Parts that are measured replace those in the file, the others stay, so that
 it can be done in pieces.
@@ -11,9 +12,13 @@ repeat, so that what else happens on the machine meets all alike. Steps per seco
 updates (of lockstep, between its metrics: it prints several updates at once), from 4,096 steps on. Each has one thread per process.
 
 A to E are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them; F has the sizes of A. `--python`
-is an interpreter that has the peers; those that are not installed are left out. `--limit` is a program that does the same without a framework, and prints
-a line of JSON with `sps`; `{work}` (A to D) and `{ranks}` in it are replaced. `--flag` is given to lockstep in all its runs. The update is
-compiled, as in a long run, where there is a compiler.
+is an interpreter that has the peers; those that are not installed are left out. `--beside` is another program that does the work of a part, and prints
+`steps N` after every update; `{updates}` in it is replaced. `--limit` is a program that does A to D, and A in other sizes, without a framework, and
+prints a line of JSON with `sps`; `{work}`, `{ranks}`, and of each rank `{envs}` and `{minibatch}` in it are replaced. `--flag` is given to lockstep in
+all its runs. The update is compiled, as in a long run, where there is a compiler.
+
+Scaling is set beside what the machine gives: "1 rank, twice at once" is the sum of two runs that know nothing of each other. What two ranks of twice the
+size reach of that is lockstep's own; how much more it is than one run alone is the machine's.
 """
 
 import argparse
@@ -22,16 +27,19 @@ import json
 import os
 import platform
 import shlex
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from lockstep.bench.comparison import Finish, find_peers, marked, trained
 from lockstep.bench.repeats import interleave, ratios, spread
-from lockstep.bench.works import WORKS
+from lockstep.bench.works import ENVIRONMENTS, STEPS, WORKS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.resolving import resolve
@@ -67,6 +75,33 @@ def reported(command: list[str]) -> Finish:
     return Finish(rate, time.perf_counter() - begun, 0.0)
 
 
+def limits(letter: str, ranks: int, envs: int, minibatch: int, arguments: argparse.Namespace) -> Runs:
+    """The programs without a framework, by name; environments and rows of a minibatch are those of each rank."""
+    found: Runs = {}
+    for given in arguments.limit:
+        name, _, command = given.partition("=")
+        placed = command.format(work=letter, ranks=ranks, envs=envs, minibatch=minibatch)
+        found[name] = partial(reported, shlex.split(placed))
+    return found
+
+
+def beside(part: str, updates: int, arguments: argparse.Namespace) -> Runs:
+    """The other programs that do this part's work, by name."""
+    split = [given.split("=", 2) for given in arguments.beside]
+    return {
+        name: partial(marked, shlex.split(command.format(updates=updates)))
+        for where, name, command in split
+        if where == part
+    }
+
+
+def at_once(run: Callable[[], Finish]) -> Finish:
+    """The same run twice at the same time, and their rates together."""
+    with ThreadPoolExecutor(2) as pool:
+        one, other = [began.result() for began in [pool.submit(run) for _ in range(2)]]
+    return Finish(one.rate + other.rate, max(one.seconds, other.seconds), max(one.first_update, other.first_update))
+
+
 def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """One of the works: what is run, and which pairs are compared."""
     work = WORKS[LETTERS[letter]]
@@ -81,11 +116,10 @@ def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tup
         peer = f"{one.peer.name} {one.version}"
         runs[peer] = partial(marked, work.command(one.peer, one.interpreter, updates))
         pairs += [(own, peer) for own in ours]
-    for limit in [] if work.memory else arguments.limit:
-        name, _, command = limit.partition("=")
-        for ranks in (1, 2) if "{ranks}" in command else (1,):
-            words = shlex.split(command.replace("{work}", letter).replace("{ranks}", str(ranks)))
-            runs[f"{name}, {named(ranks)}"] = partial(reported, words)
+    rows = ENVIRONMENTS * STEPS // work.minibatches
+    for ranks in () if work.memory else (1, 2):
+        for name, run in limits(letter, ranks, ENVIRONMENTS, rows, arguments).items():
+            runs[f"{name}, {named(ranks)}"] = run
             pairs.append((ours[ranks - 1], f"{name}, {named(ranks)}"))
     return runs, pairs
 
@@ -103,23 +137,27 @@ def large(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
 
 def decoupled(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """One player beside one trainer."""
-    words = [*CARTPOLE.flags(), "--plan", "1:1"]
-    return {"lockstep, 1:1": lockstep(words, 2, arguments.updates or 100, arguments.flags)}, []
+    words, updates = [*CARTPOLE.flags(), "--plan", "1:1"], arguments.updates or 100
+    ours, others = "lockstep, 1:1", beside("decoupled", updates, arguments)
+    return {ours: lockstep(words, 2, updates, arguments.flags), **others}, [(ours, name) for name in others]
 
 
 def curious(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """Random network distillation beside none."""
-    runs = {
+    updates = arguments.updates or 100
+    runs: Runs = {
         f"{kind}, {named(ranks)}": lockstep(
             ["--env", "MountainCar-v0", *CARTPOLE.flags(8 * ranks)[2:], "--curiosity.kind", kind],
             ranks,
-            arguments.updates or 100,
+            updates,
             arguments.flags,
         )
         for kind in ("none", "rnd")
         for ranks in (1, 2)
     }
-    return runs, [(f"none, {named(ranks)}", f"rnd, {named(ranks)}") for ranks in (1, 2)]
+    others = beside("F", updates, arguments)
+    pairs = [(f"none, {named(ranks)}", f"rnd, {named(ranks)}") for ranks in (1, 2)]
+    return {**runs, **others}, pairs + [(f"rnd, {named(ranks)}", name) for ranks in (1, 2) for name in others]
 
 
 def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
@@ -130,13 +168,25 @@ def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, lis
         return lockstep([*CARTPOLE.flags(count), "--plan.shards", str(shards)], ranks, updates, arguments.flags)
 
     alone, cut, shared, grown = "1 rank, 1 shard", "1 rank, 2 shards", "2 ranks, 2 shards", "2 ranks, twice the size"
-    runs = {
+    twice = "1 rank, twice at once"
+    runs: Runs = {
         alone: run(environments, 1, 1),
         cut: run(environments, 2, 1),
         shared: run(environments, 2, 2),
+        twice: partial(at_once, run(environments, 1, 1)),
         grown: run(2 * environments, 2, 2),
     }
-    return runs, [(shared, cut), (shared, alone), (grown, alone)]
+    pairs = [(shared, cut), (shared, alone), (grown, alone), (twice, alone), (grown, twice)]
+    rows = environments * STEPS // CARTPOLE.minibatches
+    singles, halves, doubles = (
+        limits("A", ranks, environments * size // 2, rows * size // 2, arguments)
+        for ranks, size in ((1, 2), (2, 1), (2, 2))
+    )
+    for name in singles:
+        one, half, double = f"{name}, 1 rank", f"{name}, 2 ranks", f"{name}, twice the size"
+        runs |= {one: singles[name], half: halves[name], double: doubles[name]}
+        pairs += [(half, one), (double, one)]
+    return runs, pairs
 
 
 def titled(work: str) -> str:
@@ -155,7 +205,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Runs, list[tupl
 }
 
 
-def measure(part: str, arguments: argparse.Namespace) -> dict[str, object]:
+def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The record of one part."""
     runs, pairs = PARTS[part][1](arguments)
 
@@ -163,8 +213,12 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, object]:
         line = f"{part}, repeat {repeat + 1}/{arguments.repeats}  {name:<26}{finish.rate:>11,.0f} steps/s"
         print(line, file=sys.stderr, flush=True)
 
-    found = {
-        name: {"rates": [run.rate for run in finishes], "seconds": [run.seconds for run in finishes]}
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "rates": [run.rate for run in finishes],
+            "seconds": [run.seconds for run in finishes],
+            "phases": {phase: statistics.median(run.phases[phase] for run in finishes) for phase in finishes[0].phases},
+        }
         for name, finishes in interleave(runs, arguments.repeats, show).items()
     }
     return {
@@ -187,7 +241,7 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def page(result: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]], packages: str) -> str:
+def page(result: dict[str, Any], packages: str) -> str:
     """The tables as Markdown."""
     lines = [
         "# Throughput",
@@ -196,17 +250,13 @@ def page(result: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]], p
         "",
     ]
     lines += [
+        *([result["note"], ""] if result.get("note") else []),
         "Environment steps per second while training, by programs that run in turn: medians over repeats, with the least and the most, and ratios",
-        f"within a repeat. One thread per process. {packages}.",
+        f"within a repeat; of lockstep, milliseconds of an iteration of rank 0, by phase. One thread per process. {packages}.",
     ]
-    for name, part in result.items():
-        lines += [
-            "",
-            f"## {name}: {part['title']}",
-            "",
-            "| | steps/s | least … most | whole process |",
-            "| --- | --- | --- | --- |",
-        ]
+    for name, part in result["parts"].items():
+        lines += ["", f"## {name}: {part['title']}"]
+        lines += ["", "| | steps/s | least … most | whole process |", "| --- | --- | --- | --- |"]
         for program, run in part["runs"].items():
             rate, whole = run["steps_per_second"], run["process_seconds"]
             extremes = f"{rate['least']:,.0f} … {rate['most']:,.0f}"
@@ -214,8 +264,14 @@ def page(result: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]], p
         if part["ratios"]:
             lines += ["", "| | ratio | least … most |", "| --- | --- | --- |"]
         for ratio in part["ratios"]:
-            pair = f"{ratio['of']} / {ratio['to']}"  # type: ignore[index]
-            lines.append(f"| {pair} | {ratio['median']:.2f} | {ratio['least']:.2f} … {ratio['most']:.2f} |")  # type: ignore[index]
+            pair = f"{ratio['of']} / {ratio['to']}"
+            lines.append(f"| {pair} | {ratio['median']:.2f} | {ratio['least']:.2f} … {ratio['most']:.2f} |")
+        ours = {program: run["phases"] for program, run in part["runs"].items() if run.get("phases")}
+        columns = list(next(iter(ours.values()), {}))
+        if ours:
+            lines += ["", f"| ms | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+        for program, phases in ours.items():
+            lines.append(f"| {program} | {' | '.join(f'{phases[column]:.2f}' for column in columns)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -228,10 +284,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int)
     parser.add_argument("--python", action="append", default=[])
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=COMMAND")
+    parser.add_argument("--beside", action="append", default=[], metavar="PART=NAME=COMMAND")
+    parser.add_argument("--note", help="what to say of the machine, above the tables")
     parser.add_argument("--flag", action="append", default=[], metavar="'--section.field value'")
     arguments = parser.parse_args()
     arguments.flags = [word for flag in arguments.flag for word in shlex.split(flag)]
     result = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"parts": {}}
+    if arguments.note is not None:
+        result["note"] = arguments.note
     for part in arguments.only:
         result["parts"][part] = measure(part, arguments)
         result["parts"] = {name: result["parts"][name] for name in PARTS if name in result["parts"]}
@@ -240,7 +300,7 @@ def main() -> None:
         result["python"], result["versions"] = platform.python_version(), environment["packages"]
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
         machine = f"{result['cores']} cores of {result['processor']}, PyTorch {version('torch')}"
-        arguments.out.with_suffix(".md").write_text(page(result["parts"], machine))
+        arguments.out.with_suffix(".md").write_text(page(result, machine))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table, trained
+from lockstep.bench.training import PHASES
 from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
 from lockstep.resolving import resolve
@@ -42,11 +43,21 @@ def test_marks_are_read_from_what_a_program_prints(tmp_path: Path) -> None:
 
 def test_our_own_rate_is_that_of_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed comes for several updates at once, so it can't be timed from outside."""
-    rows = [{"seconds": 0.5 * k, "env_steps": 2048 * k, "iteration": k} for k in range(1, 6)]
+    rows = [
+        {
+            "seconds": 0.5 * k,
+            "env_steps": 2048 * k,
+            "iteration": k,
+            "t_iter": 0.5,
+            **{f"t_{name}": 0.1 * k for name in PHASES},
+        }
+        for k in range(1, 6)
+    ]
     monkeypatch.setattr(RunFolder, "metrics", lambda _: rows)
     finish = trained(resolve(Config(run=RunConfig(total_steps=2048)), 1), 1, 2)
     assert finish.rate == 4096
     assert finish.seconds - finish.first_update == 2.0
+    assert finish.phases == pytest.approx({"iter": 500.0, **dict.fromkeys(PHASES, 400.0)})  # of iterations 3 to 5
 
 
 def test_a_program_that_fails_is_told(tmp_path: Path) -> None:

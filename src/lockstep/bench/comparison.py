@@ -6,10 +6,10 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
-from lockstep.bench.training import prepared
+from lockstep.bench.training import PHASES, prepared
 from lockstep.bench.works import PEERS, Peer, Work
 from lockstep.config import Config
 from lockstep.runtime.children import Failed, child, own_environment
@@ -48,6 +48,8 @@ class Finish:
     """From the start of the process to its end."""
     first_update: float
     """From the start of the process to the first mark."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Of lockstep, mean milliseconds of an iteration that counts, `iter` for the whole, and by phase; of other programs nothing."""
 
 
 def find_peers(interpreters: Sequence[str], work: Work) -> tuple[list[Found], list[Peer]]:
@@ -108,9 +110,13 @@ def trained(config: Config, ranks: int, updates: int) -> Finish:
             pass  # waits for its end
         seconds, rows = time.perf_counter() - begun, folder.metrics()
     marks = [(float(str(row["seconds"])), int(str(row["env_steps"]))) for row in rows]
+    counted = rows[len(marks) - len(_counted(marks)) + 1 :]
     if len(_counted(marks)) < 2:
         raise Failed(f"lockstep showed no two updates after {SKIPPED} steps; give it more --updates")
-    return Finish(_rate(marks), seconds, seconds - marks[-1][0] + marks[0][0])
+    phases = {
+        name: 1e3 * sum(float(str(row[f"t_{name}"])) for row in counted) / len(counted) for name in ("iter", *PHASES)
+    }
+    return Finish(_rate(marks), seconds, seconds - marks[-1][0] + marks[0][0], phases)
 
 
 def record(finishes: Mapping[str, Sequence[Finish]], first: str) -> dict[str, object]:

@@ -13,12 +13,12 @@ updates (of lockstep, between its metrics: it prints several updates at once), f
 
 A to E are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them; F has the sizes of A. `--python`
 is an interpreter that has the peers; those that are not installed are left out. `--beside` is another program that does the work of a part, and prints
-`steps N` after every update; `{updates}` in it is replaced. `--limit` is a program that does A to D, and A in other sizes, without a framework, and
+`steps N` after every update. `--limit` is a program that does A to D, and A in other sizes, without a framework, and
 prints a line of JSON with `sps`; `{work}`, `{ranks}`, and of each rank `{envs}` and `{minibatch}` in it are replaced. `--flag` is given to lockstep in
 all its runs. The update is compiled, as in a long run, where there is a compiler.
 
 Scaling is set beside what the machine gives: "1 rank, twice at once" is the sum of two runs that know nothing of each other. What two ranks of twice the
-size reach of that is lockstep's own; how much more it is than one run alone is the machine's.
+size lose of that, they lose by exchanging and by waiting for each other, which the phases tell apart.
 """
 
 import argparse
@@ -85,21 +85,20 @@ def limits(letter: str, ranks: int, envs: int, minibatch: int, arguments: argpar
     return found
 
 
-def beside(part: str, updates: int, arguments: argparse.Namespace) -> Runs:
+def beside(part: str, arguments: argparse.Namespace) -> Runs:
     """The other programs that do this part's work, by name."""
     split = [given.split("=", 2) for given in arguments.beside]
-    return {
-        name: partial(marked, shlex.split(command.format(updates=updates)))
-        for where, name, command in split
-        if where == part
-    }
+    return {name: partial(marked, shlex.split(command)) for where, name, command in split if where == part}
 
 
 def at_once(run: Callable[[], Finish]) -> Finish:
-    """The same run twice at the same time, and their rates together."""
+    """The same run twice at the same time: the sum of their rates, and the mean of their phases."""
     with ThreadPoolExecutor(2) as pool:
         one, other = [began.result() for began in [pool.submit(run) for _ in range(2)]]
-    return Finish(one.rate + other.rate, max(one.seconds, other.seconds), max(one.first_update, other.first_update))
+    phases = {name: (one.phases[name] + other.phases[name]) / 2 for name in one.phases}
+    return Finish(
+        one.rate + other.rate, max(one.seconds, other.seconds), max(one.first_update, other.first_update), phases
+    )
 
 
 def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
@@ -137,27 +136,23 @@ def large(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
 
 def decoupled(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """One player beside one trainer."""
-    words, updates = [*CARTPOLE.flags(), "--plan", "1:1"], arguments.updates or 100
-    ours, others = "lockstep, 1:1", beside("decoupled", updates, arguments)
-    return {ours: lockstep(words, 2, updates, arguments.flags), **others}, [(ours, name) for name in others]
+    words = [*CARTPOLE.flags(), "--plan", "1:1"]
+    return {"lockstep, 1:1": lockstep(words, 2, arguments.updates or 100, arguments.flags)}, []
 
 
 def curious(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """Random network distillation beside none."""
-    updates = arguments.updates or 100
-    runs: Runs = {
+    runs = {
         f"{kind}, {named(ranks)}": lockstep(
             ["--env", "MountainCar-v0", *CARTPOLE.flags(8 * ranks)[2:], "--curiosity.kind", kind],
             ranks,
-            updates,
+            arguments.updates or 100,
             arguments.flags,
         )
         for kind in ("none", "rnd")
         for ranks in (1, 2)
     }
-    others = beside("F", updates, arguments)
-    pairs = [(f"none, {named(ranks)}", f"rnd, {named(ranks)}") for ranks in (1, 2)]
-    return {**runs, **others}, pairs + [(f"rnd, {named(ranks)}", name) for ranks in (1, 2) for name in others]
+    return runs, [(f"none, {named(ranks)}", f"rnd, {named(ranks)}") for ranks in (1, 2)]
 
 
 def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
@@ -208,6 +203,7 @@ PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Runs, list[tupl
 def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The record of one part."""
     runs, pairs = PARTS[part][1](arguments)
+    others = beside(part, arguments)
 
     def show(repeat: int, name: str, finish: Finish) -> None:
         line = f"{part}, repeat {repeat + 1}/{arguments.repeats}  {name:<26}{finish.rate:>11,.0f} steps/s"
@@ -219,8 +215,9 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
             "seconds": [run.seconds for run in finishes],
             "phases": {phase: statistics.median(run.phases[phase] for run in finishes) for phase in finishes[0].phases},
         }
-        for name, finishes in interleave(runs, arguments.repeats, show).items()
+        for name, finishes in interleave({**runs, **others}, arguments.repeats, show).items()
     }
+    pairs = pairs + [(name, other) for other in others for name in found if found[name]["phases"]]
     return {
         "title": PARTS[part][0],
         "repeats": arguments.repeats,

@@ -127,7 +127,7 @@ def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[...
 
     def run(
         *args: object,
-        timeout: float = 60,
+        timeout: float = 250,
         cwd: Path = tmp_path,
         env: dict[str, str] | None = None,
         prefix: tuple[str, ...] = (),

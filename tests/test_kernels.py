@@ -268,7 +268,7 @@ def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Pat
     assert not list(tmp_path.glob("cache/*.so"))
     (tmp_path / "tmp").mkdir()
     environ |= {"TMPDIR": str(tmp_path / "tmp")}
-    finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=100)
+    finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=250)
     assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
     (library,) = tmp_path.glob("cache/*.so")
     assert {path.name for path in (tmp_path / "cache").iterdir()} == {library.name, f"lock-{library.name[0]}"}

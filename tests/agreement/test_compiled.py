@@ -25,7 +25,7 @@ def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path) -> None:
         "players": ("--plan", "1:2"),
         "gloo": ("--ranks", 2, "--runtime.backend", "gloo"),
     }.items():
-        rc, _, err = run_cli(*COMPILED, "--name", name, *flags, timeout=100)
+        rc, _, err = run_cli(*COMPILED, "--name", name, *flags)
         assert rc == 0, err
         same("alone", name, 8)
     rc, _, err = run_cli("resume", "coupled", "--iteration", 3, "--ranks", 1)
@@ -46,9 +46,7 @@ def test_a_player_waits_for_a_trainer_that_compiles(run_cli, tmp_path: Path) -> 
     slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/once 2>&- && sleep 14\nexec g++ "$@"\n')
     slow.chmod(0o755)
     flags = ("--name", "cold", "--plan", "1:1", "--runtime.timeout", 12)
-    rc, _, err = run_cli(
-        *COMPILED, *flags, timeout=110, env={"CXX": str(slow), "LOCKSTEP_CACHE": str(tmp_path / "kernels")}
-    )
+    rc, _, err = run_cli(*COMPILED, *flags, env={"CXX": str(slow), "LOCKSTEP_CACHE": str(tmp_path / "kernels")})
     assert rc == 0, err
     assert len([*(tmp_path / "kernels").glob("*.so")]) > 0
 

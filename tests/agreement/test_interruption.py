@@ -40,7 +40,7 @@ def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
 
 
 def whole(run_cli, case: str, run: Path) -> None:
-    rc, out, err = run_cli(*words(case, run, 1), timeout=100)
+    rc, out, err = run_cli(*words(case, run, 1))
     assert rc == 0, out + err
 
 
@@ -76,7 +76,7 @@ def test_killed_and_resumed_on_another_number_of_ranks(run_cli, begin, same, tmp
     assert launcher.returncode == 1
     assert not ranks_of(run)
     assert len(digests_or_less(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
-    rc, out, err = run_cli("resume", run, "--ranks", 4, timeout=100)
+    rc, out, err = run_cli("resume", run, "--ranks", 4)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
 
@@ -92,7 +92,7 @@ def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> Non
     wait_for(reached(run, 12), "12 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
-    rc, out, err = run_cli("resume", run, timeout=100)
+    rc, out, err = run_cli("resume", run)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
 
@@ -111,7 +111,7 @@ def test_a_signal_stops_it_cleanly_with_code_75(run_cli, begin, same, tmp_path: 
     assert not ranks_of(run)
     if number == signal.SIGTERM:
         whole(run_cli, "gymnasium", tmp_path / "whole")
-        assert run_cli("resume", run, "--ranks", 2, timeout=100).rc == 0
+        assert run_cli("resume", run, "--ranks", 2).rc == 0
         same(tmp_path / "whole", run, ITERATIONS)
 
 
@@ -160,7 +160,7 @@ def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same
     wait_for(reached(run, 1), "1 iteration")
     process.kill()
     process.wait()
-    rc, out, err = run_cli("resume", run, "--iteration", 0, timeout=100)
+    rc, out, err = run_cli("resume", run, "--iteration", 0)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
     assert len(digests(run)) == ITERATIONS

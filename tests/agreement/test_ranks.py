@@ -39,7 +39,7 @@ def words_of(case: str, name: str, *more: object) -> list[object]:
 
 
 def train(run_cli, case: str, name: str, *more: object, prefix: tuple[str, ...] | None = None) -> None:
-    rc, out, err = run_cli(*words_of(case, name, *more), timeout=100, **({"prefix": prefix} if prefix else {}))
+    rc, out, err = run_cli(*words_of(case, name, *more), **({"prefix": prefix} if prefix else {}))
     assert rc == 0, out + err
 
 

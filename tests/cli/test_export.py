@@ -54,7 +54,7 @@ def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 @pytest.mark.extra(*ONNX)
 def test_the_newest_checkpoint_goes_into_the_run(here: Path, run_cli) -> None:
-    done = run_cli("export", "first", cwd=here, timeout=100)
+    done = run_cli("export", "first", cwd=here)
     assert (done.rc, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("the policy of CartPole-v1, iteration 2; it agrees with the run's to ")

@@ -55,12 +55,12 @@ def companions(run: Path) -> list[int]:
 @pytest.mark.extra("wandb", "trackio")
 def test_wandb_and_trackio_go_on_where_they_were(run_cli, tmp_path: Path) -> None:
     words = ("--run.loggers", "wandb", "trackio", "--run.progress", "off")
-    first = run_cli("train", *SHORT, *words, "--total-steps", 1024, env=NO_KEY, timeout=100)
+    first = run_cli("train", *SHORT, *words, "--total-steps", 1024, env=NO_KEY)
     assert first.rc == 0, first
     told = [line for line in first.stderr.splitlines() if "waiting up to" not in line]
     assert len(told) == 1, first.stderr
     assert "neither an API key nor WANDB_MODE, so it records offline; `wandb sync" in told[0]
-    second = run_cli("resume", "first", "--total-steps", 2048, env={"WANDB_MODE": "offline"}, timeout=100)
+    second = run_cli("resume", "first", "--total-steps", 2048, env={"WANDB_MODE": "offline"})
     assert second.rc == 0, second
     run = tmp_path / "runs" / "first"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -90,13 +90,13 @@ def test_curves_and_films_are_uploaded_and_a_resumed_run_goes_on_in_its_own(run_
     with serving() as server:
         env = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_MODE": "", "HOME": str(tmp_path)}
         words = ("--run.loggers", "wandb", "--run.progress", "off", "--run.capture-video", 2)
-        first = run_cli("train", *SHORT, *words, "--total-steps", 1024, env=env, timeout=100)
+        first = run_cli("train", *SHORT, *words, "--total-steps", 1024, env=env)
         assert (first.rc, [line for line in first.stderr.splitlines() if "waiting up to" not in line]) == (0, [])
         ((identity, run),) = server.runs.items()
         assert (run["displayName"], run["project"]) == ("first", "lockstep")
         assert json.loads(run["config"])["ppo"]["value"]["minibatches"] == 2
         assert server.finished == [identity]
-        second = run_cli("resume", "first", "--total-steps", 2048, env=env, timeout=100)
+        second = run_cli("resume", "first", "--total-steps", 2048, env=env)
         assert (second.rc, [line for line in second.stderr.splitlines() if "waiting up to" not in line]) == (0, [])
     assert list(server.history) == list(server.runs) == [identity]
     points = [json.loads(line) for line in server.history[identity]]
@@ -136,7 +136,7 @@ def test_films_of_the_first_and_the_last_environment_and_the_same_bits(run_cli, 
     import imageio_ffmpeg
 
     words = ("--total-steps", 1024, "--run.progress", "off", "--run.capture-video", 2)
-    done = run_cli("train", *SHORT, *words, "--run.loggers", "tensorboard", "trackio", timeout=110)
+    done = run_cli("train", *SHORT, *words, "--run.loggers", "tensorboard", "trackio")
     assert done.rc == 0, done
     assert [line for line in done.stderr.splitlines() if "waiting up to" not in line] == []
     assert run_cli("train", *SHORT[:-1], "plain", *words[:-2], "--run.loggers").rc == 0
@@ -170,7 +170,7 @@ def test_no_companion_outlives_rank_0(begin, tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_stops_nothing(run_cli, tmp_path: Path) -> None:
     env = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "online"}
     words = ("--total-steps", 1024, "--run.progress", "off", "--run.loggers", "wandb")
-    done = run_cli("train", *SHORT, *words, env=env, timeout=100)
+    done = run_cli("train", *SHORT, *words, env=env)
     assert done.rc == 0, done
     assert len(digests(tmp_path / "runs" / "first")) == 4
     assert "so it records offline" in done.stderr

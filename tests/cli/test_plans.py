@@ -28,7 +28,7 @@ def reached(run: Path, iterations: int):
 
 
 def trained(run_cli, name: str, *more: object, **settings: object) -> None:
-    finished = run_cli("train", *TASK, *SHORT, "--name", name, *more, timeout=100, **settings)
+    finished = run_cli("train", *TASK, *SHORT, "--name", name, *more, **settings)
     assert finished.rc == 0, finished
 
 
@@ -81,7 +81,7 @@ def test_a_rank_of_either_role_is_killed_and_the_run_goes_on_with_another_plan(
     assert not ranks_of(run)
     assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
     for plan in (("--plan", "one-trainer", "--ranks", 3), ("--plan", "coupled", "--ranks", 3)):
-        finished = run_cli("resume", run, *plan, "--iteration", 5, timeout=100)
+        finished = run_cli("resume", run, *plan, "--iteration", 5)
         assert finished.rc == 0, finished
         assert digests(run) == digests(tmp_path / "runs" / "whole")
 
@@ -98,7 +98,7 @@ def test_a_signal_stops_all_roles_after_the_same_iteration(run_cli, begin, tmp_p
     assert "with: lockstep resume" in out
     assert not ranks_of(run)
     assert len(rows(run)) < ITERATIONS
-    assert run_cli("resume", run, "--plan", "coupled", timeout=100).rc == 0
+    assert run_cli("resume", run, "--plan", "coupled").rc == 0
     assert digests(run) == digests(tmp_path / "runs" / "whole")
 
 

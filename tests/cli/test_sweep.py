@@ -29,7 +29,7 @@ def resumed(sweep: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path: Path, number: int) -> None:
-    whole = run_cli("sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2, timeout=110)
+    whole = run_cli("sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2)
     assert whole.rc == 0, whole
     longer = [*SHORT[:2], 2560, *SHORT[3:]]
     process, folder = begin("sweep", *longer, *GRID, "--jobs", 2), tmp_path / "found"
@@ -39,7 +39,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path:
     wait_for(lambda: not resumed(folder), "no run is left")
     # it may have been through by then
     assert process.returncode in ((75, 0) if number == signal.SIGINT else (-signal.SIGKILL,))
-    again = run_cli("sweep", *longer, *GRID, "--jobs", 2, timeout=110)
+    again = run_cli("sweep", *longer, *GRID, "--jobs", 2)
     assert again.rc == 0, again
     names = sorted(path.name for path in (folder / "runs").iterdir())
     assert names == [f"seed-{seed}_epochs-{epochs}" for seed in (1, 2) for epochs in (1, 2)]
@@ -51,7 +51,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path:
 @pytest.mark.slow
 def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--over", "run.seed=1..2")
-    finished = run_cli("sweep", *words, timeout=110)
+    finished = run_cli("sweep", *words)
     assert finished.rc == 0, finished
     lines = finished.stdout.splitlines()
     assert lines[0].split() == ["done", "return", "quartiles", "seconds", "steps"]
@@ -78,7 +78,7 @@ def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -
 def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path) -> None:
     # a step of this size ends in numbers that are not finite
     words = ("--over", "ppo.learning_rate=1e38,1e-3", "--jobs", 1, "--ppo.max-grad-norm", "none")
-    finished = run_cli("sweep", *SHORT, *words, timeout=110)
+    finished = run_cli("sweep", *SHORT, *words)
     assert finished.rc == 1, finished
     assert "learning_rate-0.001: done" in finished.stderr
     last = finished.stderr.splitlines()[-1]
@@ -89,7 +89,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path)
 @pytest.mark.extra("optuna")
 def test_a_search_makes_trials(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--search", "ppo.epochs=int(1,2)", "--over", "run.seed=1..2", "--trials")
-    finished = run_cli("sweep", *words, 1, timeout=110)
+    finished = run_cli("sweep", *words, 1)
     assert finished.rc == 0, finished
     assert sorted(path.name for path in (tmp_path / "found/runs").iterdir()) == ["trial-0000-seed1", "trial-0000-seed2"]
     assert finished.stdout.splitlines()[0].split()[:3] == ["trial", "epochs", "done"]

@@ -40,7 +40,7 @@ for name in sys.argv[1:]:
 def printed(program: str, environ: dict[str, str], *words: str) -> str:
     """By a process of its own: this one has imported envpool long ago."""
     command = [sys.executable, "-c", program, *words]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=100).stdout
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=250).stdout
 
 
 def test_environments_that_it_is_chosen_for_need_no_other_families_and_other_code_finds_all(

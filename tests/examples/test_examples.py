@@ -100,7 +100,7 @@ def test_load_and_act(python, run_cli, here: Path) -> None:
 def test_run_exported(python, run_cli, here: Path, words: tuple[object, ...]) -> None:
     """It acts as the policy does, and nothing of lockstep or PyTorch is there."""
     assert run_cli("train", *SMALL, *words, "--name", "first", cwd=here).rc == 0
-    assert run_cli("export", "first", "--out", "policy.onnx", cwd=here, timeout=100).rc == 0
+    assert run_cli("export", "first", "--out", "policy.onnx", cwd=here).rc == 0
     said = python(
         "-c",
         "import runpy, sys\n"

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 def reached_at(run_cli, tmp_path: Path, preset: str, seed: int, *more: object) -> int:
     """Environment steps after which the last 20 episodes had the preset's return."""
-    finished = run_cli("train", preset, "--seed", seed, "--name", "run", "--run.progress", "off", *more, timeout=115)
+    finished = run_cli("train", preset, "--seed", seed, "--name", "run", "--run.progress", "off", *more)
     assert finished.rc == 0, finished
     rows = [json.loads(line) for line in (tmp_path / "runs" / "run" / "metrics.jsonl").read_text().splitlines()]
     goal = json.loads((tmp_path / "runs" / "run" / "config.json").read_text())["run"]["solved_return"]

@@ -115,7 +115,7 @@ def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
         "--run.progress",
         "off",
     )
-    rc, out, err = run_cli("train", "cartpole", *short, "--runtime.device", "cuda", "--name", name, *words, timeout=110)
+    rc, out, err = run_cli("train", "cartpole", *short, "--runtime.device", "cuda", "--name", name, *words)
     assert rc == 0, out + err
     config = json.loads((tmp_path / "runs" / name / "config.json").read_text())
     assert config["runtime"]["device"] == "cuda"

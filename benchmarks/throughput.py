@@ -14,8 +14,8 @@ updates (of lockstep, between its metrics: it prints several updates at once), f
 A to E are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them; F has the sizes of A. `--python`
 is an interpreter that has the peers; those that are not installed are left out. `--beside` is another program that does the work of a part, and prints
 `steps N` after every update. `--limit` is a program that does A to D, and A in other sizes, without a framework, and
-prints a line of JSON with `sps`; `{work}`, `{ranks}`, and of each rank `{envs}` and `{minibatch}` in it are replaced. `--flag` is given to lockstep in
-all its runs. The update is compiled, as in a long run, where there is a compiler.
+prints a line of JSON with `sps`; it is told by `{work}`, `{ranks}`, and for each rank `{envs}` and `{minibatch}`, which are replaced. `--flag` is given
+to lockstep in all its runs. The update is compiled, as in a long run, where there is a compiler.
 
 Scaling is set beside what the machine gives: "1 rank, twice at once" is the sum of two runs that know nothing of each other. What two ranks of twice the
 size lose of that, they lose by exchanging and by waiting for each other, which the phases tell apart.

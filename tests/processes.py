@@ -4,13 +4,26 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Metrics of every iteration so far. A last line that is being written, or was cut off by a kill, is left out."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def reached(run: Path, iterations: int) -> Callable[[], bool]:
+    """Whether a run has done so many iterations, for `wait_for`."""
+    return lambda: len(rows(run)) >= iterations
+
+
 def digests(run: Path) -> list[str]:
     """Digest after every iteration."""
-    return [json.loads(line)["digest"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row["digest"] for row in rows(run)]
 
 
 def ranks_of(run: Path) -> list[int]:

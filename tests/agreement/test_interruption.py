@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.processes import digests, ranks_of, wait_for
+from tests.processes import digests, ranks_of, reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -44,14 +44,6 @@ def whole(run_cli, case: str, run: Path) -> None:
     assert rc == 0, out + err
 
 
-def reached(run: Path, iterations: int):
-    return lambda: (run / "metrics.jsonl").exists() and len(digests_or_less(run)) >= iterations
-
-
-def digests_or_less(run: Path) -> list[str]:
-    return [line for line in (run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -75,7 +67,7 @@ def test_killed_and_resumed_on_another_number_of_ranks(run_cli, begin, same, tmp
     launcher.communicate(timeout=30)
     assert launcher.returncode == 1
     assert not ranks_of(run)
-    assert len(digests_or_less(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
+    assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
     rc, out, err = run_cli("resume", run, "--ranks", 4)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)

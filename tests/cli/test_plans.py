@@ -1,13 +1,12 @@
 """Plans through the command line: started, timed, interrupted, resumed on another plan."""
 
-import json
 import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import digests, ranks_of, wait_for
+from tests.processes import digests, ranks_of, reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -17,14 +16,6 @@ ENV = ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--plan.shards", 4)
 TASK = (*ENV, "--rollout.steps", 128)
 SHORT = ("--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS)
 SAVED = ("--run.checkpoint-every", 5)
-
-
-def rows(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def reached(run: Path, iterations: int):
-    return lambda: (run / "metrics.jsonl").exists() and len(rows(run)) >= iterations
 
 
 def trained(run_cli, name: str, *more: object, **settings: object) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import ranks_of, wait_for
+from tests.processes import ranks_of, reached, wait_for
 
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig
@@ -32,7 +32,7 @@ def test_nothing_listens_to_other_hosts(begin, tmp_path: Path, backend: str) -> 
     run = tmp_path / "run"
     words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run", "--run.progress", "off"]
     begin(*words, "--runtime.backend", backend, "--total-steps", 10_000_000)
-    wait_for(lambda: (run / "metrics.jsonl").exists() and (run / "metrics.jsonl").stat().st_size, "an iteration")
+    wait_for(reached(run, 1), "an iteration")
     found = listening(ranks_of(run))
     assert set(found) <= _LOOPBACK
     assert bool(found) is (backend == "gloo"), "shared memory needs no socket"

@@ -1,6 +1,5 @@
 """Ranks that somebody else started: how they stop, and that none is left."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import wait_for
+from tests.processes import reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -65,8 +64,7 @@ def begun(tmp_path: Path, environ: dict[str, str]):
             command = [*launcher, *words(run)]
             process = subprocess.Popen(command, cwd=tmp_path, env=variables, start_new_session=True, **streams)
         started.append((process, run))
-        metrics = run / "metrics.jsonl"
-        wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 3, "3 iterations")
+        wait_for(reached(run, 3), "3 iterations")
         return process
 
     yield start
@@ -80,7 +78,7 @@ def begun(tmp_path: Path, environ: dict[str, str]):
 
 def stopped_cleanly(run: Path) -> bool:
     """Whether the last iteration that was recorded has a checkpoint."""
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["iteration"]
+    last = rows(run)[-1]["iteration"]
     return (run / "checkpoints" / f"{last:08d}").is_dir()
 
 

@@ -55,6 +55,24 @@ def test_a_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int
                 assert found == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "mean", "deviation"), [(torch.float32, 1e4, 0.1), (torch.float64, 1e8, 0.01), (torch.float64, -1e12, 1.0)]
+)
+def test_advantages_with_a_mean_far_above_their_deviation(dtype: torch.dtype, mean: float, deviation: float) -> None:
+    agent = agent_of(dtype=dtype)
+    rollouts = rollouts_of(agent)
+    for shard, rollout in enumerate(rollouts):
+        noise = torch.from_numpy(stream(SEED, "large", shard).standard_normal(rollout.rewards.shape))
+        rollout.rewards.copy_(torch.where(rollout.valid, mean + deviation * noise, 0))
+        rollout.values.zero_()
+    config = PPOConfig(gamma=0.0, epochs=EPOCHS, minibatches=MINIBATCHES)  # advantages are the rewards
+    batch = Preparation(agent, config, Solo(), range(2), SEED, False, False, False, False)(rollouts, ITERATION, 0.0)
+    for expected, parts in zip(batch.table.flatten(0, 1).tolist(), minibatches_of(batch), strict=True):
+        rows = torch.cat(parts).to(torch.float64)
+        valid = rows[rows[:, -1] == 1, -4]
+        assert expected == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()], rel=1e-6)
+
+
 def test_data_that_are_not_shared_stay_with_their_shard() -> None:
     batch = prepare(Solo(), range(SHARDS), share_data=False)
     for shard, part in enumerate(batch.order):

@@ -159,7 +159,7 @@ def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
 def test_one_step_is_one_reduction() -> None:
     watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3))
     watch()
-    assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", *["gradients"] * 6]
+    assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", "advantages", *["gradients"] * 6]
 
 
 def test_a_rank_that_trains_on_nothing_takes_no_part() -> None:

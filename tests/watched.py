@@ -72,9 +72,10 @@ class Watch:
 
     def divergences(self) -> list[float]:
         """KL of every minibatch, from the totals that travelled: weights, then policy_loss, value_loss, entropy, KL, …."""
-        (table,) = [total[FIT:].view(-1, 3) for phase, total in self.group.totals if phase == "advantages"]
+        sums, _ = [total for phase, total in self.group.totals if phase == "advantages"]
+        counts = sums[FIT:].view(-1, 2)[:, 0]
         found = [total for phase, total in self.group.totals if phase == "gradients"]
-        return [(total[-2] / count).item() for total, (count, _, _) in zip(found, table, strict=False)]
+        return [(total[-2] / count).item() for total, count in zip(found, counts, strict=False)]
 
 
 def agent_of(
@@ -84,9 +85,10 @@ def agent_of(
     seed: int = 1,
     device: str = "cpu",
     curiosity: CuriosityConfig = PLAIN,
+    dtype: torch.dtype = torch.float64,
 ) -> Agent:
     config = PolicyConfig(hidden=(8,), shared=shared, normalize_observations=normalize)
-    return Agent(spaces, config, normalize, seed, torch.float64, torch.device(device), curiosity=curiosity)
+    return Agent(spaces, config, normalize, seed, dtype, torch.device(device), curiosity=curiosity)
 
 
 def watch_of(**settings: object) -> Watch:
@@ -103,7 +105,7 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
     moments = () if agent.return_moments is None else (SIZE, 1)
     for shard in range(shards):
         action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
-        rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, moments, torch.float64))
+        rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, moments, agent.dtype))
         rollout.observations[:] = drawn(f"observations {shard}", STEPS + 1, COUNT, SIZE)
         rollout.rewards[:] = drawn(f"rewards {shard}", STEPS, COUNT)
         rollout.terminated[3, 0] = rollout.truncated[6, 1] = rollout.terminated[STEPS - 1, 1] = True

@@ -89,10 +89,14 @@ class Loss:
         return loss, torch.stack([x.detach() for x in found])
 
 
+def _stride(agent: Agent) -> int:
+    """The distance between the sequences of a part that train the predictor, `1 / curiosity.share`."""
+    return 1 if agent.curiosity is None else round(1 / agent.curiosity.config.share)
+
+
 def _chosen(agent: Agent, part: Part, rows: Tensor) -> Tensor:
-    """Those of `[K, …]` that train what predicts: every 1 / share-th sequence. A minibatch is a random sample, so this is one too."""
-    assert agent.curiosity is not None
-    every, count = round(1 / agent.curiosity.config.share), len(rows) if part.states is None else len(part.states)
+    """Subsample the sequences of `[K, …]` that train the predictor. A minibatch is a random sample, so this is one too."""
+    every, count = _stride(agent), len(rows) if part.states is None else len(part.states)
     return rows if every == 1 else rows.view(-1, count, *rows.shape[1:])[:, ::every].flatten(0, 1)
 
 
@@ -119,7 +123,8 @@ def _evaluate(loss: Loss, networks: Callable[..., Any], part: Part, aim: Tensor)
     total, found = loss(parameters, values, part.rows, aim)
     if missed is not None and agent.curiosity is not None:
         weight = _chosen(agent, part, part.rows[:, -1])
-        lost = (missed * weight.unsqueeze(1)).sum(0) * (len(part.rows) / len(weight))
+        # the stride, not the exact ratio of rows, which would differ between a part and the blocks that a kernel takes of it
+        lost = (missed * weight.unsqueeze(1)).sum(0) * _stride(agent)
         for share, own in zip(agent.curiosity.weights, lost.unbind(), strict=True):
             total = total + share * own
         found = torch.cat([found, lost.detach()])
@@ -184,11 +189,14 @@ class OrderedGradient:
         return total
 
     def _blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Rows in blocks of one size, or two; operation by operation, larger blocks are faster."""
+        """Rows in blocks of one size, or two; operation by operation, larger blocks are faster.
+
+        Blocks begin at multiples of the predictor's stride, so that it is trained on the same rows either way.
+        """
         if self._make_kernel is plainly or len(rows) <= BLOCK:
             return [rows]
-        count = math.ceil(len(rows) / BLOCK)
-        blocks: Sequence[Tensor] = rows.split(math.ceil(len(rows) / count))
+        count, stride = math.ceil(len(rows) / BLOCK), _stride(self._agent)
+        blocks: Sequence[Tensor] = rows.split(math.ceil(len(rows) / count / stride) * stride)
         return blocks
 
     def make_kernels(self, rows: Tensor, trained: Trained) -> None:

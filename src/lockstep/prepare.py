@@ -1,4 +1,4 @@
-"""From rollouts to minibatches: advantages, permutations, and the statistics of all minibatches in one reduction."""
+"""From rollouts to minibatches: advantages, permutations, and the advantage statistics of all minibatches."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -83,17 +83,9 @@ class Preparation:
         if self._fused:
             starts = starts.permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
         order = _steps(starts, own // sequences, environments)
-        weight, advantage = rows[:, -1], rows[:, -4]
-        weighted = torch.stack([weight, advantage, advantage.square()], -1).to(torch.float64)  # 0 on reset rows already
         fits = as_parts(torch.stack([fit for _, fit in prepared]), self._fused)
-        sums = torch.stack([weighted[part].sum(2).flatten() for part in order])
-        total = self._group.reduce(torch.cat([fits, sums], 1), "advantages")
-        told, total = total.split([fits.shape[1], total.numel() - fits.shape[1]])
-        count, first, second = total.view(self._epochs, self._config.minibatches, 3).unbind(-1)
-        count = count.clamp_min(1)
-        mean = first / count
-        table = torch.stack([count, mean, (second / count - mean.square()).clamp_min(0).sqrt()], -1)
-        metrics = self._described(told, count[0].sum(), progress)
+        table, told = self._statistics(rows, order, fits)
+        metrics = self._described(told, table[0, :, 0].sum(), progress)
         batch = Batch(rows.to(self._agent.device), order.to(self._agent.device), table, metrics)
         if images:
             batch.pixels = Pixels(images, environments)
@@ -102,6 +94,27 @@ class Preparation:
             batch.starts = starts.to(self._agent.device)
             batch.remember = partial(self._remembered, batch, states.to(self._agent.device), environments)
         return batch
+
+    def _statistics(self, rows: Tensor, order: Tensor, fits: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute count, mean and standard deviation of the advantages of every minibatch over all shards, `[E, M, 3]`.
+
+        Two passes in float64: squares are of deviations from the mean, so that a mean far above the deviation costs no digits. `fits`
+        (FIT of this rank's shards) ride in the first reduction; the second result is their total.
+        """
+        counted = torch.stack([rows[:, -1], rows[:, -4]], -1).to(
+            torch.float64
+        )  # advantages are 0 on reset rows already
+        minibatches = [counted[part] for part in order]
+        sums = torch.stack([own.sum(2).flatten() for own in minibatches])
+        total = self._group.reduce(torch.cat([fits, sums], 1), "advantages")
+        told, total = total.split([fits.shape[1], total.numel() - fits.shape[1]])
+        count, first = total.view(self._epochs, self._config.minibatches, 2).unbind(-1)
+        count = count.clamp_min(1)
+        mean = first / count
+        deviations = [own[..., 0] * (own[..., 1] - mean.unsqueeze(-1)) for own in minibatches]
+        squares = torch.stack([own.square().sum(2).flatten() for own in deviations])
+        variance = self._group.reduce(squares, "advantages").view_as(mean) / count
+        return torch.stack([count, mean, variance.sqrt()], -1), told
 
     @torch.no_grad()
     def _remembered(self, batch: Batch, states: Tensor, count: int, epoch: int) -> Tensor:

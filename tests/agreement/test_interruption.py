@@ -73,6 +73,25 @@ def test_killed_and_resumed_on_another_number_of_ranks(run_cli, begin, same, tmp
     same(tmp_path / "whole", run, ITERATIONS)
 
 
+WARMUP = ("--curiosity.warmup", 9)
+
+
+@pytest.mark.parametrize("method", ["rnd", "ngu"])
+def test_killed_while_curiosity_warms_up(run_cli, begin, same, tmp_path: Path, method: str) -> None:
+    case = ("--curiosity.kind", method, *WARMUP, "--curiosity.hidden", "8", "--curiosity.feature-size", 8)
+    rc, out, err = run_cli(*words("gymnasium", tmp_path / "whole", 1), *case)
+    assert rc == 0, out + err
+    run = tmp_path / "killed"
+    launcher = begin(*words("gymnasium", run, 2), *case)
+    wait_for(reached(run, 6), "6 iterations")
+    os.kill(ranks_of(run)[0], signal.SIGKILL)
+    launcher.communicate(timeout=30)
+    assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
+    rc, out, err = run_cli("resume", run, "--iteration", 5)  # in the middle of the warm-up
+    assert rc == 0, out + err
+    same(tmp_path / "whole", run, ITERATIONS)
+
+
 def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> None:
     whole(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"

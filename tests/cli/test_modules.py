@@ -72,6 +72,26 @@ def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, 
     assert "2 episodes of Guess-v0, iteration 4" in finished.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--policy.normalize-observations", "--ppo.normalize-rewards"),
+        ("--policy.core", "lstm", "--policy.core-size", 4),
+        ("--plan.lag", 1, "--plan.correction", "vtrace"),
+    ],
+    ids=["normalized", "lstm", "vtrace"],
+)
+def test_the_last_observation_of_a_terminated_episode_may_be_nan(run_cli, module: Path, options: tuple) -> None:
+    """As from a simulation that has failed, which terminates the episode. A NaN in any other observation stops the run."""
+    module.write_text(MODULE.replace("self.left / 5, 0]", "self.left / 5 if self.left else np.nan, 0]"))
+    finished = run_cli("train", *FLAGS, "--env.module", "my_envs", *options)
+    assert finished.rc == 0, finished
+    module.write_text(MODULE.replace("self.left / 5, 0]", "self.left / 5 if self.left != 2 else np.nan, 0]"))
+    finished = run_cli("train", *FLAGS[:-1], "second", "--env.module", "my_envs", *options)
+    assert finished.rc == 3, finished
+
+
 def test_the_command_finds_modules_in_the_current_folder(run_cli, module: Path) -> None:
     """As a script, for which Python does not look there."""
     finished = run_cli("train", *FLAGS, "--env.module", "my_envs", prefix=(sys.executable, "-P", "-m"))

@@ -122,3 +122,18 @@ def test_a_shard_by_itself_is_the_same() -> None:
     whole, alone = drive_of(normalize_rewards=False)[0], drive_of((1,), normalize_rewards=False)[0]
     own = rollouts()
     assert torch.equal(whole(own)[1].rewards, alone(own[1:])[0].rewards)
+
+
+def test_what_is_carried_is_saved_before_the_first_reward() -> None:
+    """A checkpoint may be written during `curiosity.warmup`, while no reward is asked for."""
+    drive, _ = drive_of()
+    own = rollouts()
+    drive.observe(own)
+    again, _ = drive_of()
+    for shard, state in drive.state().items():
+        again.load(shard, state)
+    assert sorted(again.state()) == [0, 1]
+    again.observe(own)
+    for found, expected in zip(again(own), drive(own), strict=True):
+        assert torch.equal(found.rewards, expected.rewards)
+        assert torch.equal(found.counts, expected.counts)

@@ -65,6 +65,25 @@ def test_a_reset_row_is_zero_and_gives_nothing_to_the_row_before() -> None:
     assert gae(NEVER, NEVER, valid=flags(0, 1, 1)) == [0, 2.75, 3]
 
 
+@settings(max_examples=60, deadline=None)
+@given(rollouts(), discounts, discounts)
+def test_the_last_observation_of_a_terminated_episode_may_have_any_value(
+    rollout: dict[str, Tensor], gamma: float, decay: float
+) -> None:
+    """The value of an environment's NaN, for example: it is that of a reset row, and nothing bootstraps from it."""
+    spoiled = dict(rollout, values=rollout["values"].clone())
+    spoiled["values"][1:][rollout["terminated"]] = torch.nan
+    found, expected = (advantages(**given, gamma=gamma, gae_lambda=decay) for given in (spoiled, rollout))
+    assert torch.equal(found, expected)
+
+
+def test_the_value_of_a_truncated_episode_counts() -> None:
+    values = VALUES.clone()
+    values[2] = torch.nan
+    found = advantages(REWARDS, values, NEVER, flags(0, 1, 0), flags(1, 1, 0), GAMMA, LAMBDA).flatten()
+    assert found.isnan().tolist() == [True, True, False]
+
+
 def test_environments_do_not_mix() -> None:
     pair = torch.cat([NEVER, flags(0, 1, 0)], 1)
     both = [x.expand(-1, 2).contiguous() for x in (REWARDS, VALUES)]

@@ -77,6 +77,19 @@ log_ratios_drawn = arrays(np.float64, (STEPS, COUNT), elements=st.floats(-5, 5))
 
 @settings(max_examples=60, deadline=None)
 @given(rollouts(), log_ratios_drawn, discounts, discounts)
+def test_the_last_observation_of_a_terminated_episode_may_have_any_value_and_ratio(
+    rollout: dict[str, Tensor], log_ratios: Tensor, gamma: float, trace: float
+) -> None:
+    spoiled, ratios = dict(rollout, values=rollout["values"].clone()), log_ratios.clone()
+    spoiled["values"][1:][rollout["terminated"]] = torch.nan
+    ratios[1:][rollout["terminated"][:-1]] = torch.nan
+    found = vtrace(**spoiled, log_ratios=ratios, gamma=gamma, trace_lambda=trace)
+    expected = vtrace(**rollout, log_ratios=log_ratios, gamma=gamma, trace_lambda=trace)
+    assert all(map(torch.equal, found, expected))
+
+
+@settings(max_examples=60, deadline=None)
+@given(rollouts(), log_ratios_drawn, discounts, discounts)
 def test_targets_are_the_sum_of_equation_1(
     rollout: dict[str, Tensor], log_ratios: Tensor, gamma: float, trace: float
 ) -> None:

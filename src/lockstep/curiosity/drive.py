@@ -41,7 +41,8 @@ class Drive:
         self._carried: dict[int, dict[str, Tensor]] = {}
 
     def observe(self, rollouts: Sequence[Rollout]) -> None:
-        """Takes observations into the moments that methods see them through."""
+        """Merge the observations of an iteration into the moments that methods see them through."""
+        self._ensure_carried(rollouts)  # a checkpoint may be written during warm-up, before any reward is asked for
         if self._curiosity.moments.keys() & {"features", "pixels"}:
             self._curiosity.observe(rollouts, self._reduce)
 
@@ -52,8 +53,7 @@ class Drive:
         al. 2019, arXiv:1810.12894, section 2.4), over all shards.
         """
         curiosity = self._curiosity
-        if not self._carried:
-            self._carried = {shard: self._begun(rollouts[0].rewards.shape[1]) for shard in self._shards}
+        self._ensure_carried(rollouts)
         steps = [curiosity.steps(rollout) for rollout in rollouts]
         carried = [self._carried[shard] for shard in self._shards]
         found = curiosity.reward(steps, [_of_method(own) for own in carried], self._reduce)
@@ -80,6 +80,10 @@ class Drive:
             before = now
         running[:] = before
         return torch.from_numpy(found)
+
+    def _ensure_carried(self, rollouts: Sequence[Rollout]) -> None:
+        if not self._carried:
+            self._carried = {shard: self._begun(rollouts[0].rewards.shape[1]) for shard in self._shards}
 
     def _begun(self, count: int) -> dict[str, Tensor]:
         """What is carried when `count` environments begin."""

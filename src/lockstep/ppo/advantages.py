@@ -34,12 +34,12 @@ def advantages(
         gae_lambda: λ, or that of each step.
 
     Returns:
-        `[T, B]`, 0 on reset rows.
+        `[T, B]`, 0 on reset rows, whatever the values of their observations are (NaN, for example).
     """
     alive = ~terminated
     delta = rewards + gamma * torch.where(alive, values[1:], 0) - values[:-1]
     decay = (gamma * gae_lambda) * (alive & ~truncated).to(delta.dtype)
-    return torch.where(valid, _accumulated(delta, decay), 0)
+    return torch.where(valid, _accumulated(torch.where(valid, delta, 0), decay), 0)
 
 
 def vtrace(
@@ -77,9 +77,10 @@ def vtrace(
         Policy advantages A and value targets v, both `[T, B]` and 0 on reset rows.
     """
     alive, goes_on = ~terminated, ~(terminated | truncated)
-    ratios = log_ratios.clamp_max(0).exp()
+    # a reset row passes nothing on to the row before it, not even the NaN of 0 * NaN
+    ratios = torch.where(valid, log_ratios.clamp_max(0).exp(), 1)
     following, present = torch.where(alive, values[1:], 0), values[:-1]
-    delta = ratios * (rewards + gamma * following - present)
+    delta = torch.where(valid, ratios * (rewards + gamma * following - present), 0)
     targets = present + _accumulated(delta, (gamma * trace_lambda) * ratios * goes_on)
     mixed = following.lerp(torch.cat([targets[1:], values[-1:]]), trace_lambda)
     following = torch.where(goes_on, mixed, following)

@@ -175,3 +175,22 @@ def test_images_too_small_for_nature(shape: tuple[int, int, int]) -> None:
 def test_no_images(name: str) -> None:
     with pytest.raises(ValueError, match=f"policy.encoder is '{name}', but observations hold no images"):
         encoder_of(name, 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["nature", "impala", "grid"])
+def test_gradients_on_a_gpu_are_repeatable(name: str) -> None:
+    """Overlapping windows of max_pool2d, for example: their gradients must not be added in order of arrival."""
+    assert torch.get_deterministic_debug_mode() == 0
+    torch.set_deterministic_debug_mode("warn")  # as in every rank; a warning fails the test
+    try:
+        encoder, (image,) = encoder_of(name, 0, ATARI).to("cuda"), pixels(64, ATARI)
+        digests = set()
+        for _ in range(5):
+            encoder.zero_grad()
+            encoder(torch.empty(64, 0, device="cuda"), image.to("cuda")).square().sum().backward()
+            gradients = [parameter.grad.flatten().cpu() for parameter in encoder.parameters()]
+            digests.add(bytes(torch.cat(gradients).numpy()))
+        assert len(digests) == 1
+    finally:
+        torch.set_deterministic_debug_mode("default")

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lockstep.envs import history as module
 from lockstep.envs.history import _BLOCK, History, pasts
 from lockstep.randomness import stream
 
@@ -96,3 +97,23 @@ def test_an_episode_that_never_ends_keeps_the_bytes_of_its_actions_alone(action:
         history.add(np.zeros(COUNT), none, none)
     assert sum(block.nbytes for block in history.blocks) == COUNT * steps * size
     assert history.state(np.zeros((COUNT, 1)), NO_IMAGES)["actions"].nbytes == COUNT * steps * size
+
+
+def test_a_long_episode_is_warned_of_once_by_the_first_shard(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_LONG", 10)
+    history, none = History(COUNT), np.zeros(COUNT, dtype=bool)
+    for step in range(10):
+        history.warn_if_long(0, "Endless-v0")
+        assert not caplog.records
+        history.record(np.zeros(COUNT, dtype=np.int64))
+        history.add(np.zeros(COUNT), none, none | (np.arange(COUNT) < 3) & (step == 0))
+    history.warn_if_long(COUNT, "Endless-v0")
+    assert not caplog.records
+    for _ in range(2):
+        history.warn_if_long(0, "Endless-v0")
+    assert [record.getMessage() for record in caplog.records] == [
+        "env.id is 'Endless-v0': environment 3 has taken 10 steps in one episode: every checkpoint holds their actions, and resume takes "
+        "all of them again; limit episodes in a new run, with max_episode_steps in env.options or Gymnasium's TimeLimit"
+    ]

@@ -1,5 +1,6 @@
 """Restoring by replay: environments that change their actions, that carry state across episodes, that are slow or hang."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 from gymnasium import spaces as kinds
 from gymnasium.wrappers import NormalizeReward
 
+from lockstep.cli.main import main
+from lockstep.envs import history
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine, EnvironmentFailed
 from lockstep.envs.functions import give
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.subprocesses import Subprocesses
+from lockstep.run.stop import listening
 
 ENGINES = ["gymnasium", pytest.param("gymnasium-async", marks=pytest.mark.serial)]
 HAND = kinds.Box(0, 2, (2,), np.float32)
@@ -65,12 +69,15 @@ class Counting(gym.Env[Any, Any]):
 
 
 class Slow(Counting):
-    """Replays slowly, or hangs: `seconds[0]` is the time of a step, which workers inherit."""
+    """Has steps of `seconds`, which workers inherit; below 0 the process ends."""
 
     seconds: tuple[float, ...] = (0.0,)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(self.seconds[min(self.steps, len(self.seconds) - 1)])
+        seconds = self.seconds[min(self.steps, len(self.seconds) - 1)]
+        if seconds < 0:
+            os._exit(7)
+        time.sleep(seconds)
         self.steps += 1
         return np.zeros(1, np.float32), 1.0, False, False, {}
 
@@ -162,7 +169,7 @@ def test_a_state_of_another_number_of_environments_is_refused(name: str) -> None
 
 
 def replaying(monkeypatch: pytest.MonkeyPatch, timeout: float, *seconds: float) -> tuple[Subprocesses, Any]:
-    """An engine after 8 quick steps, whose next workers take `seconds` per step, and its state."""
+    """An engine after 8 quick steps, whose next workers take `seconds[0]`, `seconds[1]`, … for a step, and its state."""
     engine = engine_of(Slow, "gymnasium-async", timeout)
     assert isinstance(engine, Subprocesses)
     engine.reset()
@@ -185,6 +192,16 @@ def test_a_replay_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, state = replaying(monkeypatch, 0.5, 0.0, 0.0, 0.0, 600.0)
     state["lengths"], state["actions"] = np.array([2, 4]), state["actions"][:6]
     line = r"^environment 1 of Slow\(\) gave no answer to replay within env.timeout = 0.5 seconds$"
+    with pytest.raises(EnvironmentFailed, match=line):
+        engine.restore(state)
+    engine.close()
+
+
+@pytest.mark.serial
+def test_a_worker_that_dies_in_a_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, state = replaying(monkeypatch, 0.5, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2, -1.0)
+    state["lengths"], state["actions"] = np.array([5, 8]), state["actions"][:13]
+    line = r"^the process of environment 1 \(exit code 7\) of Slow\(\) died during replay$"
     with pytest.raises(EnvironmentFailed, match=line):
         engine.restore(state)
     engine.close()
@@ -228,3 +245,17 @@ def test_resume_takes_a_timeout_and_refuses_rewards_that_differ(run_cli: Any, tm
     assert rc == 2, out + err
     assert "gave other rewards when its actions were replayed" in err
     assert err.count("\n") == 1
+
+
+def test_training_warns_of_long_episodes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(history, "_LONG", 300)
+    shape = ("--env.count", "2", "--rollout.steps", "64", "--ppo.minibatches", "1", "--total-steps", "768")
+    where = ("--out", str(tmp_path), "--run.progress", "off", "--run.checkpoint-every", "2", "--runtime.compile", "off")
+    endless = ("--env", "Pendulum-v1", "--env.engine", "gymnasium", "--env.options", "{max_episode_steps: -1}")
+    with listening():  # handlers of signals are put back
+        assert main(["train", *endless, *shape, *where]) == 0
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("env.id is 'Pendulum-v1': environment 0 has taken 384 steps in one episode: ")

@@ -1,6 +1,7 @@
 """What a shard's engine must remember so that its environments can be replayed."""
 
 import hashlib
+import logging
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ __all__ = ["History", "check_replay", "check_state", "pasts", "seen_now"]
 
 _BLOCK = 1024
 """Steps of a block of the log."""
+_LONG = 100_000
+"""Steps of an episode from which its log is worth a warning. The longest known episodes, whole Atari games, have 27,000."""
 
 
 class History:
@@ -35,6 +38,7 @@ class History:
         """Sums of the rewards of the running episodes, added in the order of the steps."""
         self.waiting: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Environments whose next step is their reset."""
+        self._warned = False
 
     def record(self, actions: NDArray[Any]) -> None:
         """Copy the actions of the next step. Called before it, because environments may change their actions in place."""
@@ -75,6 +79,21 @@ class History:
         start, first = int(self.starts[index]), self._first
         numbered = ((first + place * _BLOCK, block) for place, block in enumerate(self.blocks))
         return [block[max(start - at, 0) : self._steps - at, index] for at, block in numbered]
+
+    def warn_if_long(self, first: int, env_id: str) -> None:
+        """Log a warning, once, if an episode is so long that its log burdens checkpoints. `first`: see `check_replay`.
+
+        Only the first shard warns: its environments stand for all.
+        """
+        steps = self._steps - int(self.starts.min())
+        if first or self._warned or steps < _LONG:
+            return
+        self._warned = True
+        logging.getLogger("lockstep.envs").warning(
+            f"env.id is {env_id!r}: environment {self.starts.argmin()} has taken {steps:,} steps in one episode: every checkpoint holds "
+            "their actions, and resume takes all of them again; limit episodes in a new run, with max_episode_steps in env.options or "
+            "Gymnasium's TimeLimit"
+        )
 
     @classmethod
     def of(cls, state: State, returns: NDArray[Any]) -> "History":

@@ -95,6 +95,7 @@ class InProcess:
         )
 
     def state(self) -> State:
+        self._history.warn_if_long(self._first, self._recipe.env_id)
         return self._history.state(self._observations, self.pixels)
 
     def restore(self, state: State) -> NDArray[Any]:

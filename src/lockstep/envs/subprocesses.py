@@ -85,7 +85,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
             self.late = [
                 index for index, (pipe, steps, then) in enumerate(waited) if steps[0] == then and not pipe.poll(0)
             ]
-            if self.late:
+            if self.late or not all(process.is_alive() for process in self.processes):
                 return False
 
     def _check_spaces(self) -> None:
@@ -193,6 +193,7 @@ class Subprocesses:
         )
 
     def state(self) -> State:
+        self._history.warn_if_long(self._first, self._recipe.env_id)
         return self._history.state(self._observations, self.pixels)
 
     def restore(self, state: State) -> NDArray[Any]:

@@ -45,6 +45,7 @@ CARRYING = (
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
     *(f"run.{field}" for field in ("progress", "loggers", "capture_video")),
     "env.module",
+    "env.timeout",
 )
 """What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""
 

@@ -36,9 +36,15 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(
-        self, recipe: Recipe, interface: Interface, seeds: EnvironmentSeeds, index: int, past: Past | None = None
+        self,
+        recipe: Recipe,
+        interface: Interface,
+        seeds: EnvironmentSeeds,
+        index: int,
+        past: Past | None = None,
+        progress: NDArray[np.int64] | None = None,
     ) -> None:
-        """`interface` is the recipe's; `index` is the environment's number over all shards."""
+        """`interface` is the recipe's; `index` is the environment's number over all shards; `progress`, `[1]`, counts the steps of a replay."""
         super().__init__(recipe())
         spaces, layout = interface.spaces, interface.layout
         rows = Box(-np.inf, np.inf, (spaces.observation_size,), layout.dtype.type)
@@ -50,19 +56,27 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._seeds = seeds
         self._index = index
         self._past = past
+        self._progress = np.zeros(1, dtype=np.int64) if progress is None else progress
         self._layout = layout
         self._images = bool(spaces.images)
         self._plain = layout.plain
         self._step = self.env.step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins the first episode, or replays the past. `seed` and `options` are not used: episodes have their own seeds."""
+        """Begins the first episode, or replays the past. `seed` and `options` are not used: episodes have their own seeds.
+
+        After a replay `info` has the number of the episode, whether it has ended, and the sum of its rewards, under their names in a
+        history's state.
+        """
         if self._past is None:
             return self._begin(0), {}
-        observation = self._begin(self._past.episode)
+        observation, returned = self._begin(self._past.episode), 0.0
+        self._progress += 1
         for action in each_action(replayable(self.action_space, self._past.actions)):
-            observation, _, _, _, _ = self.step(action)
-        return observation, {}
+            observation, reward, _, _, _ = self.step(action)
+            returned += float(reward)
+            self._progress += 1
+        return observation, {"episodes": self.episode, "waiting": self.waiting, "returns": returned}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self.waiting:
@@ -98,9 +112,9 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
 
 def keepable(actions: NDArray[Any], taken: Any) -> NDArray[Any]:
     """What a history keeps of a batch of actions, as `action_converter` got them and gave them: what was taken, if that is an array."""
-    return taken if isinstance(taken, np.ndarray) else actions.copy()
+    return taken if isinstance(taken, np.ndarray) else actions
 
 
 def replayable(space: gym.Space[Any], kept: NDArray[Any]) -> Any:
-    """What was taken, of what a history kept."""
-    return action_converter(space)(kept) if isinstance(space, (Dict, Tuple)) else kept
+    """What was taken, of what a history kept. It gives fresh arrays: environments may change their actions in place."""
+    return action_converter(space)(kept) if isinstance(space, (Dict, Tuple)) else kept.copy()

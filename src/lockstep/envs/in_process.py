@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
-from lockstep.envs.history import History, check_replay, check_state, pasts
+from lockstep.envs.history import History, check_replay, check_state, pasts, seen_now
 from lockstep.envs.interface import Interface, told
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
@@ -47,19 +47,27 @@ class InProcess:
 
     def reset(self) -> NDArray[Any]:
         self._history = History(len(self._envs))
+        self._reset()
+        return self._observations
+
+    def _reset(self) -> list[dict[str, Any]]:
+        """Reset all environments and return their infos."""
+        infos = []
         for index, env in enumerate(self._envs):
             try:
-                seen, _ = env.reset()
+                seen, info = env.reset()
+                infos.append(info)
                 if self.spaces.images:
                     self._observations[index], self.pixels[index] = seen
                 else:
                     self._observations[index] = seen
             except Exception as error:
                 raise self._failure(index, error) from error
-        return self._observations
+        return infos
 
     def step(self, actions: NDArray[Any]) -> Step:
         taken = self._convert(actions)
+        self._history.record(keepable(actions, taken))
         observations, rewards, terminated, truncated = (
             self._observations,
             self._rewards,
@@ -78,7 +86,7 @@ class InProcess:
                     observations[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
         except Exception as error:
             raise self._failure(index, error) from error
-        self._history.add(keepable(actions, taken), terminated, truncated)
+        self._history.add(rewards, terminated, truncated)
         return observations, rewards, terminated, truncated
 
     def _failure(self, index: int, error: Exception) -> EnvironmentFailed:
@@ -87,16 +95,18 @@ class InProcess:
         )
 
     def state(self) -> State:
+        self._history.warn_if_long(self._first, self._recipe.env_id)
         return self._history.state(self._observations, self.pixels)
 
     def restore(self, state: State) -> NDArray[Any]:
         check_state(state, len(self._envs), self.spaces.pixel_count, self._recipe.env_id)
         self.close()
         self._envs = self._make(pasts(state))
-        observations = self.reset()
-        check_replay(state, observations, self.pixels, self._first, self._recipe.env_id)
-        self._history = History.of(state)
-        return observations
+        infos = self._reset()
+        replayed = {name: np.array([info[name] for info in infos]) for name in infos[0]}
+        check_replay(state, replayed | seen_now(self._observations, self.pixels), self._first, self._recipe.env_id)
+        self._history = History.of(state, replayed["returns"])
+        return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:
         raise AssertionError("this engine is restored, not renewed")

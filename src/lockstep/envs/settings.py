@@ -32,7 +32,8 @@ class EnvConfig:
     """Threads that step a rank's environments in `envpool` and `ale`. None: the host's cores, dealt out among its ranks. The bits do not
     depend on it."""
     timeout: float = 60.0
-    """Seconds that one step or reset may take in `gymnasium-async` before the run stops."""
+    """Seconds that one step or reset may take in `gymnasium-async` before the run stops. A replay at resume has them for each of its steps.
+    Not part of the experiment: resume takes another value."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 1_000_000:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from multiprocessing import TimeoutError as Late
 from multiprocessing.connection import wait
 from typing import Any
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
-from lockstep.envs.history import History, check_replay, check_state, pasts
+from lockstep.envs.history import History, check_replay, check_state, pasts, seen_now
 from lockstep.envs.interface import Interface, told
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
@@ -40,12 +41,14 @@ class _Factory:
     seeds: EnvironmentSeeds
     index: int
     past: Past | None
+    progress: NDArray[np.int64]
+    """`[1]`, in memory that worker and parent share."""
     parent: int
 
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() != self.parent:
             _become_worker(self.parent)
-        return KeyedEpisodes(self.recipe, self.interface, self.seeds, self.index, self.past)
+        return KeyedEpisodes(self.recipe, self.interface, self.seeds, self.index, self.past, self.progress)
 
 
 def _become_worker(parent: int) -> None:
@@ -65,6 +68,26 @@ class _Failed(Exception):
 
 
 class _Workers(AsyncVectorEnv[Any, Any]):
+    def __init__(self, factories: Sequence[_Factory]) -> None:
+        # fork: a worker must be the rank's own child to die with it, and needs nothing that the rank has not imported
+        super().__init__(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)
+        self._progress = [factory.progress for factory in factories]
+        self.late: list[int] = []
+        """Workers that did not answer in time."""
+
+    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
+        """Wait until all workers have answered; False: one of them needs more than `timeout` seconds for a step, replayed or not."""
+        while True:
+            before = [int(steps[0]) for steps in self._progress]
+            if super()._poll_pipe_envs(timeout):
+                return True
+            waited = zip(self.parent_pipes, self._progress, before, strict=True)
+            self.late = [
+                index for index, (pipe, steps, then) in enumerate(waited) if steps[0] == then and not pipe.poll(0)
+            ]
+            if self.late or not all(process.is_alive() for process in self.processes):
+                return False
+
     def _check_spaces(self) -> None:
         """Left out: all workers have one recipe, and this is the only wait in Gymnasium that can't be bounded."""
 
@@ -88,7 +111,7 @@ class Subprocesses:
     renews = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, timeout: float) -> None:
-        """Environments `first` to `first + count - 1` of the experiment; a step or reset may take `timeout` seconds."""
+        """Environments `first` to `first + count - 1` of the experiment; a step, replayed step or reset may take `timeout` seconds."""
         self._recipe = recipe
         self._seeds = seeds
         self._first = first
@@ -102,15 +125,19 @@ class Subprocesses:
         self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
         self._history = History(count)
 
-    def _start(self, past: Sequence[Past | None]) -> None:
+    def _start(self, phase: str, past: Sequence[Past | None]) -> dict[str, Any]:
+        """Start the workers, reset their environments and return the infos."""
         self.close()
+        progress = np.frombuffer(mmap(-1, 8 * self._count), dtype=np.int64).reshape(self._count, 1)
         factories = [
-            _Factory(self._recipe, self._interface, self._seeds, self._first + index, at, os.getpid())
+            _Factory(self._recipe, self._interface, self._seeds, self._first + index, at, progress[index], os.getpid())
             for index, at in enumerate(past)
         ]
-        # fork: a worker must be the rank's own child to die with it, and needs nothing that the rank has not imported
-        workers = self._workers = _Workers(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)
-        self._see(self._answer("reset", workers.reset_async, workers.reset_wait)[0])
+        workers = self._workers = _Workers(factories)
+        infos: dict[str, Any]
+        seen, infos = self._answer(phase, workers.reset_async, workers.reset_wait)
+        self._see(seen)
+        return infos
 
     def _see(self, seen: Any) -> None:
         if self.spaces.images:
@@ -129,18 +156,19 @@ class Subprocesses:
 
     def reset(self) -> NDArray[Any]:
         self._history = History(self._count)
-        self._start([None] * self._count)
+        self._start("reset", [None] * self._count)
         return self._observations
 
     def step(self, actions: NDArray[Any]) -> Step:
         workers = self._workers
         assert workers is not None
         taken = self._convert(actions)
+        self._history.record(keepable(actions, taken))
         seen, rewards, terminated, truncated, _ = self._answer(
             "step", lambda: workers.step_async(taken), workers.step_wait
         )
         self._see(seen)
-        self._history.add(keepable(actions, taken), terminated, truncated)
+        self._history.add(rewards, terminated, truncated)
         return self._observations, rewards, terminated, truncated
 
     def _problem(self, phase: str, error: Exception) -> str:
@@ -159,20 +187,20 @@ class Subprocesses:
                 f"{self._first + index} (exit code {workers.processes[index].exitcode})" for index in dead
             )
             return f"the process of environment {names} of {env_id} died during {phase}"
-        silent = [self._first + index for index, pipe in enumerate(workers.parent_pipes) if not pipe.poll(0)]
-        names = ", ".join(map(str, silent))
+        names = ", ".join(str(self._first + index) for index in workers.late)
         return (
             f"environment {names} of {env_id} gave no answer to {phase} within env.timeout = {self._timeout:g} seconds"
         )
 
     def state(self) -> State:
+        self._history.warn_if_long(self._first, self._recipe.env_id)
         return self._history.state(self._observations, self.pixels)
 
     def restore(self, state: State) -> NDArray[Any]:
         check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
-        self._start(pasts(state))
-        check_replay(state, self._observations, self.pixels, self._first, self._recipe.env_id)
-        self._history = History.of(state)
+        replayed = self._start("replay", pasts(state))
+        check_replay(state, replayed | seen_now(self._observations, self.pixels), self._first, self._recipe.env_id)
+        self._history = History.of(state, replayed["returns"])
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

@@ -46,7 +46,9 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.Captur
         ("a.yaml", "env:\n  ? [1, 2]\n  : 3\n", "{path}: line 2: a key can't be a list or a mapping"),
         (
             "a.gin",
-            "\n".join(["m0 = [64, 64]", *(f"m{n} = [%m{n - 1}, %m{n - 1}]" for n in range(1, 20)), "policy.hidden = %m19"]),
+            "\n".join(
+                ["m0 = [64, 64]", *(f"m{n} = [%m{n - 1}, %m{n - 1}]" for n in range(1, 20)), "policy.hidden = %m19"]
+            ),
             "{path}: line 14: 'm13 = [%m12, %m12]': the macros of this file expand to more than 100,000 characters; use fewer",
         ),
         ("a.yaml", "ppo.clip: 0.1\nppo: {clip: 0.2}\n", "{path}: ppo.clip is given twice"),

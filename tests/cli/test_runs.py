@@ -90,6 +90,17 @@ def test_digest_of_broken_metrics(here: Path, capsys: pytest.CaptureFixture[str]
     assert output(capsys, "digest", "a") == (2, "", line)
 
 
+@pytest.mark.parametrize(
+    "words", [["digest", "a"], ["diff", "a", "b"], ["diff", "b", "a"], ["report", "a"], ["watch", "a", "--once"]]
+)
+def test_metrics_that_cant_be_read(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_run("a", ["d1"]) / "metrics.jsonl"
+    path.write_text(path.read_text() + "garbage\n")
+    make_run("b", ["d1"])
+    line = "lockstep: runs/a/metrics.jsonl can't be read: line 2 is not an object with an iteration, as lockstep writes them\n"
+    assert output(capsys, *words) == (2, "", line)
+
+
 def test_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run("a", ["x", "y"])
     make_run("b", ["x", "y"])

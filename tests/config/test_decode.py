@@ -81,7 +81,10 @@ def test_value_becomes_what_the_field_holds(section: str, field: str, value: obj
         ({"ppo": {"gamma": False}}, "ppo.gamma is False: it must be a finite number"),
         ({"ppo": {"clip": [1]}}, "ppo.clip is [1]: it must be a finite number or text"),
         ({"run": {"seed": "1e18"}}, "run.seed is '1e18': a whole number above 2**53 must be written in digits alone"),
-        ({"env": {"per_rank": 1e300}}, "env.per_rank is 1e+300: a whole number above 2**53 must be written in digits alone"),
+        (
+            {"env": {"per_rank": 1e300}},
+            "env.per_rank is 1e+300: a whole number above 2**53 must be written in digits alone",
+        ),
         ({"policy": {"shared": 1}}, "policy.shared is 1: it must be true or false"),
         ({"policy": {"hidden": [8, "x"]}}, "policy.hidden[1] is 'x': it must be a whole number"),
         (

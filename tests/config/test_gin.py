@@ -103,7 +103,9 @@ def doubled(value: str, times: int, join: str) -> str:
     ],
 )
 def test_macros_that_expand_to_too_much_are_refused_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r": the macros of this file expand to more than 100,000 characters; use fewer") as caught:
+    with pytest.raises(
+        ValueError, match=r": the macros of this file expand to more than 100,000 characters; use fewer"
+    ) as caught:
         parse_gin(text)
     assert len(str(caught.value).splitlines()) == 1
     assert str(caught.value).startswith("line ")

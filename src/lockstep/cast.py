@@ -115,7 +115,7 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
     """
     meta = torch.device("meta")
     try:
-        with meta, _at_most(_SPARE * (1 + len(saved))):
+        with meta, _about(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
     except (RuntimeError, TypeError):  # an encoder or core of the user's, which reads tensors while it is constructed
         if not _has_registered_parts(config):
@@ -128,17 +128,17 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
 
 
 @contextmanager
-def _at_most(count: int) -> Iterator[None]:
-    """Raise ValueError as soon as modules that this thread constructs register more than `count` parameters."""
+def _about(saved: int) -> Iterator[None]:
+    """Raise ValueError as soon as modules that this thread constructs register far more parameters than `saved`."""
     thread, registered = threading.get_ident(), 0
 
     def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         nonlocal registered
         if threading.get_ident() == thread:
             registered += 1
-            if registered > count:
+            if registered > _SPARE * (1 + saved):
                 raise ValueError(
-                    f"the config asks for networks of more than {count:,} tensors, the checkpoint has far fewer"
+                    f"the config asks for networks of at least {registered:,} tensors, but {saved:,} are saved"
                 )
 
     handle = register_module_parameter_registration_hook(check)

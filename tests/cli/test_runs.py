@@ -252,6 +252,27 @@ def test_eval_of_a_run_from_a_newer_version(run: Path, capsys: pytest.CaptureFix
     assert "upgrade lockstep" in error
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("version", "Infinity", "state.json is missing or broken; use an earlier one with --iteration"),
+        ("files", "{}", "state.json does not list agent.safetensors; use an earlier one with --iteration"),
+        ("seconds", "Infinity", "does not fit this run: seconds is inf: it must be a finite number"),
+        ("env_steps", "1e400", "does not fit this run: env_steps is inf: it must be a whole number of at least 0"),
+    ],
+)
+def test_resume_from_a_state_of_other_types(
+    name: str, value: str, problem: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(run.glob("checkpoints/*/state.json"))[-1]
+    state = json.loads(path.read_text())
+    content = ", ".join(f'"{key}": {value if key == name else json.dumps(part)}' for key, part in state.items())
+    path.write_text(f"{{{content}}}")
+    code, _, error = output(capsys, "resume", "first", "--total-steps", "9000")
+    assert (code, len(error.splitlines())) == (2, 1)
+    assert problem in error
+
+
 def test_play_without_a_display_suggests_a_video(run: Path) -> None:
     done = command(run.parent.parent, "play", "first")
     assert (done.returncode, done.stdout) == (2, "")

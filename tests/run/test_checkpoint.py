@@ -118,6 +118,8 @@ def test_a_damaged_file_is_named_in_one_line(folder: RunFolder, name: str, damag
                 ("1", "50", '[["agent.safetensors", "00"]]'),
                 ("1", "50", '{"agent.safetensors": 7}'),
                 ("1", "50", '{"../agent.safetensors": "00"}'),
+                ("1", "50", '{"..": "00"}'),
+                ("1", "50", '{"a\\nb": "00"}'),
             ]
         ),
     ],

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ from lockstep.run.folder import RunFolder
 __all__ = ["Checkpoint", "Counters", "forget_after", "pack", "prune", "write_checkpoint"]
 
 _VERSION = 1
+_FILE = re.compile(r"\w[\w.-]*", re.ASCII)
+"""Names of files in a checkpoint: none leads out of its folder."""
 _shown = Repr()
 
 
@@ -115,7 +118,7 @@ class Checkpoint:
             version, files = self.state["version"], self.state["files"]
             if not _is_whole(version) or not _is_whole(self.state["iteration"]) or not isinstance(files, dict):
                 raise ValueError
-            if any(Path(name).name != name or not isinstance(expected, str) for name, expected in files.items()):
+            if not all(_FILE.fullmatch(name) and isinstance(expected, str) for name, expected in files.items()):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(

@@ -82,10 +82,10 @@ class Agent:
         self.observation_moments = Moments(spaces.feature_size) if config.normalize_observations else None
         self.return_moments = Moments(1) if normalize_rewards else None
         with autocast():
-            own_precision = not torch.is_autocast_enabled(device.type)
-        in_numpy = device.type == "cpu" and own_precision and self.policy.is_mlp
+            own_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        in_numpy = own_precision and self.policy.is_mlp
         self._inference = Inference(self.policy, config.activation) if in_numpy else None
-        self._kind = torch.empty(0, dtype=dtype).numpy().dtype
+        self._kind = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
         self.refresh()
 
     @property
@@ -179,8 +179,9 @@ class Agent:
         return values[..., 0].contiguous(), log_probs.view(steps, count).cpu(), intrinsic
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, by name: each parameter, then the moments."""
-        state = {name: parameter.detach().cpu() for name, parameter in self.networks.named_parameters()}
+        """Everything, by name: each parameter, then the moments. On the CPU, except for an agent on the `meta` device."""
+        place = self.device if self.device.type == "meta" else _CPU
+        state = {name: parameter.detach().to(place) for name, parameter in self.networks.named_parameters()}
         for name, moments in self._moments():
             state |= {f"{name}.{key}": value for key, value in moments.state().items()}
         return state

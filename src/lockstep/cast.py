@@ -1,26 +1,35 @@
 """One rank's part in an experiment: the environments that it plays, what it trains, what it hands to others."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from lockstep.agent import Agent
 from lockstep.collect import Shard, rollout_sizes
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.spaces import Spaces
 from lockstep.exchange import Exchange
 from lockstep.group.group import Group
 from lockstep.kernels import ahead_of_time, plainly
 from lockstep.models.policy import Autocast
+from lockstep.models.registry import core_names, defined_in, encoder_names
 from lockstep.plan import Plan
 from lockstep.rollout import Rollout
 from lockstep.runtime.runtime import Runtime
+from lockstep.state import check_state
 from lockstep.update import Update
 
-__all__ = ["Cast", "build", "make_agent"]
+__all__ = ["Cast", "build", "make_agent", "restore_agent"]
+
+_SPARE = 4
+"""Parameters that modules may register per saved tensor, as some are replaced while a module is constructed."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +94,63 @@ def build(config: Config, runtime: Runtime) -> Cast:
     return Cast(plan, trainers, played, exchange, update)
 
 
-def make_agent(config: Config, device: torch.device | None = None, autocast: Autocast = nullcontext) -> Agent:
-    """An agent with its first weights, on the CPU unless `device` says otherwise."""
+def make_agent(
+    config: Config,
+    device: torch.device | None = None,
+    autocast: Autocast = nullcontext,
+    spaces: Spaces | None = None,
+) -> Agent:
+    """An agent with its first weights, on the CPU unless `device` says otherwise. `spaces` are the environment's, if they are known."""
     dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
-    spaces, rewards, seed = describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
+    spaces, rewards, seed = spaces or describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
     own = device or torch.device("cpu")
     return Agent(spaces, config.policy, rewards, seed, dtype, own, autocast, config.curiosity)
+
+
+def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -> Agent:
+    """The agent of a config, with the saved state.
+
+    Raises ValueError, naming the tensor, if they don't fit. The names and shapes are compared before any memory is allocated: neither
+    the config nor the state need come from the same person.
+    """
+    meta = torch.device("meta")
+    try:
+        with meta, _about(len(saved)):
+            expected = make_agent(config, meta, spaces=spaces).state()
+    except (RuntimeError, TypeError):  # an encoder or core of the user's, which reads tensors while it is constructed
+        if not _has_registered_parts(config):
+            raise
+    else:
+        check_state(expected, saved)
+    agent = make_agent(config, spaces=spaces)
+    agent.load(saved)
+    return agent
+
+
+@contextmanager
+def _about(saved: int) -> Iterator[None]:
+    """Raise ValueError as soon as modules that this thread constructs register far more parameters than `saved`."""
+    thread, registered = threading.get_ident(), 0
+
+    def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal registered
+        if threading.get_ident() == thread:
+            registered += 1
+            if registered > _SPARE * (1 + saved):
+                raise ValueError(
+                    f"the config asks for networks of at least {registered:,} tensors, but {saved:,} are saved"
+                )
+
+    handle = register_module_parameter_registration_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _has_registered_parts(config: Config) -> bool:
+    """True if the encoder or the core is not one of lockstep's."""
+    encoder, core = config.policy.encoder, config.policy.core
+    return (encoder in encoder_names() and not str(defined_in("encoder", encoder)).startswith("lockstep.")) or (
+        core in core_names() and not str(defined_in("core", core)).startswith("lockstep.")
+    )

@@ -63,7 +63,7 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
     folder = RunFolder.open(path)
     tree = folder.tree()
     found = tree.pop("version", None)
-    if not isinstance(found, int):
+    if type(found) is not int:
         raise ValueError(f"{path}/config.json has no version: it was not written by lockstep")
     if found > VERSION:
         raise ValueError(
@@ -131,30 +131,32 @@ def _train(cast: "Cast", run: "Run") -> None:
 
 def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":
     """The agent of a run's checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
-    from lockstep.cast import make_agent
+    from lockstep.cast import restore_agent
+    from lockstep.envs.catalog import describe_env
     from lockstep.run.checkpoint import Checkpoint
 
     _, config = open_run(folder.path)
-    agent = make_agent(config)
+    spaces = describe_env(config.env)
     checkpoint = Checkpoint(folder.checkpoint(pick_checkpoint(folder, iteration)))
+    saved = checkpoint.tensors("agent")
     try:
-        agent.load(checkpoint.tensors("agent"))
+        return config, restore_agent(config, spaces, saved)
     except ValueError as error:
         raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
-    return config, agent
 
 
 def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
     """Loads what every rank will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
     from lockstep.cast import make_agent
     from lockstep.group.solo import Solo
-    from lockstep.run.checkpoint import Checkpoint
+    from lockstep.run.checkpoint import Checkpoint, Counters
     from lockstep.update import Update
 
     checkpoint = Checkpoint(folder.checkpoint(iteration))
     shards = range(config.plan.shards or 1)
     update = Update(make_agent(config), config.ppo, Solo(), shards, config.run.seed)
     try:
+        Counters.of(checkpoint.state)
         update.agent.load(checkpoint.tensors("agent"))
         update.load(checkpoint.tensors("optimizer"))
         update.take_back(checkpoint.tensors)

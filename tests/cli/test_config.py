@@ -40,6 +40,44 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == "lockstep: --ppo.clpi: unknown flag; did you mean --ppo.clip?\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.yaml", "env:\n  ? [1, 2]\n  : 3\n", "{path}: line 2: a key can't be a list or a mapping"),
+        (
+            "a.gin",
+            "\n".join(
+                ["m0 = [64, 64]", *(f"m{n} = [%m{n - 1}, %m{n - 1}]" for n in range(1, 20)), "policy.hidden = %m19"]
+            ),
+            "{path}: line 14: 'm13 = [%m12, %m12]': the macros of this file expand to more than 100,000 characters; use fewer",
+        ),
+        ("a.yaml", "ppo.clip: 0.1\nppo: {clip: 0.2}\n", "{path}: ppo.clip is given twice"),
+    ],
+)
+def test_a_hostile_file_gets_one_line(
+    name: str, text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["config", "--config", str(tmp_path / name)]) == 2
+    assert capsys.readouterr() == ("", f"lockstep: {line.format(path=tmp_path / name)}\n")
+
+
+def test_a_dotted_key_of_a_file_is_a_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.yaml").write_text("env.id: Acrobot-v1\n")
+    assert main(["config", "--config", str(tmp_path / "a.yaml")]) == 0
+    assert capsys.readouterr().out == "env:\n  id: Acrobot-v1\n"
+
+
+@pytest.mark.parametrize("value", ["-1", "linear(1, -1)", "nan", "piecewise(0: 1, 0: 2)"])
+def test_a_bad_rate_says_what_a_rate_is(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", f"--ppo.learning-rate={value}"]) == 2
+    shown = "-1.0" if value == "-1" else repr(value)
+    assert capsys.readouterr().err == (
+        f"lockstep: ppo.learning_rate is {shown}: it must be a number of at least 0, or a schedule of such numbers: "
+        "linear(a, b), cosine(a, b) or piecewise(0: a, 0.5: b, 1: c) with ascending shares from 0 to 1\n"
+    )
+
+
 @pytest.mark.slow
 def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
     """The names of the pendulum program, and ours beside them."""

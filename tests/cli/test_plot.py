@@ -158,13 +158,20 @@ def test_what_cant_be_drawn_gets_one_line(
         ("", "return", "no episode has ended"),
         ("", "curves", "it has no metrics"),
         ("", "timing", "it has no metrics of time"),
-        ('{"iteration": 1}\n7\n{"env_st', "return", "no episode has ended"),
+        ('{"iteration": 1}\n{"env_st', "return", "no episode has ended"),
     ],
 )
 def test_no_metrics_yet(metrics: str, what: str, why: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "runs/one/metrics.jsonl").write_text(metrics)
     line = f"lockstep: one: there is nothing to draw yet, because {why}\n"
     assert output(capsys, "one", "--what", what) == (2, "", line)
+
+
+@pytest.mark.parametrize("words", [["one"], ["two", "one"], ["one", "--what", "curves"], ["one", "--what", "timing"]])
+def test_metrics_that_cant_be_read(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "runs/one/metrics.jsonl").write_text("garbage\nmore garbage\n")
+    line = "lockstep: runs/one/metrics.jsonl can't be read: line 1 is not an object with an iteration, as lockstep writes them\n"
+    assert output(capsys, *words) == (2, "", line)
 
 
 def test_a_line_that_is_half_written_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,17 @@ def test_digest_of_broken_metrics(here: Path, capsys: pytest.CaptureFixture[str]
     assert output(capsys, "digest", "a") == (2, "", line)
 
 
+@pytest.mark.parametrize(
+    "words", [["digest", "a"], ["diff", "a", "b"], ["diff", "b", "a"], ["report", "a"], ["watch", "a", "--once"]]
+)
+def test_metrics_that_cant_be_read(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = make_run("a", ["d1"]) / "metrics.jsonl"
+    path.write_text(path.read_text() + "garbage\n")
+    make_run("b", ["d1"])
+    line = "lockstep: runs/a/metrics.jsonl can't be read: line 2 is not an object with an iteration, as lockstep writes them\n"
+    assert output(capsys, *words) == (2, "", line)
+
+
 def test_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run("a", ["x", "y"])
     make_run("b", ["x", "y"])
@@ -239,6 +250,27 @@ def test_eval_of_a_run_from_a_newer_version(run: Path, capsys: pytest.CaptureFix
     code, _, error = output(capsys, "eval", "first")
     assert code == 2
     assert "upgrade lockstep" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("version", "Infinity", "state.json is missing or broken; use an earlier one with --iteration"),
+        ("files", "{}", "state.json does not list agent.safetensors; use an earlier one with --iteration"),
+        ("seconds", "Infinity", "does not fit this run: seconds is inf: it must be a finite number"),
+        ("env_steps", "1e400", "does not fit this run: env_steps is inf: it must be a whole number of at least 0"),
+    ],
+)
+def test_resume_from_a_state_of_other_types(
+    name: str, value: str, problem: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sorted(run.glob("checkpoints/*/state.json"))[-1]
+    state = json.loads(path.read_text())
+    content = ", ".join(f'"{key}": {value if key == name else json.dumps(part)}' for key, part in state.items())
+    path.write_text(f"{{{content}}}")
+    code, _, error = output(capsys, "resume", "first", "--total-steps", "9000")
+    assert (code, len(error.splitlines())) == (2, 1)
+    assert problem in error
 
 
 def test_play_without_a_display_suggests_a_video(run: Path) -> None:

@@ -21,6 +21,37 @@ def test_later_wins_field_by_field(file: Path) -> None:
     assert config.rollout == Config().rollout
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("b.yaml", "env.id: Acrobot-v1\nppo.gamma: 0.5\nppo:\n  epochs: 7\n"),
+        ("b.json", '{"ppo": {"epochs": 7}, "ppo.gamma": 0.5, "env": null, "env.id": "Acrobot-v1"}'),
+    ],
+)
+def test_dotted_keys_are_fields(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    config = load({"env": {"id": "from-preset", "count": 10}, "ppo": {"gamma": 0.1}}, tmp_path / name, {})
+    assert (config.env.id, config.env.count, config.ppo.gamma, config.ppo.epochs) == ("Acrobot-v1", 10, 0.5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("ppo.clip: 0.1\nppo:\n  clip: 0.2\n", "{path}: ppo.clip is given twice"),
+        ("ppo.clpi: 0.1\n", "ppo.clpi: unknown key; did you mean ppo.clip?"),
+        ("pop.clip: 0.1\n", "pop.clip: unknown key; did you mean ppo.clip?"),
+        ("ppo.clip: [1]\n", "ppo.clip is [1]: it must be a finite number or text"),
+        ("ppo.clip: 0.1\nppo: 3\n", "ppo is 3: it must be a section with fields below it, such as ppo.learning_rate"),
+        ("env.module: os\n", "env.module is 'os': a file can't have a module imported"),
+    ],
+)
+def test_dotted_keys_are_checked_like_fields(text: str, line: str, file: Path) -> None:
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r".") as caught:
+        load(None, file, {})
+    assert str(caught.value).startswith(line.format(path=file))
+
+
 def test_nothing_gives_the_defaults() -> None:
     assert load(None, None, {}) == Config()
 

@@ -87,6 +87,35 @@ def test_what_is_no_data_is_refused_in_one_line(text: str, line: str) -> None:
     assert str(caught.value) == line
 
 
+def doubled(value: str, times: int, join: str) -> str:
+    """A file whose macros each hold the one before twice."""
+    lines = [f"m0 = {value}", *(f"m{n} = {join.format(n - 1)}" for n in range(1, times))]
+    return "\n".join([*lines, f"policy.hidden = %m{times - 1}"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        doubled("[64, 64, 64]", 25, "[%m{0}, %m{0}]"),
+        doubled("'abcdefgh'", 25, "%m{0} %m{0}"),
+        doubled("'a'", 40, "{{'k': %m{0}, 'j': %m{0}}}"),
+        f"m = '{'a' * 999}'\n" + "".join(f"a{n}.b = %m\n" for n in range(200)),
+    ],
+)
+def test_macros_that_expand_to_too_much_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(
+        ValueError, match=r": the macros of this file expand to more than 100,000 characters; use fewer"
+    ) as caught:
+        parse_gin(text)
+    assert len(str(caught.value).splitlines()) == 1
+    assert str(caught.value).startswith("line ")
+
+
+def test_macros_may_hold_others_within_the_limit() -> None:
+    tree = parse_gin(doubled("'a'", 12, "%m{0} %m{0}"))
+    assert tree == {"policy": {"hidden": "a" * 2**11}}
+
+
 @given(st.text() | st.text(alphabet="ab.= %@/:[](){}-'\"#\\\n1,"))
 def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
     line = "no problem"

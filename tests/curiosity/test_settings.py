@@ -29,7 +29,7 @@ from lockstep.run.settings import RunConfig
         ),
         ({"warmup": -1}, "curiosity.warmup is -1: it must not be negative"),
         ({"ridge": 0.0}, "curiosity.ridge is 0.0: it must be above 0"),
-        ({"weight": "linear(1)"}, "curiosity.weight is 'linear(1)': it must be a number, linear(a, b)"),
+        ({"weight": "linear(1)"}, "curiosity.weight is 'linear(1)': it must be a number of at least 0, or a schedule"),
         ({"learning_rate": "fast"}, "curiosity.learning_rate is 'fast': it must be"),
     ],
 )

@@ -12,7 +12,8 @@ import pytest
 from lockstep.envs.catalog import describe_env, known_ids, make_engine, make_one
 from lockstep.envs.choice import FASTER, choose_engine
 from lockstep.envs.families import family_of
-from lockstep.envs.settings import EnvConfig
+from lockstep.envs.settings import EngineName, EnvConfig
+from lockstep.envs.single import Recipe
 
 
 @pytest.mark.parametrize(
@@ -188,6 +189,28 @@ def test_one_environment_draws_only_on_demand() -> None:
     assert isinstance(frame, np.ndarray)
     assert frame.dtype == np.uint8
     assert frame.shape[2] == 3
+
+
+@pytest.mark.parametrize(
+    ("env_id", "engine", "maker", "observation"),
+    [
+        ("CartPole-v1", "gymnasium-vector", "vector", 4),
+        pytest.param("ALE/Pong-v5", "ale", "games", 0, marks=pytest.mark.extra("ale_py")),
+    ],
+)
+def test_a_description_takes_one_environment(
+    env_id: str, engine: EngineName, maker: str, observation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, make = [], getattr(Recipe, maker)
+
+    def count(recipe: Recipe, *numbers: int) -> object:
+        asked.append(numbers)
+        return make(recipe, *(1 for _ in numbers))
+
+    monkeypatch.setattr(Recipe, maker, count)
+    spaces = describe_env(EnvConfig(env_id, engine, count=1_000_000, threads=4096))
+    assert spaces.observation_size == observation
+    assert asked == [(1,) if maker == "vector" else (1, 1)]
 
 
 def test_known_spaces() -> None:

@@ -10,6 +10,8 @@ import pytest
 from tests.hub.stand_in import StandIn
 
 import lockstep
+from lockstep.cli.main import main
+from lockstep.envs.single import Recipe
 from lockstep.hub.fetching import fetch, find
 from lockstep.hub.files import published
 from lockstep.hub.repository import Repository
@@ -174,13 +176,68 @@ def test_a_config_that_names_a_module(
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_config_that_would_fill_the_memory(model: dict[str, bytes]) -> None:
-    changed(model, "policy", hidden=[16_384] * 100)
-    with pytest.raises(ValueError, match=r"config\.json asks for networks that are larger than agent\.safetensors"):
+LARGE = 16_384
+
+
+@pytest.mark.parametrize(
+    ("section", "fields"),
+    [
+        ("policy", {"hidden": [LARGE] * 3_000}),
+        ("policy", {"hidden": [LARGE] * 100_000}),
+        ("policy", {"core": "lstm", "core_size": LARGE, "core_layers": LARGE}),
+        ("curiosity", {"kind": "rnd", "hidden": [LARGE] * 3_000}),
+        ("curiosity", {"kind": "re3", "hidden": [LARGE] * 3_000}),
+        ("curiosity", {"kind": "icm", "hidden": [LARGE] * 3_000, "feature_size": LARGE}),
+        ("curiosity", {"kind": "disagreement", "ensemble": LARGE, "feature_size": LARGE, "hidden": [LARGE]}),
+        ("curiosity", {"kind": "ngu", "capacity": 1_000_000, "feature_size": LARGE}),
+    ],
+)
+def test_a_config_that_would_fill_the_memory(section: str, fields: dict[str, object], model: dict[str, bytes]) -> None:
+    changed(model, section, **fields)
+    with pytest.raises(ValueError, match=r"does not fit this run: (tensor '|the config asks for networks)") as told:
         lockstep.load("hub:me/first")
+    assert "\n" not in str(told.value)
+
+
+def test_a_config_of_too_large_networks_at_the_command_line(
+    model: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed(model, "curiosity", kind="disagreement", ensemble=LARGE, feature_size=LARGE, hidden=[LARGE])
+    assert main(["eval", "hub:me/first", "--episodes", "1"]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "does not fit this run: tensor 'curiosity" in error
+
+
+@pytest.mark.parametrize("engine", ["gymnasium", "gymnasium-vector", "gymnasium-async"])
+def test_a_config_with_many_environments_makes_one(
+    engine: str, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    vector = Recipe.vector
+    monkeypatch.setattr(Recipe, "vector", lambda self, count: asked.append(count) or vector(self, 1))
+    changed(model, "env", count=1_000_000, engine=engine, threads=4096)
+    assert lockstep.load("hub:me/first").iteration == 4
+    assert asked == ([1] if engine == "gymnasium-vector" else [])
+
+
+def test_a_config_that_is_nested_too_deeply(model: dict[str, bytes]) -> None:
     model["config.json"] = b"[" * 500_000
     with pytest.raises(ValueError, match=r"config\.json can't be read"):
         lockstep.load("hub:me/first")
+
+
+@pytest.mark.parametrize(("name", "value"), [("version", "Infinity"), ("files", "{}"), ("iteration", "1e400")])
+def test_a_state_of_other_types(
+    name: str, value: str, model: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = json.loads(model[f"{PLACE}/state.json"])
+    content = ", ".join(f'"{key}": {value if key == name else json.dumps(part)}' for key, part in state.items())
+    model[f"{PLACE}/state.json"] = f"{{{content}}}".encode()
+    assert main(["eval", "hub:me/first", "--episodes", "1"]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1
+    assert "state.json is missing or broken" in error or "state.json does not list agent.safetensors" in error
 
 
 def test_other_weights(model: dict[str, bytes]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lockstep.group.solo import Solo
-from lockstep.run.checkpoint import Checkpoint, forget_after, prune, write_checkpoint
+from lockstep.run.checkpoint import Checkpoint, Counters, forget_after, prune, write_checkpoint
 from lockstep.run.folder import RunFolder
 
 SHARDS = {
@@ -89,7 +89,40 @@ def test_a_damaged_file_is_named_in_one_line(folder: RunFolder, name: str, damag
 
 @pytest.mark.parametrize(
     "content",
-    [None, "", "{", "[]", "7", '"files"', "{}", '{"version": 1}', '{"version": "x", "files": {}}', "\x00" * 100],
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "7",
+        '"files"',
+        "{}",
+        "[" * 100_000,
+        '{"version": 1}',
+        '{"version": "x", "files": {}}',
+        "\x00" * 100,
+        *(
+            f'{{"version": {version}, "iteration": {iteration}, "files": {files}}}'
+            for version, iteration, files in [
+                ("Infinity", "50", "{}"),
+                ("-Infinity", "50", "{}"),
+                ("NaN", "50", "{}"),
+                ("1e400", "50", "{}"),
+                ("true", "50", "{}"),
+                ("1.0", "50", "{}"),
+                ("[[1]]", "50", "{}"),
+                ("-1", "50", "{}"),
+                ("1", "Infinity", "{}"),
+                ("1", "null", "{}"),
+                ("1", "50", "[]"),
+                ("1", "50", '[["agent.safetensors", "00"]]'),
+                ("1", "50", '{"agent.safetensors": 7}'),
+                ("1", "50", '{"../agent.safetensors": "00"}'),
+                ("1", "50", '{"..": "00"}'),
+                ("1", "50", '{"a\\nb": "00"}'),
+            ]
+        ),
+    ],
 )
 def test_a_damaged_state_is_named_in_one_line(folder: RunFolder, content: str | None) -> None:
     path = write(folder, 50)
@@ -98,6 +131,52 @@ def test_a_damaged_state_is_named_in_one_line(folder: RunFolder, content: str | 
     with pytest.raises(ValueError, match=r"state\.json is missing or broken; .*--iteration") as caught:
         Checkpoint(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_state_without_files_is_no_whole_checkpoint(folder: RunFolder) -> None:
+    path = write(folder, 50)
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps(state | {"files": {}}))
+    with pytest.raises(ValueError, match=r"state\.json does not list agent\.safetensors; .*--iteration$"):
+        Checkpoint(path)
+    files = {"agent.safetensors": state["files"]["agent.safetensors"]}
+    (path / "state.json").write_text(json.dumps(state | {"files": files}))
+    checkpoint = Checkpoint(path)
+    assert equal(checkpoint.tensors("agent"), REST["agent"])
+    with pytest.raises(ValueError, match=r"optimizer\.safetensors can't be read \(state\.json does not list it\)"):
+        checkpoint.tensors("optimizer")  # the file exists, but no hash vouches for it
+
+
+COUNTERS = {"iteration": 3, "env_steps": 4096, "seconds": 1.5, "solved_at": None, "last_returns": [1.0, -2.5]}
+
+
+def test_counters() -> None:
+    assert Counters.of(COUNTERS | {"files": {}}) == (3, 4096, 1.5, None, [1.0, -2.5])
+    assert Counters.of(COUNTERS | {"solved_at": 7, "seconds": 2}).solved_at == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("iteration", float("inf")),
+        ("iteration", True),
+        ("iteration", "3"),
+        ("env_steps", -1),
+        ("env_steps", 10**400),
+        ("env_steps", None),
+        ("seconds", float("nan")),
+        ("seconds", "1"),
+        ("seconds", 10**400),
+        ("solved_at", [1]),
+        ("last_returns", {}),
+        ("last_returns", ["a"]),
+        ("last_returns", [float("inf")]),
+    ],
+)
+def test_counters_of_other_types_are_named_in_one_line(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is .*: it must be a ") as caught:
+        Counters.of(COUNTERS | {name: value})
+    assert len(str(caught.value)) < 200
 
 
 def test_a_checkpoint_that_is_not_there_gives_that_line_too(folder: RunFolder) -> None:

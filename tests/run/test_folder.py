@@ -89,6 +89,33 @@ def test_a_last_line_that_was_cut_off_is_left_out(folder: RunFolder, cut: int) -
     assert [row["iteration"] for row in folder.metrics()] == expected
 
 
+GARBAGE = [
+    "7",
+    "{broken",
+    "",
+    "[1]",
+    '{"loss": 1}',
+    '{"iteration": "1"}',
+    '{"iteration": true}',
+    "\x00" * 50,
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("garbage", [*map(str.encode, GARBAGE), b"\xff\xfe"])
+def test_a_line_of_metrics_that_is_no_row_is_named(folder: RunFolder, garbage: bytes) -> None:
+    lines(folder, 3)
+    path = folder.path / "metrics.jsonl"
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + garbage + b"\n" + b"".join(others))
+    with pytest.raises(ValueError, match=r"metrics\.jsonl can't be read: line 2 is not an object with") as caught:
+        folder.metrics()
+    assert "\n" not in str(caught.value)
+    assert [row["iteration"] for row in folder.readable_metrics()] == [1]
+    folder.cut_metrics(2)  # resuming after a crash of the host goes on with the rows before it
+    assert [row["iteration"] for row in folder.metrics()] == [1]
+
+
 def test_cut_metrics_forgets_what_will_be_done_again(folder: RunFolder) -> None:
     lines(folder, 5)
     path = folder.path / "metrics.jsonl"

@@ -119,8 +119,7 @@ def _place(folders: Sequence[RunFolder], own: argparse.Namespace, more: str = ""
 def _recorded(folder: RunFolder) -> "Recorded":
     from lockstep.report.experiments import Recorded
 
-    rows = [row for row in folder.metrics() if isinstance(row, dict)]
-    return Recorded(folder.path.resolve().name, folder.tree(), rows)
+    return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics())
 
 
 def _goal(runs: "Sequence[Recorded]") -> float | None:

@@ -28,7 +28,9 @@ def main(argv: Sequence[str]) -> int:
     """Shows the run until it ends, and returns how: 0 done, 75 stopped, 1 failed or killed. Raises ValueError if there is no such run."""
     own = read(argv)
     folder = RunFolder.open(locate(own.run))
-    about(folder)  # a broken config is told before anything is drawn
+    # broken files are reported before anything is drawn
+    about(folder)
+    folder.metrics()
     if own.once:
         return _once(folder)
     try:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.config import Config
-from lockstep.config.decode import decode, encode
+from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
 
 __all__ = ["load", "written"]
@@ -38,7 +38,7 @@ def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, di
 
 
 def _merged(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, object]:
-    given = read(file) if file is not None else {}
+    given = _nested(read(file), file) if file is not None else {}
     for tree in (preset or {}, given):
         _check_module(tree, flags)
     merged: dict[str, object] = {}
@@ -51,6 +51,26 @@ def _merged(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, ob
                 content = {**below, **content}
             merged[section] = below if content is None and section in merged else content
     return merged
+
+
+def _nested(tree: Tree, file: Path) -> dict[str, object]:
+    """The tree with every dotted key, such as `ppo.clip`, moved into its section. Raises ValueError for a field given in both spellings."""
+    nested: dict[str, object] = {}
+    dotted: list[tuple[str, str, object]] = []
+    for key, value in tree.items():
+        section, _, field = str(key).partition(".")
+        if field and section in known_sections():
+            dotted.append((section, field, value))
+        else:
+            nested[key] = value
+    for section, field, value in dotted:
+        fields = {} if nested.get(section) is None else nested[section]
+        if not isinstance(fields, Mapping):  # an error of its own, which `decode` reports
+            continue
+        if field in fields:
+            raise ValueError(f"{file}: {section}.{field} is given twice")
+        nested[section] = {**fields, field: value}
+    return nested
 
 
 def _check_module(tree: Tree, flags: Tree) -> None:

@@ -16,7 +16,7 @@ from lockstep.config.files import parse_yaml
 
 __all__ = ["decode", "encode", "known_fields", "nearest_field"]
 
-_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "none"}
+_WANTED = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", types.NoneType: "none"}
 _EXACT = 2**53
 _shown = Repr()
 _shown.maxstring = _shown.maxother = _shown.maxlong = 60
@@ -100,6 +100,8 @@ def _example(section: str) -> str:
 
 
 def _wrong(value: object, hint: Any, path: str) -> ValueError:
+    if int in (hint, *get_args(hint)) and isinstance(value, (float, str)) and (_finite(value) or 0.5).is_integer():
+        return ValueError(f"{path} is {_shown.repr(value)}: a whole number above 2**53 must be written in digits alone")
     return ValueError(f"{path} is {_shown.repr(value)}: it must be {_wanted(hint)}")
 
 

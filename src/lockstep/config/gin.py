@@ -9,7 +9,7 @@ import ast
 import io
 import tokenize
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from reprlib import Repr
 
 from lockstep.config.counterparts import Binding, translate
@@ -17,33 +17,55 @@ from lockstep.config.counterparts import Binding, translate
 __all__ = ["parse_gin"]
 
 _FIELD = "a field is section.field = VALUE, such as run.seed = 3"
+_LARGEST = 100_000
+"""Characters that the macros of one file may expand to, in total. A macro may contain others, so that few lines stand for gigabytes."""
 _PLAIN = "such as 0.2, True, None, 'text' or [64, 64]"
 _shown = Repr()
 _shown.maxstring = 80
+
+
+class _Macros:
+    """The macros of one file, and the number of characters that they have expanded to."""
+
+    def __init__(self) -> None:
+        self.bindings: dict[str, Binding] = {}
+        self.used: set[str] = set()
+        self._expanded = 0
+
+    def expand(self, shown: str, name: str) -> str:
+        """The literal that `%name` stands for. Raises ValueError for an unknown macro and beyond the limit on expanded text."""
+        if name not in self.bindings:
+            raise ValueError(f"{shown}: the macro is not defined in a line above")
+        self.used.add(name)
+        literal = repr(self.bindings[name].value)
+        self._expanded += len(literal)
+        if self._expanded > _LARGEST:
+            raise ValueError(f"{shown}: the macros of this file expand to more than {_LARGEST:,} characters; use fewer")
+        return literal
 
 
 def parse_gin(text: str) -> dict[str, dict[str, object]]:
     """The tree `{"ppo": {"clip": 0.2}}` of a gin text.
 
     Raises ValueError, with the line, for whatever is not data (imports, includes, references, scopes), for a macro that is not
-    defined above or never used, broken syntax, a name that is given twice, and what `translate` finds wrong.
+    defined above or never used, macros that expand to more than 100,000 characters, broken syntax, a name that is given twice, and what
+    `translate` finds wrong.
     """
-    macros: dict[str, Binding] = {}
-    used: set[str] = set()
+    macros = _Macros()
     bindings: list[Binding] = []
     lines = text.splitlines() or [""]
     for line, words in _statements(text):
         shown = f"line {line}: {_shown.repr(lines[line - 1].strip())}"
         name = _name(shown, words)
-        value = _value(shown, words[words.index("=") + 1 :], macros, used)
-        if name in macros or any(name == binding.name for binding in bindings):
+        value = _value(shown, words[words.index("=") + 1 :], macros)
+        if name in macros.bindings or any(name == binding.name for binding in bindings):
             raise ValueError(f"line {line}: {name} is given twice")
         if "." in name:
             bindings.append(Binding(line, name, value))
         else:
-            macros[name] = Binding(line, name, value)
-    for name in macros.keys() - used:
-        raise ValueError(f"line {macros[name].line}: {name} is used nowhere: {_FIELD}")
+            macros.bindings[name] = Binding(line, name, value)
+    for name in macros.bindings.keys() - macros.used:
+        raise ValueError(f"line {macros.bindings[name].line}: {name} is used nowhere: {_FIELD}")
     tree: dict[str, dict[str, object]] = {}
     for line, name, value in translate(bindings):
         section, _, field = name.partition(".")
@@ -89,19 +111,16 @@ def _name(shown: str, words: Sequence[str]) -> str:
     return name
 
 
-def _value(shown: str, words: Sequence[str], macros: Mapping[str, Binding], used: set[str]) -> object:
-    """What the words behind `=` stand for. The macros among them are added to `used`."""
+def _value(shown: str, words: Sequence[str], macros: _Macros) -> object:
+    """The value of the words behind `=`, with their macros expanded."""
     if "@" in words:
         raise ValueError(f"{shown} has a reference, which would run code: give its value")
     literal: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
-        if before != "%":
-            literal.append(word)
-        elif word in macros:
-            literal[-1] = repr(macros[word].value)
-            used.add(word)
+        if before == "%":
+            literal[-1] = macros.expand(shown, word)
         else:
-            raise ValueError(f"{shown}: the macro is not defined in a line above")
+            literal.append(word)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's own about what a literal looks like, such as "\d"

@@ -1,5 +1,6 @@
 """The way into this room: engines, single environments and what is known of them."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
 
 
 def describe_env(config: EnvConfig) -> Spaces:
-    """Makes an environment as `config.engine` would, and gives its sizes.
+    """The sizes of one environment, which is made as `config.engine` would, whatever `config.count` and `config.threads` are.
 
     Raises ValueError in one line: unknown id (the nearest is named), something not installed (the extra is named), options
     that the environment does not take, spaces that are not supported, an engine that does not have the environment.
@@ -72,7 +73,7 @@ def describe_env(config: EnvConfig) -> Spaces:
         finally:
             pool.close()
     if config.engine in ("gymnasium-vector", "ale"):
-        engine = make_engine(config, 0, 0, config.count)
+        engine = make_engine(dataclasses.replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
         return engine.spaces
     return Interface.of(recipe).spaces

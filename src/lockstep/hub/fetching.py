@@ -1,11 +1,8 @@
 """A policy from the Hub: the three files that it acts by, in the client's cache. Nothing that comes from there is ever run."""
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
-from lockstep.config import Config
-from lockstep.experiment import open_run
 from lockstep.hub.files import AGENT, CONFIG, STATE
 from lockstep.hub.repository import PREFIX, Repository, client, told
 from lockstep.run.locate import locate_checkpoint
@@ -13,9 +10,7 @@ from lockstep.run.locate import locate_checkpoint
 __all__ = ["fetch", "find"]
 
 _LARGEST = {AGENT: 4_000_000_000, CONFIG: 1_000_000, STATE: 1_000_000}
-"""Bytes. That of a large network with images is some ten million."""
-_NO_QUESTION = 100_000_000
-"""Bytes of weights that are made without asking whether the file has them."""
+"""Bytes. That of a large network with images is some ten million. `restore_agent` compares the config with the weights that there are."""
 _PATIENCE = 10.0
 """Seconds for an answer."""
 
@@ -52,9 +47,7 @@ def fetch(repository: Repository, iteration: int | None = None) -> Path:
         wanted = _wanted(repository, sizes, iteration)
         # the commit that was looked at, whatever is pushed meanwhile
         paths = [Path(api.hf_hub_download(repository.id, name, revision=found.sha)) for name in wanted]
-    folder = paths[0].parent
-    _check_network(repository, open_run(folder)[1], sizes[wanted[-1]] or 0)
-    return folder
+    return paths[0].parent
 
 
 def _wanted(repository: Repository, sizes: dict[str, int | None], iteration: int | None) -> list[str]:
@@ -74,13 +67,3 @@ def _wanted(repository: Repository, sizes: dict[str, int | None], iteration: int
         if size > _LARGEST[kind]:
             raise ValueError(f"{where}: {name} has {size:,} bytes; at most {_LARGEST[kind]:,} are read")
     return list(names)
-
-
-def _check_network(repository: Repository, config: Config, size: int) -> None:
-    """Raises ValueError for a config whose networks would fill the memory before it shows that the weights are others."""
-    policy, curiosity = config.policy, config.curiosity
-    products = sum(a * b for widths in (policy.hidden, curiosity.hidden) for a, b in pairwise(widths))
-    if policy.core != "none":
-        products += policy.core_layers * policy.core_size**2
-    if 4 * products > max(size, _NO_QUESTION):
-        raise ValueError(f"{PREFIX}{repository.id}: {CONFIG} asks for networks that are larger than {AGENT}")

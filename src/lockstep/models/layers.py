@@ -38,7 +38,7 @@ def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype
 def seeded(generator: torch.Generator) -> Iterator[None]:
     """In here modules draw their first weights from PyTorch's global generator, which stays as it was."""
     with _GLOBAL, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator)))
+        torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator, device=generator.device)))
         yield
 
 

@@ -20,9 +20,10 @@ class Moments:
     """
 
     def __init__(self, size: int) -> None:
-        self.count = torch.zeros(1, dtype=torch.float64)
-        self.mean = torch.zeros(size, dtype=torch.float64)
-        self.squares = torch.zeros(size, dtype=torch.float64)
+        # on the CPU in a context of another device too
+        self.count = torch.zeros(1, dtype=torch.float64, device="cpu")
+        self.mean = torch.zeros(size, dtype=torch.float64, device="cpu")
+        self.squares = torch.zeros(size, dtype=torch.float64, device="cpu")
 
     @staticmethod
     def width(size: int) -> int:

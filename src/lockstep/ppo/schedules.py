@@ -8,7 +8,10 @@ from itertools import pairwise
 
 __all__ = ["Schedule"]
 
-_FORMS = "a number, linear(a, b), cosine(a, b) or piecewise(0: a, 0.5: b, 1: c)"
+_FORMS = (
+    "a number of at least 0, or a schedule of such numbers: linear(a, b), cosine(a, b) or "
+    "piecewise(0: a, 0.5: b, 1: c) with ascending shares from 0 to 1"
+)
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def summarize(folder: RunFolder) -> RunSummary:
     Raises ValueError, in one line, for a config or another file that can't be read.
     """
     _, config = open_run(folder.path)
-    noted, rows = folder.environment(), [row for row in folder.metrics() if isinstance(row, dict)]
+    noted, rows = folder.environment(), folder.metrics()
     preset = noted.get("preset")
     preset = preset if isinstance(preset, str) and preset in presets.names() else None
     last = rows[-1] if rows else {}
@@ -244,7 +244,7 @@ def _last_returns(folder: RunFolder, checkpoint: int | None) -> list[float]:
     try:
         state = json.loads((folder.checkpoint(checkpoint) / "state.json").read_text())
         return [float(value) for value in state["last_returns"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return []  # a broken checkpoint is told by what loads it
 
 
@@ -258,7 +258,7 @@ def _evaluated(folder: RunFolder) -> Evaluated | None:
         if not result.returns or len(result.returns) != len(result.lengths):
             raise ValueError
         return Evaluated(int(found["iteration"]), str(found["digest"]), str(found["actions"]), result)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise ValueError(f"{path} is broken; `lockstep eval {folder.path}` writes it anew") from None
 
 

@@ -10,10 +10,14 @@ state.json               iteration, counters, and the SHA-256 of every other fil
 
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import Repr
+from typing import NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -22,9 +26,12 @@ from torch import Tensor
 from lockstep.group.group import Group
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Checkpoint", "forget_after", "pack", "prune", "write_checkpoint"]
+__all__ = ["Checkpoint", "Counters", "forget_after", "pack", "prune", "write_checkpoint"]
 
 _VERSION = 1
+_FILE = re.compile(r"\w[\w.-]*", re.ASCII)
+"""Names of files in a checkpoint: none leads out of its folder."""
+_shown = Repr()
 
 
 def write_checkpoint(
@@ -77,6 +84,29 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+class Counters(NamedTuple):
+    """The counters of a run at a checkpoint."""
+
+    iteration: int
+    env_steps: int
+    seconds: float
+    solved_at: int | None
+    last_returns: list[float]
+
+    @classmethod
+    def of(cls, state: Mapping[str, object]) -> "Counters":
+        """The counters in a state.json. Raises ValueError, naming the counter, if one is missing or of another type."""
+        solved, returns = state.get("solved_at"), state.get("last_returns")
+        if not isinstance(returns, list) or not all(map(_is_finite, returns)):
+            raise ValueError(f"last_returns is {_shown.repr(returns)}: it must be a list of finite numbers")
+        if not _is_finite(state.get("seconds")):
+            raise ValueError(f"seconds is {_shown.repr(state.get('seconds'))}: it must be a finite number")
+        for name in ("iteration", "env_steps", *([] if solved is None else ["solved_at"])):
+            if not _is_whole(state.get(name)):
+                raise ValueError(f"{name} is {_shown.repr(state.get(name))}: it must be a whole number of at least 0")
+        return cls(**{name: state.get(name) for name in cls._fields})  # type: ignore[arg-type]
+
+
 class Checkpoint:
     """A checkpoint that was found whole."""
 
@@ -85,9 +115,10 @@ class Checkpoint:
         self.path = path
         try:
             self.state = json.loads((path / "state.json").read_text())
-            files = dict(self.state["files"])
-            version = int(self.state["version"])
-            if any(Path(name).name != name for name in files):
+            version, files = self.state["version"], self.state["files"]
+            if not _is_whole(version) or not _is_whole(self.state["iteration"]) or not isinstance(files, dict):
+                raise ValueError
+            if not all(_FILE.fullmatch(name) and isinstance(expected, str) for name, expected in files.items()):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             raise ValueError(
@@ -97,14 +128,23 @@ class Checkpoint:
             raise ValueError(
                 f"checkpoint {path} has version {version}, newer than this lockstep reads ({_VERSION}): upgrade lockstep"
             )
+        if "agent.safetensors" not in files:
+            raise ValueError(
+                f"checkpoint {path}: state.json does not list agent.safetensors; use an earlier one with --iteration"
+            )
         for name, expected in files.items():
             if not (path / name).is_file() or _hash(path / name) != expected:
                 raise ValueError(
                     f"checkpoint {path}: {name} is missing, truncated or changed; use an earlier one with --iteration"
                 )
+        self._files: dict[str, str] = files
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of file `name`.safetensors. Raises ValueError if there is no such file in this checkpoint."""
+        """The tensors of file `name`.safetensors. Raises ValueError if this checkpoint has no such file."""
+        if f"{name}.safetensors" not in self._files:
+            raise ValueError(
+                f"checkpoint {self.path}: {name}.safetensors can't be read (state.json does not list it); use an earlier one with --iteration"
+            )
         try:
             return load((self.path / f"{name}.safetensors").read_bytes())
         except (OSError, SafetensorError) as error:
@@ -119,6 +159,14 @@ def pack(state: Mapping[str, Tensor]) -> bytes:
     """A state as the content of a .safetensors file."""
     # clones, because parameters are views of one buffer and safetensors wants each tensor to own its memory
     return save({name: tensor.detach().clone().contiguous() for name, tensor in state.items()})
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_finite(value: object) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -71,19 +71,42 @@ class RunFolder:
         write_aside(self.path / "config.json", _json(config))
 
     def metrics(self) -> list[dict[str, object]]:
-        """One object per iteration. A last line that was cut off by a kill is left out."""
-        path = self.path / "metrics.jsonl"
-        rows: list[dict[str, object]] = []
-        for line in path.read_text().splitlines() if path.exists() else []:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+        """One object per iteration. A last line that was cut off by a kill is left out.
+
+        Raises ValueError, with the line, for a file that holds anything else.
+        """
+        rows, broken = self._read_metrics()
+        if broken is not None:
+            raise ValueError(
+                f"{self.path / 'metrics.jsonl'} can't be read: line {broken} is not an object with an iteration, as lockstep writes them"
+            )
         return rows
 
+    def readable_metrics(self) -> list[dict[str, object]]:
+        """The objects up to the first line that can't be read, for a run that continues after a crash of its host."""
+        return self._read_metrics()[0]
+
+    def _read_metrics(self) -> tuple[list[dict[str, object]], int | None]:
+        """The rows up to the first broken line, and the number of that line."""
+        path = self.path / "metrics.jsonl"
+        try:
+            *lines, last = path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return [], None
+        except OSError as error:
+            raise ValueError(f"{path} can't be read ({error.strerror})") from None
+        rows: list[dict[str, object]] = []
+        for number, line in enumerate(lines, 1):
+            if (row := _row(line)) is None:
+                return rows, number
+            rows.append(row)
+        if (row := _row(last)) is not None:
+            rows.append(row)
+        return rows, None
+
     def cut_metrics(self, iteration: int) -> None:
-        """Forgets what came after `iteration`, which will be done again."""
-        kept = [row for row in self.metrics() if int(str(row["iteration"])) <= iteration]
+        """Drops the rows after `iteration`, which will be computed again, and everything behind a line that can't be read."""
+        kept = [row for row in self.readable_metrics() if int(str(row["iteration"])) <= iteration]
         write_aside(self.path / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in kept).encode())
 
     def lock(self) -> None:
@@ -139,6 +162,17 @@ class RunFolder:
 
 def _json(content: Mapping[str, object]) -> bytes:
     return f"{json.dumps(content, indent=2)}\n".encode()
+
+
+def _row(line: bytes) -> dict[str, object] | None:
+    """The row of metrics in a line; None if it holds none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("iteration")) is not int:
+        return None
+    return row
 
 
 def _object(path: Path) -> dict[str, object]:

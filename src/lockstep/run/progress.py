@@ -72,7 +72,7 @@ class Bar:
     def __init__(self, folder: RunFolder) -> None:
         """Begins with what the run's metrics say so far."""
         self._known, self._standing = about(folder), Standing()
-        for row in folder.metrics():
+        for row in folder.readable_metrics():
             self._standing.take(row)
         self._screen = Screen()
         self._screen.show(self._known, self._standing)

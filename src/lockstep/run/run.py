@@ -15,7 +15,7 @@ from lockstep.exchange import DIGEST_BITS, Exchange, ReplicasDiffer
 from lockstep.group.group import Group
 from lockstep.plan import Plan
 from lockstep.rollout import STATUS, Rollout
-from lockstep.run.checkpoint import Checkpoint, prune, write_checkpoint
+from lockstep.run.checkpoint import Checkpoint, Counters, prune, write_checkpoint
 from lockstep.run.companion import Companion
 from lockstep.run.episodes import EPISODE_ROW, EpisodeWindow, write_episode_row
 from lockstep.run.films import Films
@@ -295,11 +295,9 @@ class Run:
     def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Goes back to a checkpoint. Raises ValueError if it does not fit the experiment."""
         try:
-            state = checkpoint.state
-            self.done = self.saved = int(state["iteration"])
-            self.env_steps = int(state["env_steps"])
-            self.seconds, self.solved_at = float(state["seconds"]), state["solved_at"]
-            self._episodes = EpisodeWindow(state["last_returns"])
+            iteration, self.env_steps, self.seconds, self.solved_at, returns = Counters.of(checkpoint.state)
+            self.done = self.saved = iteration
+            self._episodes = EpisodeWindow(returns)
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
             update.take_back(checkpoint.tensors)

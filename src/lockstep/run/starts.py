@@ -88,7 +88,7 @@ def read_starts(folder: RunFolder) -> list[Start]:
     path = folder.path / _FILE
     starts: list[Start] = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             entry = json.loads(line)
             time = datetime.fromisoformat(entry["time"])
             if entry["event"] == "start":

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.envs.spaces import leaves
+from lockstep.envs.spaces import as_float32, leaves
 
 __all__ = ["action_converter", "each_action"]
 
@@ -23,7 +23,8 @@ Change = Callable[[NDArray[Any]], Any]
 def action_converter(space: Space[Any]) -> Change:
     """A function from a batch of actions, `[B]` int64 or `[B, A]`, to what `B` environments with that action space take.
 
-    It gives fresh arrays, in the structure of the space: a dict or tuple of arrays for Dict and Tuple, else one array.
+    It gives fresh arrays, in the structure of the space: a dict or tuple of arrays for Dict and Tuple, else one array. Continuous components
+    that lie within the bounds of `Spaces` lie within those of the space.
     """
     if isinstance(space, Discrete):
         return _alone(space)
@@ -55,6 +56,9 @@ def _alone(space: Discrete) -> Change:
 
 def _continuous(space: Box) -> Change:
     shape, dtype = space.shape, space.dtype
+    if not all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high)):
+        # policies know the bounds as float32, which may lie outside of the space
+        return lambda actions: actions.astype(dtype).reshape(-1, *shape).clip(space.low, space.high)
     if len(shape) == 1:
         return lambda actions: actions.astype(dtype)
     return lambda actions: actions.astype(dtype).reshape(-1, *shape)

@@ -15,6 +15,7 @@ __all__ = [
     "MASK",
     "Leaf",
     "Spaces",
+    "as_float32",
     "describe",
     "feature_leaves",
     "image_leaves",
@@ -46,9 +47,9 @@ class Spaces:
     choices: tuple[int, ...]
     """Number of options of each discrete component of an action."""
     action_low: NDArray[np.float32]
-    """`[continuous components]`; may be -inf."""
+    """`[continuous components]`, rounded to float32; may be -inf."""
     action_high: NDArray[np.float32]
-    """`[continuous components]`; may be inf."""
+    """`[continuous components]`, rounded to float32; may be inf."""
     images: tuple[tuple[int, int, int], ...] = ()
     """(channels, height, width) of each image, whose bytes lie one after the other in an observation's `P`."""
     mask_size: int = 0
@@ -112,7 +113,7 @@ def describe(
     choices, bounds = [], [np.zeros((2, 0), dtype=np.float32)]
     for _, leaf in leaves(action_space):
         if isinstance(leaf, Box):
-            bounds.append(np.array([leaf.low, leaf.high], dtype=np.float32).reshape(2, -1))
+            bounds.append(as_float32(np.array([leaf.low, leaf.high])).reshape(2, -1))
         else:
             choices += _options(leaf)
     low, high = np.concatenate(bounds, axis=1)
@@ -128,6 +129,12 @@ def describe(
     if not choices and not low.size:
         raise ValueError(f"env.id is {env_id!r}: its actions are empty")
     return Spaces(features + mask_size, tuple(choices), low, high, images, mask_size, frames_per_step)
+
+
+def as_float32(bounds: NDArray[Any]) -> NDArray[np.float32]:
+    """The nearest float32 numbers; beyond the largest one they are infinite."""
+    with np.errstate(over="ignore"):
+        return bounds.astype(np.float32)
 
 
 def leaves(space: Space[Any], path: Path = ()) -> Iterator[Leaf]:

@@ -223,8 +223,9 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_of_the_last_good_step(what
     with pytest.raises(NonFinite) as caught:
         watch(rollouts)
     assert "\n" not in str(caught.value)
-    # what came wrong from outside is found before the first step
-    assert ("look at the environment" in str(caught.value)) == (what != "log_probs") == (not watch.weights)
+    assert ("look at the environment" in str(caught.value)) == (what == "rewards")
+    # rewards and values are found in the advantages, before the first step
+    assert (not watch.weights) == (what != "log_probs")
     assert torch.equal(agent.flat.buffer, watch.weights[-1] if watch.weights else before)
     assert agent.flat.buffer.isfinite().all()
     assert len(watch.weights) < 4

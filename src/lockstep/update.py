@@ -16,6 +16,7 @@ from lockstep.batch import Batch
 from lockstep.gradient import OrderedGradient, Replicate, ReplicatedGradient, Trained
 from lockstep.group.group import Group
 from lockstep.kernels import MakeKernel, plainly
+from lockstep.non_finite import locate_non_finite
 from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
@@ -115,10 +116,18 @@ class Update:
         """All epochs over one iteration's rollouts, those of this rank's shards, ascending.
 
         `progress` in [0, 1] is the share of the run that is done. Returns the update's metrics, equal on every rank.
-        A rank that trains on nothing has none: it returns {} at once. Raises NonFinite on every rank at once.
+        A rank that trains on nothing has none: it returns {} at once. Raises NonFinite on every rank at once, with the value that is the
+        cause, if it is one of the rollouts.
         """
         if not rollouts:
             return {}
+        try:
+            return self._update(rollouts, iteration, progress)
+        except NonFinite as error:
+            cause = locate_non_finite(rollouts, self._shards, iteration, self._group, self.fused)
+            raise NonFinite(cause or str(error)) from None
+
+    def _update(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
         observed = self._merge_moments(rollouts)
         if self._prepare.drive is not None:
             self._prepare.drive.observe(rollouts)

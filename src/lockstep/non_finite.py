@@ -1,0 +1,74 @@
+"""Locating a value that is not finite: the first one in the rollouts of an iteration, over all ranks that train."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lockstep.group.group import Group
+from lockstep.rollout import Rollout
+
+__all__ = ["locate_non_finite"]
+
+_KINDS = ("observation", "reward", "estimate", "log-probability")
+"""Kinds of values, in the order in which one causes the next."""
+_ADVICE = {
+    "observation": "look at the environment",
+    "reward": "look at the environment",
+    "estimate": "the weights have diverged: lower ppo.learning_rate",
+    "log-probability": "the weights have diverged: lower ppo.learning_rate",
+}
+
+
+def locate_non_finite(
+    rollouts: Sequence[Rollout], shards: Sequence[int], iteration: int, group: Group, fused: bool
+) -> str | None:
+    """Describe the first value that is not finite, with its kind, environment and step, in one line. None: all of them are finite.
+
+    Every rank of `group` calls it and gets the same line: that of the lowest shard.
+
+    Args:
+        rollouts: This rank's rollouts, ascending by shard.
+        shards: Their indices.
+        iteration: Number of the iteration, for the message.
+        group: The ranks that train.
+        fused: Each rank contributes one row to the group's operations instead of one per shard.
+    """
+    rows = [_first(rollout, shard) for shard, rollout in zip(shards, rollouts, strict=True)]
+    if fused:
+        rows = [next((row for row in rows if row[0]), rows[0])]
+    for known, kind, environment, step, value in group.gather(torch.stack(rows), "non-finite").tolist():
+        if known:
+            name = _KINDS[int(kind)]
+            place = f"at step {step:.0f}" if step else "before step 1"
+            owner = f"the critic's estimate for environment {environment:.0f}" if name == "estimate" else ""
+            owner = owner or f"the {name} of environment {environment:.0f}"
+            return f"{owner} is {value} {place} of iteration {iteration}: {_ADVICE[name]}"
+    return None
+
+
+def _first(rollout: Rollout, shard: int) -> Tensor:
+    """`[5]` float64 of one shard: whether there is one, its kind, environment and step, and the value."""
+    valid, ongoing = rollout.valid, rollout.valid & ~rollout.terminated
+    # an observation counts where a step is taken from it, or where its value is bootstrapped from
+    seen = torch.cat([valid, ongoing[-1:]])
+    seen[1:] |= ongoing
+    found = []
+    for kind, (values, counted, offset) in enumerate(
+        (
+            (rollout.observations, seen, 0),
+            (rollout.rewards.unsqueeze(-1), valid, 1),
+            (rollout.values.unsqueeze(-1), seen, 0),
+            (rollout.log_probs.unsqueeze(-1), valid, 1),
+        )
+    ):
+        wrong = ~values.isfinite() & counted.unsqueeze(-1)
+        if wrong.any():
+            step, environment, column = wrong.nonzero()[0].tolist()  # row by row, so the earliest step comes first
+            number = float(values[step, environment, column])
+            place = shard * counted.shape[1] + environment
+            found.append((step + offset, kind, place, number))
+    if not found:
+        return torch.zeros(5, dtype=torch.float64)
+    step, kind, place, number = min(found, key=lambda one: one[:2])
+    return torch.tensor([1, kind, place, step, number], dtype=torch.float64)

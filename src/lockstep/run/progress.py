@@ -83,7 +83,7 @@ class Screen:
         width = self.console.width
         gained = sum(max(0, row.cell_len - 1) // width for row in self._shown.split())
         erase = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
-        self.console.control(Control(ControlType.CARRIAGE_RETURN, *erase * gained))
+        self.console.control(Control(*erase * gained))
 
 
 class Bar:

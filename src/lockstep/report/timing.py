@@ -12,7 +12,7 @@ from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
 from lockstep.report.style import COLOURS, Over, axis, picture
 
-__all__ = ["PHASES", "PHASE_COLOURS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds"]
+__all__ = ["PHASES", "PHASE_COLOURS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """In the order in which they are stacked."""
@@ -68,6 +68,11 @@ def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
 
 
+def plain_number(value: float) -> str:
+    """A duration with three significant digits, at most three decimals and no exponent: 1,960, 40.6, 0.002."""
+    return f"{value:,.0f}" if value >= 100 else f"{round(value, 3):.3g}"
+
+
 def _roles(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the ranks of a run do, and how the names of their metrics begin; empty without metrics."""
     if not len(points(metrics, "t_iter")[0]):
@@ -90,7 +95,7 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
             name = PHASE_NAMES.get(phase, phase) if row == 0 else None
             axes.barh(row, seconds * factor, left=left, color=PHASE_COLOURS[phase], height=0.6, label=name)
             left += seconds * factor
-        axes.text(left + 0.01 * largest * factor, row, f"{left:.3g} {unit}", va="center")
+        axes.text(left + 0.01 * largest * factor, row, f"{plain_number(left)} {unit}", va="center")
     axes.set(
         yticks=range(len(bars)), yticklabels=[name for name, _ in bars], xlabel=f"mean time per iteration ({unit})"
     )

@@ -51,6 +51,7 @@ def test_long_times_are_plain_numbers(tmp_path: Path) -> None:
     draw_timing([Recorded("slow", {}, rows(1, "t", step=1000.0))], tmp_path / "a.svg", "steps")
     text = (tmp_path / "a.svg").read_text()
     assert "21,000 s" in text
+    assert text.count(">20,000<") == 2  # on the axes of both panels
     assert "e+" not in text
 
 

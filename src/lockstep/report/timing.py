@@ -21,6 +21,8 @@ PHASE_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB",
 _PLACES = 100
 """Columns of a picture over time, at most: each the mean of as many iterations."""
 _PLAYERS = "player_t"
+_TICKS = "{x:,.10g}"
+"""Tick labels with thousands separators; ten digits hide rounding errors of ticks."""
 
 Array = NDArray[np.float64]
 
@@ -100,6 +102,7 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
         yticks=range(len(bars)), yticklabels=[name for name, _ in bars], xlabel=f"mean time per iteration ({unit})"
     )
     axes.set_xlim(0, 1.13 * largest * factor)
+    axes.xaxis.set_major_formatter(_TICKS)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
@@ -122,6 +125,7 @@ def _show_course(
     # a single iteration that compiles or waits would leave nothing to be seen of all others
     axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * usual else 1.5 * usual) or 1.0)
     axes.set_axisbelow(True)
+    axes.yaxis.set_major_formatter(_TICKS)
     axes.set_ylabel(f"{role.partition(' (')[0]}\n({unit} per iteration)")
     axes.margins(x=0)
 

@@ -82,11 +82,9 @@ def _translated(binding: Binding, theirs: dict[str, Binding]) -> Iterator[Bindin
         yield Binding(line, "env.count", value)
         yield Binding(line, "rollout.steps", _EPISODE)
     elif name == "train.num_iter":
-        iterations = _whole(binding)
-        total = Iterations(iterations)
-        if "train.num_trajs" in theirs:
-            total = iterations * _whole(theirs["train.num_trajs"]) * _EPISODE
-        yield Binding(line, "run.total_steps", total)
+        iterations, episodes = _whole(binding), theirs.get("train.num_trajs")
+        steps = Iterations(iterations) if episodes is None else iterations * _whole(episodes) * _EPISODE
+        yield Binding(line, "run.total_steps", steps)
     elif name != "Pendulum.sparse_reward" and not (name in _WITHOUT_EFFECT and _WITHOUT_EFFECT[name] in (None, value)):
         raise ValueError(f"line {line}: {name} has no counterpart" + (f": {_WHY[name]}" if name in _WHY else ""))
 

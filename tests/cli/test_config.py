@@ -40,13 +40,6 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == "lockstep: --ppo.clpi: unknown flag; did you mean --ppo.clip?\n"
 
 
-def test_a_gin_file_with_iterations_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.gin"
-    path.write_text("train.num_iter = 50\n")
-    assert main(["config", "pendulum-dense", "--config", str(path)]) == 0
-    assert "  total_steps: 160000\n" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
     """The names of the pendulum program, and ours beside them."""
@@ -61,3 +54,10 @@ def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
     metrics = (tmp_path / "runs/dense/metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 2
     assert '"episodes": 4' in metrics[0]
+
+
+def test_a_gin_file_with_iterations_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.gin"
+    path.write_text("train.num_iter = 50\n")
+    assert main(["config", "pendulum-dense", "--config", str(path)]) == 0
+    assert "  total_steps: 160000\n" in capsys.readouterr().out

@@ -67,7 +67,7 @@ def _in_steps(merged: dict[str, object]) -> dict[str, object]:
             f"env.per_rank is {config.env.per_rank}: train.num_iter needs env.count, which depends on the ranks; "
             "give run.total_steps instead"
         )
-    return {**merged, "run": {**run, "total_steps": total.count * config.env.count * config.rollout.steps}}
+    return {**merged, "run": {**run, "total_steps": total.number * config.env.count * config.rollout.steps}}
 
 
 def _check_module(tree: Tree, flags: Tree) -> None:

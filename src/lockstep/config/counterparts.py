@@ -52,7 +52,7 @@ class Binding(NamedTuple):
 class Iterations(NamedTuple):
     """A value of `run.total_steps` in iterations, whose size is known when all parts of the config are merged."""
 
-    count: int
+    number: int
 
 
 def translate(bindings: Sequence[Binding]) -> Iterator[Binding]:

@@ -1,6 +1,8 @@
 """lockstep from a program."""
 
+import inspect
 import os
+import pydoc
 import re
 import signal
 import subprocess
@@ -16,6 +18,8 @@ import torch
 
 import lockstep
 from lockstep.config import Config
+from lockstep.config.decode import encode
+from lockstep.config.flags import SHORT
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.run.stop import SIGNALS
 
@@ -65,6 +69,43 @@ def make_env() -> gym.Env[Any, Any]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_dir_lists_the_public_names_without_torch(environ: dict[str, str]) -> None:
+    code = "import sys, lockstep; print(dir(lockstep)); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{sorted(lockstep.__all__)}\n"
+
+
+def test_help_of_the_package_describes_every_public_name() -> None:
+    text = pydoc.render_doc(lockstep, renderer=pydoc.plaintext)
+    assert "__getattr__" not in text
+    assert "train(preset: str | None = None, *, " in text
+    described = text.partition("\nCLASSES\n")[2]
+    for name in (*lockstep.__all__, lockstep.__version__):
+        assert name == "__version__" or name in described
+
+
+@pytest.mark.parametrize("name", ["train", "resume", "load", "evaluate"])
+def test_help_of_a_function_is_complete(name: str) -> None:
+    function = getattr(lockstep, name)
+    text = inspect.getdoc(function) or ""
+    headings = ["Args:", "Returns:", "Raises:", "Example:"]
+    assert [line for line in text.splitlines() if line in headings] == headings
+    arguments = text.partition("Args:")[2].partition("Returns:")[0]
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"^    \**{parameter}: ", arguments, re.MULTILINE), parameter
+
+
+def test_help_of_train_has_the_defaults_of_its_settings() -> None:
+    tree = encode(Config())
+    defaults = {}
+    for short, path in SHORT.items():
+        section, _, field = path.partition(".")
+        defaults[short] = tree[section][field]
+    text = inspect.getdoc(lockstep.train) or ""
+    for short in ("total_steps", "seed", "out", "plan"):
+        assert f"`{short}={defaults[short]!r}`" in text.replace("100_000", "100000")
 
 
 def test_a_function_is_an_environment(here: Path) -> None:

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from tests.pages.blocks import DOCUMENTS, ROOT, blocks
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, plot, report, sweep, train, watch
+from lockstep.cli import bench, doctor, plot, report, sweep, train, watch
+from lockstep.config import Config
 
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
@@ -109,3 +112,21 @@ def test_a_benchmark_can_start(command: str, tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(module, begins, accept)
     with pytest.raises(Accepted):
         bench.main(shlex.split(command, comments=True))
+
+
+def test_every_extra_is_documented_and_checked_by_doctor() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev", "docs"}
+    table = (
+        (ROOT / "docs" / "index.md").read_text(encoding="utf-8").partition("| extra | brings |")[2].partition("\n\n")[0]
+    )
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == extras
+    assert {extra for _, extra, _ in doctor._OPTIONAL.values()} == extras - {"all"}
+
+
+def test_every_section_of_the_config_is_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    table = page.partition("| section | decides |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {field.name for field in fields(Config)}
+    assert len(fields(Config)) == 8
+    assert "eight sections" in page

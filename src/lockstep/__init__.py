@@ -1,7 +1,12 @@
 """Distributed PPO that gives the same policy, bit for bit, however many processes carry it.
 
-From a program: `train`, `resume`, `load`, `evaluate`, what they take (`Config`, `register_core`, `register_encoder`) and what they give
-(`Run`, `RunSummary`, `TrainedPolicy`, `Evaluation`). See `lockstep.api`.
+`train`, `resume`, `load` and `evaluate` do what the commands of the same names do. `Config`, `register_core` and `register_encoder` define
+an experiment. `Run`, `RunSummary`, `TrainedPolicy` and `Evaluation` are what they return.
+
+Example:
+    >>> import lockstep
+    >>> run = lockstep.train("cartpole", seed=2)
+    >>> policy = lockstep.load(run)
 """
 
 from importlib import import_module
@@ -42,7 +47,12 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Imports what is asked for only now: PyTorch takes seconds, and a command that does not train needs none of it."""
+    """Import a public name when it is first used: PyTorch takes seconds, and a command that does not train needs none of it."""
     if name not in _PLACES:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names. None of them is imported."""
+    return sorted(__all__)

@@ -1,14 +1,4 @@
-"""lockstep from a program: what `import lockstep` offers beside the command line.
-
-Settings are those of the command line, as keywords: `total_steps=50_000`, `seed=1` (its short flags), a section as a dict,
-`ppo={"learning_rate": 1e-3}`, or single fields, `**{"ppo.learning_rate": 1e-3}`. What is wrong with them is told by a ValueError of one
-line, before anything starts.
-
-While it trains, Ctrl-C (and SIGTERM, SIGUSR1) ends the iteration at hand and leaves a checkpoint. Then the program gets the signal as if
-lockstep were not there: Ctrl-C raises KeyboardInterrupt. If the program handles it and goes on, `train` returns a run that is `stopped`.
-
-What goes wrong while it trains is raised: EnvironmentFailed and RankLost, which are RuntimeErrors, NonFinite, which is an ArithmeticError.
-"""
+"""The Python API: `import lockstep` offers the public names of this module; `help(lockstep.train)` describes settings and errors."""
 
 import dataclasses
 import gc
@@ -141,18 +131,34 @@ def train(
     ranks: int = 1,
     **settings: object,
 ) -> Run:
-    """Trains an agent to the end of its budget, in a new folder of `runs/`.
+    """Train an agent until its budget of environment steps is used up, in a new folder of `runs/`.
 
     Args:
-        preset: A ready experiment; `lockstep presets` lists them.
-        env: An id, or a function (or class) that makes an environment of yours, or settings of the section `env`, in which `id` may be
-            such a function: `{"id": make_env, "count": 16}`. The function is called with `env.options` for every environment.
-        config: A Config, or a .yaml, .json or .gin file; over the preset. Settings are over both.
-        ranks: Processes of this host. One is this process itself. Several need an environment that they can find: an id, or a function
-            of a module that can be imported.
-        settings: See this module.
+        preset: The name of a preset; `lockstep presets` lists them. None: the defaults.
+        env: A Gymnasium id (default "CartPole-v1"), a function or class that makes an environment, or a dict with fields of the
+            section `env`, in which `id` may be such a function: `{"id": make_env, "count": 16}`. The function is called once per
+            environment, with `env.options` as keywords.
+        config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
+        ranks: The number of processes on this host; 1 trains in this process. More need an environment that the other processes
+            can import: an id, or a function of an importable module.
+        **settings: Fields of the config, in three forms: the short names `total_steps=100_000`, `seed=1`, `out='runs'`,
+            `plan='coupled'` (shown with their defaults) and `name`; a section as a dict, `ppo={"learning_rate": 1e-3}`; a single field,
+            `**{"ppo.learning_rate": 1e-3}`. `lockstep train --help` lists all fields with their defaults.
 
-    Raises ValueError for whatever can't be run; see this module for what may go wrong later.
+    Returns:
+        The run: its folder, config, metrics and policy. It is `stopped` if the program handled a signal and continued.
+
+    Raises:
+        ValueError: A setting is wrong or does not fit the others. The message is one line; nothing has been started.
+        EnvironmentFailed: An environment raised an error, or returned values that its spaces do not allow. A RuntimeError.
+        RankLost: A rank died or timed out. A RuntimeError.
+        NonFinite: A loss or gradient became NaN or infinite. An ArithmeticError.
+        KeyboardInterrupt: Ctrl-C, as SIGTERM and SIGUSR1, finishes the iteration, writes a checkpoint, and then reaches the program.
+
+    Example:
+        >>> run = lockstep.train("cartpole", seed=2, ppo={"learning_rate": 1e-3})
+        >>> run.return_mean
+        >>> lockstep.evaluate(run, episodes=20).return_mean
     """
     _refuse_launchers(ranks)
     tree, make = _tree({**settings, **({} if env is None else {"env": env})})
@@ -177,17 +183,26 @@ def resume(
     total_steps: int | None = None,
     **settings: object,
 ) -> Run:
-    """Goes on with a run that was stopped, to the bits of one that never was; also for longer, or on other ranks.
+    """Continue a run from a checkpoint, with the same bits as a run that was never stopped.
 
     Args:
-        run: What `train` gave, a path, or a bare name in `runs/`.
-        env: The function that makes its environment, if it was given one.
-        ranks: As in `train`.
-        iteration: The checkpoint to go on from; None: the newest, 0: the start.
-        total_steps: A larger budget, in environment steps.
-        settings: What does not belong to the experiment, such as `plan` and `runtime`; as in `train`.
+        run: A Run, the path of its folder, or its name in `runs/`.
+        env: The function that makes the environment, if the run was started with one.
+        ranks: The number of processes, as in `train`. It may differ from that of the first start.
+        iteration: The checkpoint to continue from. None: the newest; 0: the start.
+        total_steps: A larger budget, in environment steps. None: the budget of the run.
+        **settings: Fields that do not change the results, such as `plan` and `runtime`, in the forms of `train`.
 
-    Raises what `train` does. A run that is complete is given back as it is.
+    Returns:
+        The run. A run that is complete is returned unchanged.
+
+    Raises:
+        ValueError: The run or the checkpoint does not exist, or a setting can't be changed. Nothing has been started.
+        EnvironmentFailed, RankLost, NonFinite, KeyboardInterrupt: As in `train`.
+
+    Example:
+        >>> run = lockstep.resume("runs/first", total_steps=200_000)
+        >>> run.digest
     """
     _refuse_launchers(ranks)
     found = Run(run, env)
@@ -219,17 +234,26 @@ def load(
     sample: bool = False,
     seed: int | None = None,
 ) -> TrainedPolicy:
-    """The policy of a run, which acts on NumPy arrays.
+    """Load the policy of a run. It acts on NumPy arrays.
 
     Args:
-        run: What `train` gave, a path, also of a single checkpoint, a bare name in `runs/`, or a model on the Hugging Face Hub,
-            `hub:USER/NAME` or `hub:USER/NAME@REVISION`, which is downloaded and from which nothing is run.
-        env: The function that makes its environment, if it was given one: it is made once, for its spaces.
-        iteration: The checkpoint; None: the newest.
-        sample: Whether `act` draws actions as in training; else it takes the most probable ones.
-        seed: Of drawing; None: the run's.
+        run: A Run, the path of its folder or of one checkpoint, its name in `runs/`, or a model on the Hugging Face Hub,
+            `hub:USER/NAME` or `hub:USER/NAME@REVISION`. A model is downloaded; no code of it is run.
+        env: The function that makes the environment, if the run was started with one. It is called once, for the spaces.
+        iteration: The checkpoint. None: the newest.
+        sample: Whether `act` samples actions as in training; otherwise it returns the most probable ones.
+        seed: The seed for sampling. None: the run's.
 
-    Raises ValueError when there is no such run or checkpoint, or it does not fit.
+    Returns:
+        The policy, with `begin`, `act`, `value` and `predict`.
+
+    Raises:
+        ValueError: The run or the checkpoint does not exist or is broken, or it does not fit the environment.
+
+    Example:
+        >>> policy = lockstep.load("runs/first")
+        >>> policy.begin()  # at the start of every episode
+        >>> action = policy.act(observation, info)
     """
     found, iteration = _found(run, env, iteration)
     return load_policy(found.folder, iteration, sample, seed)[1]
@@ -244,7 +268,25 @@ def evaluate(
     sample: bool = False,
     seed: int | None = None,
 ) -> Evaluation:
-    """Returns and lengths, in steps, of episodes that training never saw: those of `lockstep eval`. Arguments and errors as `load`."""
+    """Play episodes with the policy of a run, on seeds that training never used, as `lockstep eval` does.
+
+    Args:
+        run: A Run, a path, a name or a model on the Hub, as in `load`.
+        episodes: The number of episodes.
+        env: The function that makes the environment, if the run was started with one.
+        iteration: The checkpoint. None: the newest.
+        sample: Whether actions are sampled as in training; otherwise they are the most probable ones.
+        seed: The seed of the episodes and of sampling. None: the run's.
+
+    Returns:
+        The return and the length, in steps, of every episode, with their mean and its 95% interval.
+
+    Raises:
+        ValueError: The number of episodes is less than 1, or the policy can't be loaded: see `load`.
+
+    Example:
+        >>> lockstep.evaluate("runs/first", episodes=100).return_mean
+    """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}: it must be at least 1")
     found, iteration = _found(run, env, iteration)

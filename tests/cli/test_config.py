@@ -92,3 +92,10 @@ def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
     metrics = (tmp_path / "runs/dense/metrics.jsonl").read_text().splitlines()
     assert len(metrics) == 2
     assert '"episodes": 4' in metrics[0]
+
+
+def test_a_gin_file_with_iterations_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.gin"
+    path.write_text("train.num_iter = 50\n")
+    assert main(["config", "pendulum-dense", "--config", str(path)]) == 0
+    assert "  total_steps: 160000\n" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -49,6 +50,42 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(trained)
     return trained
+
+
+class Named(gym.Env):
+    """An environment whose parts of an observation have long names."""
+
+    observation_space = gym.spaces.Dict(
+        {"joint_velocities_of_the_left_arm": gym.spaces.Box(-1, 1, (7,)), "x": gym.spaces.Box(-1, 1, (2,))}
+    )
+    action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, True, False, {}
+
+
+@pytest.mark.extra(*ONNX)
+def test_columns_are_as_wide_as_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gym.register("Named-v0", Named)
+    try:
+        lockstep.train(env={"id": "Named-v0", "count": 2}, total_steps=64, name="named", **SMALL)
+        capsys.readouterr()
+        assert main(["export", "named", "--format", "torch"]) == 0
+    finally:
+        del gym.registry["Named-v0"]
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("in ", "out "))]
+    names = ["observation.joint_velocities_of_the_left_arm", "observation.x", "action", "logits", "value"]
+    assert [line.split()[1] for line in table] == names
+    for words in ("observation['joint", "observation['x']", "action for", "of the options", "expected"):
+        (line,) = (line for line in table if words in line)
+        assert line.index(words) == 65  # 4 for in and out, 61 for the longest name, type and shape, and a gap
 
 
 @pytest.mark.slow

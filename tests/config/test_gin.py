@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.config.compose import load
+from lockstep.config.compose import load, written
 from lockstep.config.gin import parse_gin
 
 FIELD = "a field is section.field = VALUE, such as run.seed = 3"
@@ -154,7 +154,7 @@ def test_names_of_the_pendulum_program() -> None:
         ("train.hardcode_actor = True", "line 1: train.hardcode_actor has no counterpart: an actor is always the one that is trained"),
         ("\ntrain.depth = 2", "line 2: train.depth has no counterpart"),
         ("Critic.nhid = 64", "line 1: Critic.nhid has no counterpart: train.nhid overrules it"),
-        ("train.num_iter = 9", "line 1: train.num_iter needs train.num_trajs: run.total_steps is counted in steps"),
+        ("train.num_iter = 'a'", "line 1: train.num_iter is 'a': it must be a whole number"),
         ("train.num_iter = 9\ntrain.num_trajs = 'a'", "line 2: train.num_trajs is 'a': it must be a whole number"),
         ("ppo.clip = 1\nActor.episolon = 1", "line 2: ppo.clip is given twice"),
     ],
@@ -163,6 +163,20 @@ def test_what_has_no_counterpart_is_said(text: str, line: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_gin(text)
     assert str(caught.value) == line
+
+
+def test_iterations_alone_are_counted_in_the_iterations_of_the_config(tmp_path: Path) -> None:
+    path = tmp_path / "a.gin"
+    path.write_text("train.num_iter = 50\n")
+    preset = {"env": {"count": 8}, "rollout": {"steps": 400}}
+    assert load(preset, path, {}).run.total_steps == 50 * 8 * 400
+    assert load(None, path, {"env": {"count": "3"}}).run.total_steps == 50 * 3 * 128
+    assert load(preset, path, {"run": {"total_steps": "7000"}}).run.total_steps == 7000
+    assert written(preset, path, {})["run"] == {"total_steps": 50 * 8 * 400}
+    with pytest.raises(
+        ValueError, match=r"^env\.per_rank is 2: train\.num_iter needs env\.count, .* give run\.total_steps instead$"
+    ):
+        load(preset, path, {"env": {"per_rank": 2}})
 
 
 def test_a_file_is_judged_like_any_other(tmp_path: Path) -> None:

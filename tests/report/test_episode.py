@@ -1,5 +1,7 @@
 """An episode as numbers, as a picture and as a film."""
 
+import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,21 @@ def test_the_picture(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text()
     for words in ("observation['left']", "action", "reward", "(discounted return)", "step of the episode"):
         assert words in text
+
+
+def test_discrete_values_are_drawn_as_steps(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = play_trajectory(Count, lambda: act, lambda seen, info: value(seen, info) / 7, 1, None)
+    draw_trajectory(found, Count(), "Count", tmp_path / "a.svg", scaled=False)
+    lines = re.findall(
+        r'<path d="([^"]+)" clip-path="[^"]+" style="fill: none; stroke: #0072b2', (tmp_path / "a.svg").read_text()
+    )
+    stepped = []
+    for line in lines:
+        points = [tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]]
+        assert len(points) >= 4
+        stepped.append(all(one[0] == other[0] or one[1] == other[1] for one, other in pairwise(points)))
+    assert stepped == [True, True, False]  # the observation, the reward, the value
 
 
 @pytest.mark.parametrize("size", [3, 17])

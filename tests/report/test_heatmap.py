@@ -1,5 +1,6 @@
 """Heat maps: their numbers are the agent's."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,14 @@ def test_the_picture_names_what_it_shows(acts: Space, tmp_path: Path) -> None:
         assert words in text
     assert ("most probable action" if isinstance(acts, Discrete) else "mean action") in text
     assert ("push left" in text) == (acts == Discrete(2))
+
+
+def test_all_panels_have_tick_labels(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    acts = Box(-1, 1, (4,))
+    agent = agent_of(FOUR, acts)
+    draw_map(map_states(agent, FOUR, (0, 3), "Task", cells=9), agent, (FOUR, acts), "Task", tmp_path / "a.svg", False)
+    axes = re.split(r'id="matplotlib\.axis_\d+"', (tmp_path / "a.svg").read_text())[1:]
+    ticked = [part for part in axes if re.search(r'id="[xy]tick_\d+"', part)]
+    assert len(ticked) == 5 * 3  # two axes and a colour bar for each of four actions and the value
+    assert all("<text" in part for part in ticked)

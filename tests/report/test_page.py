@@ -177,6 +177,13 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_long_phases_are_plain_numbers(tmp_path: Path) -> None:
+    words = read(made(tmp_path, metrics=rows(3, t_iter=12.5, t_rollout=1.9604, t_learn=10.0))).words
+    assert "collecting 1,960 15.9%" in words
+    assert "e+0" not in words
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_starts_and_faults(tmp_path: Path) -> None:
     folder = made(tmp_path)
     assert "Starts and faults" not in read(folder).words

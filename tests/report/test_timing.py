@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from lockstep.report.experiments import Recorded
-from lockstep.report.timing import PHASES, draw_timing, mean_seconds
+from lockstep.report.timing import PHASES, draw_timing, mean_seconds, plain_number
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
 
@@ -45,6 +45,22 @@ def test_several_runs_have_bars(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text()
     for words in ("one", "two", "mean time per iteration (ms)", "2.1 ms", "3.15 ms"):
         assert words in text
+
+
+def test_long_times_are_plain_numbers(tmp_path: Path) -> None:
+    draw_timing([Recorded("slow", {}, rows(1, "t", step=1000.0))], tmp_path / "a.svg", "steps")
+    text = (tmp_path / "a.svg").read_text()
+    assert "21,000 s" in text
+    assert text.count(">20,000<") == 2  # on the axes of both panels
+    assert "e+" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1960.4, "1,960"), (999.6, "1,000"), (123.4, "123"), (99.96, "100"), (3.151, "3.15"), (2.1, "2.1"), (2e-6, "0"), (0, "0")],
+)  # fmt: skip
+def test_numbers_have_no_exponent(value: float, text: str) -> None:
+    assert plain_number(value) == text
 
 
 def test_a_single_iteration(tmp_path: Path) -> None:

@@ -1,6 +1,16 @@
 """What the terminal shows while a run is trained."""
 
+import fcntl
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +21,23 @@ from lockstep.run.progress import Bar, display
 METRICS = {
     "env_steps": 2000, "return_mean": 8.0, "return_mean_20": None, "fps": 1234.5, "approx_kl": 0.25, "entropy": None,
 }  # fmt: skip
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+DRAW = """
+import os
+import sys
+from pathlib import Path
+from lockstep.run.folder import RunFolder
+from lockstep.run.progress import Screen
+from lockstep.run.screen import about
+from lockstep.run.standing import Standing
+
+screen, standing = Screen(), Standing()
+standing.take({"iteration": 5, "env_steps": 2000, "approx_kl": 0.25, "entropy": 1.0, "explained_variance": 0.5})
+for _ in sys.stdin:
+    screen.show(about(RunFolder(Path(sys.argv[1]))), standing)
+    os.write(2, b"\\0")  # a byte that terminals ignore
+"""
 
 
 @pytest.fixture(name="folder")
@@ -64,3 +91,29 @@ def test_a_run_that_is_resumed_shows_what_came_before(folder: RunFolder, capsys:
 def test_what_is_shown_where(folder: RunFolder) -> None:
     assert display("off", folder, 3) == []
     assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # here the output is piped
+
+
+def test_a_narrower_terminal_shows_one_view(folder: RunFolder, environ: dict[str, str]) -> None:
+    """A terminal that becomes narrower wraps the lines of the last view, which takes more rows then: all of them are erased."""
+    primary, terminal = pty.openpty()
+    words = [sys.executable, "-c", DRAW, str(folder.path)]
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": terminal, "bufsize": 0}
+    drawn = ""
+    environ = {name: value for name, value in environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    with subprocess.Popen(words, env=environ, **options) as child:
+        assert child.stdin is not None
+        for width in (130, 24, 24, 7, 130):
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+            rows = sum(max(1, math.ceil(len(line) / width)) for line in drawn.split("\n"))
+            child.stdin.write(b"\n")
+            output = b""
+            while not output.endswith(b"\0"):
+                output += os.read(primary, 1 << 16)
+            text = output.decode().strip("\0").replace("\r\n", "\n")
+            assert text.count("\x1b[1A") == rows - 1
+            drawn = ESCAPE.sub("", text).rpartition("\r")[2]
+            assert max(map(len, drawn.split("\n"))) <= width
+        child.stdin.close()
+    os.close(terminal)
+    os.close(primary)
+    assert child.returncode == 0

@@ -29,9 +29,13 @@ _OPTIONAL = {
     "pygame-ce": ("pygame", "video", "drawing 2D environments"),
     "imageio-ffmpeg": ("imageio_ffmpeg", "video", "videos"),
     "matplotlib": ("matplotlib", "report", "curves"),
+    "Jinja2": ("jinja2", "report", "`lockstep report`"),
     "onnx": ("onnx", "export", "`lockstep export`"),
     "onnxscript": ("onnxscript", "export", "`lockstep export`"),
     "onnxruntime": ("onnxruntime", "export", "`lockstep export`"),
+    "wandb": ("wandb", "track", "`--run.loggers wandb`"),
+    "trackio": ("trackio", "track", "`--run.loggers trackio`"),
+    "optuna": ("optuna", "sweep", "`lockstep sweep --search`"),
     "huggingface_hub": ("huggingface_hub", "hub", "`lockstep push`, `play hub:USER/NAME`"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }

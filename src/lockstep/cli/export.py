@@ -38,9 +38,10 @@ def main(argv: Sequence[str]) -> int:
     about = {"env_id": config.env.id, "env_options": options, "iteration": str(iteration), "actions": "most probable"}
     done = export_policy(agent, env.observation_space, env.action_space, path, own.format, about)
     print(f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {done.difference:.1g}")
-    for title, ports in (("in", done.inputs), ("out", done.outputs)):
-        for port in ports:
-            print(f"{title:<4}{port!s:<34}{port.meaning}")
+    rows = [("in", port) for port in done.inputs] + [("out", port) for port in done.outputs]
+    width = max(len(str(port)) for _, port in rows)
+    for title, port in rows:
+        print(f"{title:<3} {port!s:<{width}}  {port.meaning}")
     print(f"written {done.path}")
     return 0
 

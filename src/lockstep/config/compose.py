@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.config import Config
+from lockstep.config.counterparts import Iterations
 from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
 
@@ -50,7 +51,23 @@ def _merged(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, ob
             if isinstance(below, Mapping) and isinstance(content, Mapping):
                 content = {**below, **content}
             merged[section] = below if content is None and section in merged else content
-    return merged
+    return _in_steps(merged)
+
+
+def _in_steps(merged: dict[str, object]) -> dict[str, object]:
+    """The merged tree, with a budget that a gin file gives in iterations converted to environment steps."""
+    run = merged.get("run")
+    total = run.get("total_steps") if isinstance(run, Mapping) else None
+    if not isinstance(run, Mapping) or not isinstance(total, Iterations):
+        return merged
+    others = {name: value for name, value in run.items() if name != "total_steps"}
+    config = decode({**merged, "run": others}, Config())
+    if config.env.per_rank is not None:
+        raise ValueError(
+            f"env.per_rank is {config.env.per_rank}: train.num_iter needs env.count, which depends on the ranks; "
+            "give run.total_steps instead"
+        )
+    return {**merged, "run": {**run, "total_steps": total.number * config.env.count * config.rollout.steps}}
 
 
 def _nested(tree: Tree, file: Path) -> dict[str, object]:

@@ -7,7 +7,7 @@ two hidden layers of `train.nhid`, and iterations of `train.num_trajs` episodes 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Binding", "translate"]
+__all__ = ["Binding", "Iterations", "translate"]
 
 _SECTIONS = ("train", "Actor", "Critic", "Pendulum")
 _EPISODE = 101
@@ -49,6 +49,12 @@ class Binding(NamedTuple):
     value: object
 
 
+class Iterations(NamedTuple):
+    """A value of `run.total_steps` in iterations, whose size is known when all parts of the config are merged."""
+
+    number: int
+
+
 def translate(bindings: Sequence[Binding]) -> Iterator[Binding]:
     """The same with our names. What is not that program's passes as it is.
 
@@ -76,9 +82,9 @@ def _translated(binding: Binding, theirs: dict[str, Binding]) -> Iterator[Bindin
         yield Binding(line, "env.count", value)
         yield Binding(line, "rollout.steps", _EPISODE)
     elif name == "train.num_iter":
-        if "train.num_trajs" not in theirs:
-            raise ValueError(f"line {line}: {name} needs train.num_trajs: run.total_steps is counted in steps")
-        yield Binding(line, "run.total_steps", _whole(binding) * _whole(theirs["train.num_trajs"]) * _EPISODE)
+        iterations, episodes = _whole(binding), theirs.get("train.num_trajs")
+        steps = Iterations(iterations) if episodes is None else iterations * _whole(episodes) * _EPISODE
+        yield Binding(line, "run.total_steps", steps)
     elif name != "Pendulum.sparse_reward" and not (name in _WITHOUT_EFFECT and _WITHOUT_EFFECT[name] in (None, value)):
         raise ValueError(f"line {line}: {name} has no counterpart" + (f": {_WHY[name]}" if name in _WHY else ""))
 

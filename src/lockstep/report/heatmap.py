@@ -93,7 +93,7 @@ def draw_map(
     rows = math.ceil(count / columns)
     names = observation_names(env_id, spaces[0])
     with picture(path, 1.2 + 4.6 * columns, 4.2 * rows + 0.4) as (matplotlib, figure):
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        panels = figure.subplots(rows, columns, squeeze=False)
         for axes in panels.flat[count:]:
             axes.set_axis_off()
         for component, (axes, name) in enumerate(zip(panels.flat, _components(env_id, spaces[1], agent), strict=False)):
@@ -106,7 +106,6 @@ def draw_map(
             axes.grid(visible=False)
         for axes in panels.flat[max(0, count - columns) : count]:
             axes.set_xlabel(names[found.axes[0]])
-            axes.tick_params(labelbottom=True)
         for axes in panels[:, 0]:
             axes.set_ylabel(names[found.axes[1]])
         if len(names) > 2 or agent.state_size:

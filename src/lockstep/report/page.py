@@ -14,7 +14,7 @@ from lockstep.report.experiments import Recorded
 from lockstep.report.inline import COLOUR_NAMES, inline_film, inline_picture
 from lockstep.report.style import Over
 from lockstep.report.summary import RunSummary, Setting, summarize
-from lockstep.report.timing import PHASE_COLOURS, draw_course, mean_seconds
+from lockstep.report.timing import PHASE_COLOURS, draw_course, mean_seconds, plain_number
 from lockstep.run.folder import RunFolder, write_aside
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def _environment() -> "Environment":
         "short": _short,
         "duration": _duration,
         "plain": as_text,
+        "number": plain_number,
         "quoted": _quoted,
     }
     return environment

@@ -12,7 +12,7 @@ from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
 from lockstep.report.style import COLOURS, Over, axis, picture
 
-__all__ = ["PHASES", "PHASE_COLOURS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds"]
+__all__ = ["PHASES", "PHASE_COLOURS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """In the order in which they are stacked."""
@@ -21,6 +21,8 @@ PHASE_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB",
 _PLACES = 100
 """Columns of a picture over time, at most: each the mean of as many iterations."""
 _PLAYERS = "player_t"
+_TICKS = "{x:,.10g}"
+"""Tick labels with thousands separators; ten digits hide rounding errors of ticks."""
 
 Array = NDArray[np.float64]
 
@@ -68,6 +70,11 @@ def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
 
 
+def plain_number(value: float) -> str:
+    """A duration with three significant digits, at most three decimals and no exponent: 1,960, 40.6, 0.002."""
+    return f"{value:,.0f}" if value >= 100 else f"{round(value, 3):.3g}"
+
+
 def _roles(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the ranks of a run do, and how the names of their metrics begin; empty without metrics."""
     if not len(points(metrics, "t_iter")[0]):
@@ -90,11 +97,12 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
             name = PHASE_NAMES.get(phase, phase) if row == 0 else None
             axes.barh(row, seconds * factor, left=left, color=PHASE_COLOURS[phase], height=0.6, label=name)
             left += seconds * factor
-        axes.text(left + 0.01 * largest * factor, row, f"{left:.3g} {unit}", va="center")
+        axes.text(left + 0.01 * largest * factor, row, f"{plain_number(left)} {unit}", va="center")
     axes.set(
         yticks=range(len(bars)), yticklabels=[name for name, _ in bars], xlabel=f"mean time per iteration ({unit})"
     )
     axes.set_xlim(0, 1.13 * largest * factor)
+    axes.xaxis.set_major_formatter(_TICKS)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_axisbelow(True)
@@ -117,6 +125,7 @@ def _show_course(
     # a single iteration that compiles or waits would leave nothing to be seen of all others
     axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * usual else 1.5 * usual) or 1.0)
     axes.set_axisbelow(True)
+    axes.yaxis.set_major_formatter(_TICKS)
     axes.set_ylabel(f"{role.partition(' (')[0]}\n({unit} per iteration)")
     axes.margins(x=0)
 

@@ -81,8 +81,10 @@ def _show(matplotlib: ModuleType, figure: Any, axes: Any, part: _Panel) -> None:
         return
     dot = "o" if len(part.table) == 1 else None
     if not part.options:
-        axes.plot(part.table, color=BLUE, linewidth=1.2, marker=dot)
-        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
+        whole = bool((part.table == np.round(part.table)).all())
+        # no slopes between discrete values; each step is drawn around its place on the axis
+        axes.plot(part.table, color=BLUE, linewidth=1.2, marker=dot, drawstyle="steps-mid" if whole else "default")
+        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, integer=whole))
         low, high = part.table.min(), part.table.max()
         if low == high:
             axes.set_ylim(low - 1, high + 1)  # else small changes seem to be where there are none

@@ -47,23 +47,43 @@ class Screen:
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
         self.console = Console(stderr=True, highlight=False)
         self._live = Live(console=self.console, auto_refresh=False)
         self._live.start()
+        self._shown = Text()
         self.console.show_cursor(True)  # a kill could not bring it back
         over_a_drawing(self.console.is_terminal)
 
     def show(self, known: About, standing: Standing, state: str = "") -> None:
         """Draws."""
+        from rich.text import Text
+
         standing.settle()
         console = self.console
-        self._live.update(draw(standing, known, state, console.width, console.options.ascii_only), refresh=True)
+        rows = draw(standing, known, state, console.width, console.options.ascii_only).split()
+        self._erase_wrapped()
+        self._shown = Text("\n").join(rows[: max(1, console.height - 1)])
+        # with the cursor at the left of an empty row, its place is known after the terminal has wrapped the rows above
+        self._live.update(self._shown + "\n", refresh=True)
 
     def close(self) -> None:
         """Leaves the last drawing."""
         over_a_drawing(False)
+        self._erase_wrapped()
+        self._live.update(self._shown)
         self._live.stop()
+
+    def _erase_wrapped(self) -> None:
+        """Erase the rows that the last drawing has gained: a terminal that became narrower has wrapped its lines."""
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        width = self.console.width
+        gained = sum(max(0, row.cell_len - 1) // width for row in self._shown.split())
+        erase = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
+        self.console.control(Control(*erase * gained))
 
 
 class Bar:

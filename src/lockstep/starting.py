@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from lockstep.config import Config
 from lockstep.config.decode import decode
-from lockstep.experiment import execute
+from lockstep.experiment import check_checkpoint, execute, open_run, save_config
 from lockstep.group.memory import usable_cores
 from lockstep.plan import Plan, default_ranks
-from lockstep.resolving import compiles, resolve
+from lockstep.resolving import compiles, iterations, resolve
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting
@@ -26,9 +26,9 @@ __all__ = [
     "carry",
     "extended_by",
     "faults",
-    "first_of",
     "lacks_compiler",
     "launch_ranks",
+    "prepare_resume",
     "settle",
     "settle_again",
 ]
@@ -104,7 +104,33 @@ def settle_again(config: Config, place: Place | None, ranks: int | None) -> tupl
     return config, place, ranks
 
 
-def first_of(folder: RunFolder, iteration: int | None) -> int:
+def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
+    """Choose and check the checkpoint to resume from, and save the config. The caller holds the run's lock.
+
+    Args:
+        folder: The run's folder.
+        before: The config that was read from the folder.
+        config: The config to resume with.
+        iteration: The checkpoint; None: the newest; 0: the start.
+
+    Returns:
+        The iteration to resume from; None if the run is complete.
+
+    Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
+    """
+    if open_run(folder.path)[1] != before:
+        raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
+    resume_from = _first_of(folder, iteration)
+    if resume_from >= iterations(config):
+        return None
+    if resume_from:
+        check_checkpoint(folder, config, resume_from)
+    if config != before:
+        save_config(folder, config)
+    return resume_from
+
+
+def _first_of(folder: RunFolder, iteration: int | None) -> int:
     """The iteration to go on from: `iteration` if it has a checkpoint, None for the newest; 0 is the start."""
     found = folder.checkpoints()
     if iteration is not None and iteration not in (0, *found):

@@ -82,7 +82,7 @@ def test_a_kill_while_trials_are_drawn_changes_no_values(tmp_path: Path, monkeyp
         return counting
 
     finished = False
-    for left in range(20):  # noqa: B007  (read by `counting`)
+    for left in range(20):
         folder, writes = tmp_path / str(left), 0
         shutil.copytree(base, folder)
         killed = trials(folder)

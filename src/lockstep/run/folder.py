@@ -4,7 +4,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = ["RunFolder", "write_aside"]
@@ -106,6 +107,15 @@ class RunFolder:
             else:
                 self._lock = descriptor
                 return
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. Raises ValueError if another process holds it."""
+        self.lock()
+        try:
+            yield
+        finally:
+            self.unlock()
 
     def in_use(self) -> bool | None:
         """Whether a process holds the lock now; None on a file system that knows no locks."""

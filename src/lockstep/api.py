@@ -41,16 +41,15 @@ from lockstep.runtime.place import Place, find_place
 from lockstep.runtime.threads import limit_threads, own_threads
 from lockstep.starting import (
     BAD_INPUT,
-    NO_COMPILER,
     PREEMPTED,
     carry,
     extended_by,
     faults,
-    lacks_compiler,
     launch_ranks,
     prepare_resume,
     settle,
     settle_again,
+    start_warnings,
 )
 from lockstep.trained import TrainedPolicy, evaluation_seeds, load_policy
 
@@ -164,8 +163,8 @@ def train(
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
         make_one(resolved.env).close()  # a second one, which shows whether the function makes new ones
-    if lacks_compiler(asked, resolved):
-        warnings.warn(NO_COMPILER, stacklevel=2)
+    for line in start_warnings(asked, resolved):
+        warnings.warn(line, stacklevel=2)
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
         return _carried(Run(folder.path, make), ranks, 0, modules)

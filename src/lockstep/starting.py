@@ -9,7 +9,7 @@ from lockstep.config.decode import decode
 from lockstep.experiment import check_checkpoint, execute, open_run, save_config
 from lockstep.group.memory import usable_cores
 from lockstep.plan import Plan, default_ranks
-from lockstep.resolving import compiles, iterations, resolve
+from lockstep.resolving import compiles, cut_episodes, iterations, resolve
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 __all__ = [
     "BAD_INPUT",
     "CARRYING",
-    "NO_COMPILER",
     "PREEMPTED",
     "carry",
     "extended_by",
     "faults",
-    "lacks_compiler",
     "launch_ranks",
     "prepare_resume",
     "settle",
     "settle_again",
+    "start_warnings",
 ]
 
-NO_COMPILER = (
+_NO_COMPILER = (
     "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
 )
 BAD_INPUT = 2
@@ -65,10 +64,12 @@ def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Conf
     return dataclasses.replace(config, runtime=runtime), place, size
 
 
-def lacks_compiler(config: Config, resolved: Config) -> bool:
-    """Whether a run that would be compiled is not, because nothing here can. `config` is what was resolved."""
+def start_warnings(config: Config, resolved: Config) -> list[str]:
+    """What a user should know before a new run starts, a line each. `resolved` is `config` with everything decided."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
-    return compiles(asked) and resolved.runtime.compile == "off"
+    lines = [_NO_COMPILER] if compiles(asked) and resolved.runtime.compile == "off" else []
+    cut = cut_episodes(resolved)
+    return lines if cut is None else [*lines, cut]
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:

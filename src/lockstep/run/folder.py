@@ -4,8 +4,8 @@ import bisect
 import fcntl
 import itertools
 import json
-import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -179,15 +179,15 @@ class RunFolder:
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
 
-def _iteration_after(file: BinaryIO, offset: int) -> float:
-    """The iteration of the first line that begins at `offset` or after; infinity if there is none, or it is broken."""
+def _iteration_after(file: BinaryIO, offset: int) -> int:
+    """The iteration of the first line that begins at `offset` or after; `sys.maxsize` if there is none, or it is broken."""
     file.seek(max(offset - 1, 0))
     if offset:
         file.readline()
     try:
         return int(json.loads(file.readline())["iteration"])
     except (ValueError, KeyError, TypeError):
-        return math.inf
+        return sys.maxsize
 
 
 def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:

@@ -46,7 +46,7 @@ def sync_folder(path: Path) -> None:
 
 class RunFolder:
     """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`,
-    `videos/`, `plots/`, `report.html`, `policy-*.onnx`; `logs/`, what companions said that have failed.
+    `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`; `logs/`, what companions said that have failed.
     """
 
     def __init__(self, path: Path) -> None:

@@ -19,27 +19,27 @@ from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, give, is_function
 from lockstep.envs.modules import import_environments
-from lockstep.experiment import check_checkpoint, create_run, open_run, save_config
+from lockstep.experiment import create_run, open_run
 from lockstep.group.group import RankLost
 from lockstep.hub.fetching import find
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.resolving import importable, iterations, resolve
+from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.stop import listening
 from lockstep.runtime.place import Place, find_place
 from lockstep.runtime.threads import limit_threads, own_threads
 from lockstep.starting import (
     BAD_INPUT,
-    NO_COMPILER,
     PREEMPTED,
     carry,
     extended_by,
     faults,
-    first_of,
-    lacks_compiler,
     launch_ranks,
+    prepare_resume,
     settle,
     settle_again,
+    start_warnings,
 )
 from lockstep.trained import TrainedPolicy, evaluation_seeds, load_policy
 
@@ -169,9 +169,11 @@ def train(
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
         make_one(resolved.env).close()  # a second one, which shows whether the function makes new ones
-    if lacks_compiler(asked, resolved):
-        warnings.warn(NO_COMPILER, stacklevel=2)
-    return _carried(Run(create_run(resolved, preset, ranks).path, make), ranks, 0, modules)
+    for line in start_warnings(asked, resolved):
+        warnings.warn(line, stacklevel=2)
+    folder = create_run(resolved, preset, ranks)
+    with folder.locked():
+        return _carried(Run(folder.path, make), ranks, 0, modules)
 
 
 def resume(
@@ -205,25 +207,18 @@ def resume(
         >>> run.digest
     """
     _refuse_launchers(ranks)
-    found = Run(run, env)
-    folder = found.folder
-    extended = extended_by(found.config, _tree(settings)[0], total_steps)
-    if found._make is not None:  # perhaps it has moved into a module since
-        extended = dataclasses.replace(extended, env=dataclasses.replace(extended.env, id=give(found._make)))
-    extended, _, ranks = settle_again(extended, None, ranks)
-    modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
-    resume_from = first_of(folder, iteration)
-    if resume_from >= iterations(extended):
-        return found
-    if resume_from:
-        check_checkpoint(folder, extended, resume_from)
-    if extended != found.config:
-        folder.lock()
-        try:
-            save_config(folder, extended)
-        finally:
-            folder.unlock()
-    return _carried(Run(found), ranks, resume_from, modules)
+    path = run.path if isinstance(run, Run) else locate(os.fspath(run))
+    with RunFolder.open(
+        path
+    ).locked():  # before its config and checkpoints are read: another process may be adding to them
+        found = Run(run, env)
+        extended = extended_by(found.config, _tree(settings)[0], total_steps)
+        if found._make is not None:  # perhaps it has moved into a module since
+            extended = dataclasses.replace(extended, env=dataclasses.replace(extended.env, id=give(found._make)))
+        extended, _, ranks = settle_again(extended, None, ranks)
+        modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
+        resume_from = prepare_resume(found.folder, found.config, extended, iteration)
+        return found if resume_from is None else _carried(Run(found), ranks, resume_from, modules)
 
 
 def load(
@@ -364,17 +359,14 @@ def _refuse_launchers(ranks: int) -> None:
 
 
 def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
+    """Train a run, which the caller has locked, to its end."""
     folder, config = run.folder, run.config
     with listening():
-        folder.lock()
-        try:
-            if ranks == 1:
-                with _left_as_it_was():
-                    carry(Place(0, 1, 0, 1), folder, config, resume_from)
-            else:
-                _raise_for(launch_ranks(folder, config, ranks, resume_from, modules))
-        finally:
-            folder.unlock()
+        if ranks == 1:
+            with _left_as_it_was():
+                carry(Place(0, 1, 0, 1), folder, config, resume_from)
+        else:
+            _raise_for(launch_ranks(folder, config, ranks, resume_from, modules))
     return run
 
 

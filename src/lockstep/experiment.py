@@ -107,6 +107,7 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
+        group.barrier("resume", PATIENCE)  # to copy a large metrics.jsonl takes a while
         run.start(cast.shards, cast.update)
         gc.freeze()  # what is here now stays: the search for garbage need not look at it again, nor the end of the process
         _train(cast, run)

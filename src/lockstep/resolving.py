@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import gymnasium as gym
 
 from lockstep.config import Config
-from lockstep.envs.catalog import describe_env, has_time_limit, make_one
+from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import given, reference
 from lockstep.plan import Plan
@@ -17,7 +17,7 @@ from lockstep.runtime.checks import find_compiler
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
 
-__all__ = ["compiles", "importable", "iterations", "resolve"]
+__all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
 
 _REPAYS = 5_000
 """Gradient steps of a run that is worth compiling for. Each is some 0.7 ms faster; what was compiled serves all runs of the same shapes, of
@@ -212,6 +212,19 @@ def compiles(config: Config) -> bool:
         )
     steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatches
     return not obstacle and (runtime.compile == "on" or (runtime.compile == "auto" and steps >= _REPAYS))
+
+
+def cut_episodes(config: Config) -> str | None:
+    """A warning about a resolved config whose engine begins new episodes at checkpoints, before the longest ones can end; else None."""
+    every, steps = config.run.checkpoint_every, config.rollout.steps
+    limit = renewed_episode_limit(config.env) if every < iterations(config) else None
+    if limit is None or every * steps >= limit:
+        return None
+    return (
+        f"env.engine is {config.env.engine!r}, which begins new episodes at every checkpoint, after run.checkpoint_every x rollout.steps = "
+        f"{every} x {steps} = {every * steps:,} steps; episodes of {config.env.id} last up to {limit:,} steps, so longer ones never end and have "
+        f"no return: set run.checkpoint_every to {-(-limit // steps)} or more"
+    )
 
 
 def _check_plan(config: Config, ranks: int) -> None:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from lockstep.config import Config
 from lockstep.config.decode import decode
-from lockstep.experiment import execute
+from lockstep.experiment import check_checkpoint, execute, open_run, save_config
 from lockstep.group.memory import usable_cores
 from lockstep.plan import Plan, default_ranks
-from lockstep.resolving import compiles, resolve
+from lockstep.resolving import compiles, cut_episodes, iterations, resolve
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.meeting import choose_meeting
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
 __all__ = [
     "BAD_INPUT",
     "CARRYING",
-    "NO_COMPILER",
     "PREEMPTED",
     "carry",
     "extended_by",
     "faults",
-    "first_of",
-    "lacks_compiler",
     "launch_ranks",
+    "prepare_resume",
     "settle",
     "settle_again",
+    "start_warnings",
 ]
 
-NO_COMPILER = (
+_NO_COMPILER = (
     "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
 )
 BAD_INPUT = 2
@@ -66,10 +65,12 @@ def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Conf
     return dataclasses.replace(config, runtime=runtime), place, size
 
 
-def lacks_compiler(config: Config, resolved: Config) -> bool:
-    """Whether a run that would be compiled is not, because nothing here can. `config` is what was resolved."""
+def start_warnings(config: Config, resolved: Config) -> list[str]:
+    """What a user should know before a new run starts, a line each. `resolved` is `config` with everything decided."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
-    return compiles(asked) and resolved.runtime.compile == "off"
+    lines = [_NO_COMPILER] if compiles(asked) and resolved.runtime.compile == "off" else []
+    cut = cut_episodes(resolved)
+    return lines if cut is None else [*lines, cut]
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:
@@ -105,7 +106,33 @@ def settle_again(config: Config, place: Place | None, ranks: int | None) -> tupl
     return config, place, ranks
 
 
-def first_of(folder: RunFolder, iteration: int | None) -> int:
+def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
+    """Choose and check the checkpoint to resume from, and save the config. The caller holds the run's lock.
+
+    Args:
+        folder: The run's folder.
+        before: The config that was read from the folder.
+        config: The config to resume with.
+        iteration: The checkpoint; None: the newest; 0: the start.
+
+    Returns:
+        The iteration to resume from; None if the run is complete.
+
+    Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
+    """
+    if open_run(folder.path)[1] != before:
+        raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
+    resume_from = _first_of(folder, iteration)
+    if resume_from >= iterations(config):
+        return None
+    if resume_from:
+        check_checkpoint(folder, config, resume_from)
+    if config != before:
+        save_config(folder, config)
+    return resume_from
+
+
+def _first_of(folder: RunFolder, iteration: int | None) -> int:
     """The iteration to go on from: `iteration` if it has a checkpoint, None for the newest; 0 is the start."""
     found = folder.checkpoints()
     if iteration is not None and iteration not in (0, *found):

@@ -209,25 +209,27 @@ def test_eval_measures_and_writes(run: Path) -> None:
     assert not list(run.glob(".*"))
 
 
-def returns(run: Path) -> list[float]:
-    found = json.loads((run / "evaluation.json").read_text())["returns"]
+def returns(run: Path, name: str) -> list[float]:
+    found = json.loads((run / name).read_text())["returns"]
     assert isinstance(found, list)
     return found
 
 
 def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def evaluate(*words: str) -> list[float]:
-        assert output(capsys, "eval", "first", *words)[0] == 0
-        return returns(run)
+    def evaluate(*words: str, name: str = "evaluation.json") -> list[float]:
+        assert f"written {run / name}" in output(capsys, "eval", "first", *words)[1]
+        return returns(run, name)
 
     four = evaluate("--episodes", "4")
     assert evaluate("--episodes", "4") == four
     assert len(set(four)) > 1
     assert evaluate("--episodes", "2") == four[:2]
-    assert evaluate("--episodes", "4", "--seed", "9") != four
-    drawn = evaluate("--episodes", "4", "--sample")
-    assert drawn != four
-    assert evaluate("--episodes", "4", "--sample") == drawn
+    other = evaluate("--episodes", "4", "--seed", "9")
+    assert other != four
+    sampled = evaluate("--episodes", "4", "--sample", name="evaluation-sampled.json")
+    assert sampled != four
+    assert evaluate("--episodes", "4", "--sample", name="evaluation-sampled.json") == sampled
+    assert returns(run, "evaluation.json") == other, "the result with the most probable actions is kept"
 
 
 def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:

@@ -97,6 +97,15 @@ def test_a_search_makes_trials(run_cli, tmp_path: Path) -> None:
     assert (again.rc, again.stdout) == (0, finished.stdout)
 
 
+@pytest.mark.slow
+@pytest.mark.extra("optuna")
+def test_a_search_needs_no_seeds(run_cli, tmp_path: Path) -> None:
+    finished = run_cli("sweep", *SHORT, "--search", "ppo.learning_rate=log(1e-4,1e-2)", "--trials", 2)
+    assert finished.rc == 0, finished
+    assert sorted(path.name for path in (tmp_path / "found/runs").iterdir()) == ["trial-0000", "trial-0001"]
+    assert finished.stdout.splitlines()[0].split()[:3] == ["trial", "learning_rate", "done"]
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.envs.catalog import describe_env, known_ids, make_engine, make_one
+from lockstep.envs.catalog import describe_env, known_ids, make_engine, make_one, renewed_episode_limit
 from lockstep.envs.choice import FASTER, choose_engine
 from lockstep.envs.families import family_of
 from lockstep.envs.settings import EngineName, EnvConfig
@@ -220,3 +220,21 @@ def test_known_spaces() -> None:
     assert (sizes.observation_size, sizes.choices, sizes.continuous_size) == (3, (), 1)
     assert (sizes.action_low, sizes.action_high) == (np.float32(-2), np.float32(2))
     assert describe_env(EnvConfig(id="Blackjack-v1")).observation_size == 32 + 11 + 2
+
+
+@pytest.mark.parametrize(
+    ("env_id", "engine", "options", "limit"),
+    [
+        pytest.param("Ant-v4", "envpool", {}, 1000, marks=pytest.mark.extra("envpool")),
+        pytest.param("CartPole-v1", "envpool", {"max_episode_steps": 50}, 50, marks=pytest.mark.extra("envpool")),
+        ("ALE/Pong-v5", "ale", {}, 27_000),
+        ("ALE/Pong-v5", "ale", {"max_num_frames_per_episode": 400}, 100),
+        ("CartPole-v1", "gymnasium-vector", {}, None),
+        ("CartPole-v1", "gymnasium", {}, None),
+    ],
+)
+def test_episode_limit_of_engines_that_renew(
+    env_id: str, engine: str, options: dict[str, int], limit: int | None
+) -> None:
+    config = EnvConfig(id=env_id, engine=engine, options=options, count=4)
+    assert renewed_episode_limit(config) == limit

@@ -69,6 +69,14 @@ def test_an_evaluation_is_kept_if_it_is_of_these_weights(hub: StandIn, capsys: p
         assert main(["eval", "first", "--episodes", "3", "--iteration", iteration]) == 0
         assert main(words) == 0
         assert json.loads(hub.models["me/first"]["evaluation.json"])["episodes"] == count
+        assert "evaluation-sampled.json" not in hub.models["me/first"]
+    assert main(["eval", "first", "--episodes", "3", "--sample"]) == 0
+    assert main(words) == 0
+    assert json.loads(hub.models["me/first"]["evaluation-sampled.json"])["actions"] == "drawn"
+    assert json.loads(hub.models["me/first"]["evaluation.json"])["actions"] == "most probable"
+    assert main(["eval", "first", "--episodes", "3", "--sample", "--iteration", "2"]) == 0
+    assert main(words) == 0
+    assert "evaluation-sampled.json" not in hub.models["me/first"], "it is of other weights"
     assert TOKEN not in capsys.readouterr().out
 
 

@@ -36,6 +36,7 @@ def summary(**changes: Any) -> RunSummary:
         best=None,
         solved=None,
         evaluated=EVALUATED,
+        sampled=None,
         digest="8a36cb",
         checkpoint=15,
         checkpoint_digest="8a36cb",
@@ -61,6 +62,17 @@ def test_what_the_hub_reads() -> None:
     assert model["name"] == "first"
     assert result["dataset"] == {"name": "CartPole-v1", "type": "CartPole-v1"}
     assert result["metrics"] == [{"type": "mean_reward", "name": "mean_reward", "value": "20.00 ± 10.00"}]
+
+
+def test_sampled_actions_have_a_row_of_their_own() -> None:
+    sampled = Evaluated(15, "8a36cb", "drawn", Evaluation([1.0, 3.0], [1, 3]))
+    row = "with drawn actions"
+    assert row not in write_card(summary(), EVALUATED, "me/first", None)
+    card = write_card(summary(sampled=sampled), EVALUATED, "me/first", None)
+    assert f"| {row} | 2.00 ± 1.41, 2 episodes (evaluation-sampled.json) |" in card
+    assert "20.00 ± 10.00, 95%" in card
+    other = dataclasses.replace(sampled, digest="of other weights")
+    assert row not in write_card(summary(sampled=other), EVALUATED, "me/first", None)
 
 
 def test_what_a_reader_finds() -> None:

@@ -102,6 +102,12 @@ def test_what_it_says(tmp_path: Path) -> None:
         json.dumps({"iteration": 30, "digest": "", "actions": "drawn", "returns": [1, 3], "lengths": [1, 1]})
     )
     assert "2 ± 1.96 2 episodes that training never saw, drawn actions, iteration 30" in read(folder).words
+    (folder.path / "evaluation-sampled.json").write_text(
+        json.dumps({"iteration": 29, "digest": "", "actions": "drawn", "returns": [4, 6], "lengths": [1, 1]})
+    )
+    words = read(folder).words
+    assert "2 ± 1.96 2 episodes that training never saw, drawn actions, iteration 30, 95% interval 5 ± 1.96" in words
+    assert "drawn actions, iteration 29, 95% interval" in words
 
 
 def test_nothing_is_asked_for_and_nothing_runs(tmp_path: Path) -> None:

@@ -105,10 +105,15 @@ def test_a_plan_that_its_first_ranks_could_not_carry(tmp_path: Path) -> None:
     assert facts(path).command == "lockstep train --env CartPole-v1 --plan one-trainer --total-steps 2048"
 
 
-def test_what_an_evaluation_left(tmp_path: Path) -> None:
+def test_what_evaluations_left(tmp_path: Path) -> None:
     path = made(tmp_path)
+    assert (facts(path).evaluated, facts(path).sampled) == (None, None)
     content = {"iteration": 2, "digest": "ab", "actions": "drawn", "returns": [1.0, 3.0], "lengths": [4, 4]}
     (path / "evaluation.json").write_text(json.dumps(content))
+    (path / "evaluation-sampled.json").write_text(json.dumps({**content, "returns": [5.0, 7.0]}))
+    sampled = facts(path).sampled
+    assert sampled is not None
+    assert sampled.result.returns == [5.0, 7.0]
     found = facts(path).evaluated
     assert found is not None
     assert (found.result.return_mean, found.result.interval) == (2.0, pytest.approx(1.96))

@@ -179,3 +179,69 @@ def test_a_file_system_without_locks(folder: RunFolder, monkeypatch: pytest.Monk
     monkeypatch.setattr(fcntl, "flock", unknown)
     folder.lock()
     assert folder.in_use() is None
+
+
+def test_cut_metrics_keeps_the_file_if_nothing_has_to_go(folder: RunFolder) -> None:
+    folder.cut_metrics(3)  # there is none yet
+    lines(folder, 3)
+    path = folder.path / "metrics.jsonl"
+    before = path.stat()
+    folder.cut_metrics(3)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("end", ["", "\n", '\n{"iteration": 4', "\n\xe4\n7\n", '\n{"loss": 1}\n'])
+def test_cut_metrics_drops_a_broken_end(folder: RunFolder, end: str) -> None:
+    path = folder.path / "metrics.jsonl"
+    path.write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}' + end)
+    folder.cut_metrics(3)
+    assert path.read_text() == '{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n'
+
+
+def test_cut_metrics_at_any_iteration_of_lines_of_any_length(folder: RunFolder) -> None:
+    path = folder.path / "metrics.jsonl"
+    rows = [json.dumps({"iteration": 3 * number, "x": "y" * (number * 37 % 50)}) + "\n" for number in range(1, 20)]
+    for iteration in range(62):
+        path.write_text("".join(rows))
+        folder.cut_metrics(iteration)
+        assert path.read_text() == "".join(rows[: iteration // 3])
+
+
+def test_cut_metrics_does_not_read_the_whole_file(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder.path / "metrics.jsonl"
+    path.write_text("".join(f'{{"iteration": {number}}}\n' for number in range(1, 100_001)))
+    parsed: list[bytes] = []
+    loads = json.loads
+    monkeypatch.setattr("lockstep.run.folder.json.loads", lambda line: parsed.append(line) or loads(line))
+    folder.cut_metrics(99_990)
+    assert len(parsed) < 50
+    assert path.read_text().endswith('\n{"iteration": 99990}\n')
+
+
+def test_cut_metrics_that_is_interrupted_leaves_the_file(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines(folder, 5)
+    path = folder.path / "metrics.jsonl"
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", lambda self, target: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            folder.cut_metrics(3)
+    assert path.read_bytes() == before
+
+
+def test_a_renamed_file_and_its_folder_are_synced(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        done.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
+        fsync(descriptor)
+
+    def renamed(self: Path, target: Path) -> Path:
+        done.append(f"rename {self.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_aside(folder.path / "config.json", b"{}")
+    assert done == ["sync .config.json.partial", "rename .config.json.partial", "sync one"]

@@ -93,6 +93,30 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert 5 * 64 - ended <= run.env_steps == rows[-1]["env_steps"] <= 5 * 64 - ended + 4
 
 
+def test_metrics_are_on_disk_before_a_checkpoint_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    before: dict[str, int] = {}
+    fsync, rename = os.fsync, Path.rename
+
+    def sync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name == "metrics.jsonl":
+            synced.append(len(path.read_text().splitlines()))
+        fsync(descriptor)
+
+    def renamed(self: Path, target: Path) -> Path:
+        if target.name.isdigit():
+            before[target.name] = synced[-1] if synced else 0
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "rename", renamed)
+    trained(tmp_path / "run")
+    assert before == {"00000002": 2, "00000004": 4, "00000005": 5}
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path, lag: int) -> None:
     config = dataclasses.replace(CONFIG, plan=PlanConfig(shards=2, lag=lag))

@@ -1,5 +1,6 @@
 """Trials of a search, whose results were made up."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,50 @@ def test_another_search_in_the_folder_is_refused(tmp_path: Path) -> None:
     trials(tmp_path, **{"ppo.clip": 0.2})
     with pytest.raises(ValueError, match=r"ppo.clip is 0.1: it was 0.2 .* choose another --out"):
         trials(tmp_path, **{"ppo.clip": 0.1})
+
+
+class Killed(BaseException):
+    """Raised in place of a kill."""
+
+
+def test_a_kill_while_trials_are_drawn_changes_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, whole = tmp_path / "base", tmp_path / "whole"
+    base.mkdir()
+    first = trials(base)
+    for number, values in first.next(10, 10):  # the sampler takes its first 10 at random
+        first.tell(number, score(values))
+    shutil.copytree(base, whole)
+    expected = trials(whole).next(2, 12)
+    assert [number for number, _ in expected] == [10, 11]
+    writes: int
+    left: int
+
+    def counted(write):
+        def counting(*arguments, **options):
+            nonlocal writes
+            writes += 1
+            if writes > left:
+                raise Killed
+            return write(*arguments, **options)
+
+        return counting
+
+    finished = False
+    for left in range(20):
+        folder, writes = tmp_path / str(left), 0
+        shutil.copytree(base, folder)
+        killed = trials(folder)
+        with monkeypatch.context() as patched:
+            storage = killed._study._storage
+            for name in ("create_new_trial", "set_trial_param", "set_study_user_attr"):
+                patched.setattr(storage, name, counted(getattr(storage, name)))
+            try:
+                killed.next(2, 12)
+                finished = True
+            except Killed:
+                pass
+        assert trials(folder).next(2, 12) == expected, f"after {left} writes"
+        if finished:
+            break
+    assert finished
+    assert left == 1 + 2 + 2 * len(SPACES)

@@ -80,9 +80,12 @@ class Performer:
         )
 
     def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
-        """Plays as many episodes, and leaves what they gave in evaluation.json, whose path comes back too."""
+        """Play this many episodes and write the results into evaluation.json, or evaluation-sampled.json with sampled actions.
+
+        Returns the results and the path of the file.
+        """
         from lockstep.envs.catalog import make_one
-        from lockstep.report.evaluate import Evaluation, play_episodes
+        from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation, play_episodes
 
         env = make_one(self.config.env)
         try:
@@ -96,7 +99,7 @@ class Performer:
             "seed": self.seed,
             "actions": "drawn" if self._sample else "most probable",
         }
-        path = self.place / "evaluation.json"
+        path = self.place / (SAMPLED_EVALUATION if self._sample else EVALUATION)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_aside(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
         return evaluation, path

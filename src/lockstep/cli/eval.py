@@ -9,8 +9,11 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints return and length over some episodes, and leaves them in the run's evaluation.json."""
-    parser = Arguments("eval", "Plays episodes that training never saw and measures them. Leaves evaluation.json.")
+    """Prints return and length over some episodes, and writes them into the run's folder."""
+    parser = Arguments(
+        "eval",
+        "Plays episodes that training never saw and measures them. Writes evaluation.json, or evaluation-sampled.json with --sample.",
+    )
     add_arguments(parser, episodes=20)
     own = parser.read(argv)
     performer = Performer(own.run, own.iteration, own.sample, own.seed, own.module)

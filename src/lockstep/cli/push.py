@@ -60,15 +60,19 @@ def _gather(folder: RunFolder, place: str, own: argparse.Namespace) -> dict[str,
     from lockstep.cli.agents import Performer
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
+    from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
     from lockstep.report.summary import summarize
 
     performer = Performer(str(folder.path), module=own.module)
     evaluated = _evaluated(performer, folder)
     files: dict[str, bytes | Path] = dict(published(folder, performer.policy.iteration))
-    files["evaluation.json"] = (folder.path / "evaluation.json").read_bytes()
+    files[EVALUATION] = (folder.path / EVALUATION).read_bytes()
+    summary = summarize(folder)
+    if summary.sampled and summary.sampled.digest == evaluated.digest:
+        files[SAMPLED_EVALUATION] = (folder.path / SAMPLED_EVALUATION).read_bytes()
     if not own.skip_play:
         files[VIDEO] = _film(performer)
-    card = write_card(summarize(folder), evaluated, place, None if own.skip_play else VIDEO)
+    card = write_card(summary, evaluated, place, None if own.skip_play else VIDEO)
     return {CARD: card.encode(), **files}
 
 

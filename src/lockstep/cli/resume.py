@@ -1,12 +1,15 @@
 """`lockstep resume`: a run that was interrupted, or that shall go on for longer."""
 
+from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import import_again, listen_under, start, told_once
+from lockstep.cli.start import complete, import_again, listen_under, start, told_once
 from lockstep.config.flags import parse_flags
+from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
-from lockstep.runtime.place import find_place
+from lockstep.runtime.place import Place, find_place
 
 __all__ = ["main"]
 
@@ -17,29 +20,30 @@ def main(argv: Sequence[str]) -> int:
     with told_once(place):
         tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
         own = _parser().read(rest)
-        from lockstep.experiment import check_checkpoint, open_run, save_config
-        from lockstep.resolving import iterations
-        from lockstep.starting import extended_by, first_of, settle_again
+        folder = RunFolder.open(locate(own.run))
+    # Lock the run before its config and checkpoints are read: another process may be adding to them. Under a launcher, rank 0 locks it.
+    with nullcontext() if place is not None else folder.locked():
+        return _resume(folder, place, tree, own)
 
-        folder, config = open_run(locate(own.run))
+
+def _resume(folder: RunFolder, place: Place | None, tree: dict[str, dict[str, object]], own: Namespace) -> int:
+    with told_once(place):
+        from lockstep.experiment import open_run
+        from lockstep.starting import extended_by, prepare_resume, settle_again
+
+        _, config = open_run(folder.path)
         import_again(config, tree.get("env", {}).get("module"))
         extended = extended_by(config, tree, own.total_steps)
         listen_under(place)
         extended, place, ranks = settle_again(extended, place, own.ranks)
-        resume_from = first_of(folder, own.iteration)
-    if resume_from >= iterations(extended):
-        if place is None or place.rank == 0:
-            print(f"{folder.path} is complete: {resume_from} iterations; give a larger --total-steps to go on")
-        return 0
     if place is not None:
         from lockstep.cli.work import resume_under_launcher
 
-        return resume_under_launcher(place, folder, extended, resume_from)
-    if resume_from:
-        check_checkpoint(folder, extended, resume_from)
-    folder.lock()  # before anything is changed: a run that is in use stays as it is
-    if extended != config:
-        save_config(folder, extended)
+        return resume_under_launcher(place, folder, config, extended, own.iteration)
+    resume_from = prepare_resume(folder, config, extended, own.iteration)
+    if resume_from is None:
+        print(complete(folder, extended))
+        return 0
     return start(folder, ranks, resume_from)
 
 

@@ -9,7 +9,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.place import Place
 
-__all__ = ["import_again", "listen_under", "start", "told_once"]
+__all__ = ["complete", "import_again", "listen_under", "start", "told_once"]
 
 
 def import_again(config: Config, module: object) -> None:
@@ -41,6 +41,13 @@ def listen_under(place: Place | None) -> None:
     if place is not None:
         listen(aloud=place.rank == 0)
         follow_launcher()
+
+
+def complete(folder: RunFolder, config: Config) -> str:
+    """The message for a run that has reached the end of its budget."""
+    from lockstep.resolving import iterations
+
+    return f"{folder.path} is complete: {iterations(config)} iterations; give a larger --total-steps to go on"
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:

@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
     if place is not None:
         raise ValueError(f"sweep starts its own processes: use it without {place.launcher}, with --jobs and --ranks")
 
+    from lockstep.resolving import cut_episodes
     from lockstep.run.environment import describe_environment
     from lockstep.run.stop import listen
     from lockstep.sweep.member import check_folder, is_done
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         check_folder(member)
     sweep.open()
     listen()
+    if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
+        _tell(warning)  # once for all runs
     _tell(f"{_many(sweep.jobs, 'job')} at a time, of {_many(ranks, 'rank')} each, on {_many(cores, 'core')}")
     if own.trials:
         _search(sweep, own, over, spaces, base)

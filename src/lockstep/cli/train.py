@@ -10,7 +10,7 @@ from lockstep.cli.start import listen_under, start, told_once
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.envs.modules import import_environments
-from lockstep.runtime.place import Place, find_place
+from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
 
@@ -33,12 +33,13 @@ def main(argv: Sequence[str]) -> int:
         listen_under(place)
         from lockstep.experiment import create_run
         from lockstep.resolving import resolve
-        from lockstep.starting import NO_COMPILER, lacks_compiler, settle
+        from lockstep.starting import settle, start_warnings
 
         config, place, ranks = settle(config, place, own.ranks)
         resolved = resolve(config, ranks)
-        if lacks_compiler(config, resolved):
-            _tell(place, NO_COMPILER)
+        if place is None or place.rank == 0:
+            for line in start_warnings(config, resolved):
+                print(line, file=sys.stderr)
     if place is not None:
         from lockstep.cli.work import train_under_launcher
 
@@ -46,11 +47,6 @@ def main(argv: Sequence[str]) -> int:
     folder = create_run(resolved, own.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
-
-
-def _tell(place: Place | None, line: str) -> None:
-    if place is None or place.rank == 0:
-        print(line, file=sys.stderr)
 
 
 def _parser() -> Arguments:

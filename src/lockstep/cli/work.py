@@ -7,17 +7,19 @@ from pathlib import Path
 
 import torch
 
+from lockstep.cli.start import complete
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.experiment import check_checkpoint, create_run, execute, open_run, save_config
+from lockstep.experiment import create_run, execute, open_run
 from lockstep.group.group import Group
 from lockstep.plan import Plan
+from lockstep.resolving import iterations
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import end_unheard
 from lockstep.runtime.place import Place
 from lockstep.runtime.runtime import Runtime, join
-from lockstep.starting import PREEMPTED, carry, faults
+from lockstep.starting import PREEMPTED, carry, faults, prepare_resume
 from lockstep.update import NonFinite
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
@@ -41,47 +43,56 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
     where.
     """
 
-    def prepare() -> RunFolder:
+    def prepare() -> tuple[RunFolder, int]:
         folder = create_run(config, preset, place.size)
         folder.lock()
-        return folder
+        return folder, 0
 
     def work() -> int:
         with _meet(place, config) as runtime:
-            folder = _agree(runtime.group, prepare)
+            folder, _ = _agree(runtime.group, prepare)
             run = execute(folder, open_run(folder.path)[1], runtime, 0)
         return _finish(place.rank, run)
 
     return _guarded(place.rank, work)
 
 
-def resume_under_launcher(place: Place, folder: RunFolder, config: Config, resume_from: int) -> int:
-    """A run that goes on as one of the ranks that a launcher started."""
+def resume_under_launcher(
+    place: Place, folder: RunFolder, before: Config, config: Config, iteration: int | None
+) -> int:
+    """Resume a run as one of the ranks that a launcher started. Rank 0 locks the run, then chooses the checkpoint for all ranks.
 
-    def prepare() -> RunFolder:
+    The arguments are those of `prepare_resume`.
+    """
+
+    def prepare() -> tuple[RunFolder, int]:
         folder.lock()
-        if resume_from:
-            check_checkpoint(folder, config, resume_from)
-        save_config(folder, config)
-        return folder
+        resume_from = prepare_resume(folder, before, config, iteration)
+        return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
         with _meet(place, config) as runtime:
-            _agree(runtime.group, prepare)
-            # rank 0's word: on a shared file system the others may see another newest checkpoint
-            agreed = int(runtime.group.gather(torch.tensor([[resume_from]]), "start")[0].item())
-            run = execute(folder, config, runtime, agreed)
-        return _finish(place.rank, run)
+            _, resume_from = _agree(runtime.group, prepare)
+            if resume_from < iterations(config):
+                run = execute(folder, config, runtime, resume_from)
+                return _finish(place.rank, run)
+        if place.rank == 0:
+            print(complete(folder, config))
+        return 0
 
     return _guarded(place.rank, work)
 
 
-def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
-    """Prepares the folder on rank 0 alone; where that fails every rank ends with exit code 2, and rank 0 says why."""
+def _agree(group: Group, make: Callable[[], tuple[RunFolder, int]]) -> tuple[RunFolder, int]:
+    """Run `make` on rank 0 alone, and give its folder and iteration to all ranks.
+
+    Where that fails every rank ends with exit code 2, and rank 0 says why.
+    """
     path, problem = b"", None
     if group.rank == 0:
         try:
-            path = str(make().path.absolute()).encode()
+            folder, iteration = make()
+            path = f"{iteration} {folder.path.absolute()}".encode()
         except ValueError as error:
             problem = error
     row = torch.zeros(1, _PATH_BYTES, dtype=torch.uint8)
@@ -91,7 +102,8 @@ def _agree(group: Group, make: Callable[[], RunFolder]) -> RunFolder:
         raise problem
     if not told:
         end_unheard()
-    return RunFolder(Path(told))
+    first, _, place = told.partition(" ")
+    return RunFolder(Path(place)), int(first)
 
 
 def _meet(place: Place, config: Config) -> Runtime:

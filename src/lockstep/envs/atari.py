@@ -57,6 +57,11 @@ class Game:
                 raise ValueError(f"env.options has {name} = {value!r}: it must be {words[kind]}")
         return cls(env_id, **options)  # type: ignore[arg-type]
 
+    @property
+    def steps_per_episode(self) -> int:
+        """The most steps of an episode."""
+        return max(1, self.max_num_frames_per_episode // self.frameskip)
+
     def one(self, render_mode: str | None) -> gym.Env[Any, Any]:
         """A single environment of Gymnasium. Its episodes are whole games, by which agents are measured."""
         import ale_py
@@ -112,7 +117,7 @@ class Game:
             "full_action_space": self.full_action_space,
             "frame_skip": self.frameskip,
             "noop_max": self.noop_max,
-            "max_episode_steps": max(1, self.max_num_frames_per_episode // self.frameskip),
+            "max_episode_steps": self.steps_per_episode,
             "episodic_life": self.episodic_life,
             "stack_num": _STACK,
             "reward_clip": False,

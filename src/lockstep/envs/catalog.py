@@ -1,7 +1,6 @@
 """The way into this room: engines, single environments and what is known of them."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +15,16 @@ from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Known", "describe_env", "first_seed", "has_time_limit", "known_ids", "make_engine", "make_one"]
+__all__ = [
+    "Known",
+    "describe_env",
+    "first_seed",
+    "has_time_limit",
+    "known_ids",
+    "make_engine",
+    "make_one",
+    "renewed_episode_limit",
+]
 
 
 _NAMED = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "ale"}
@@ -73,7 +81,7 @@ def describe_env(config: EnvConfig) -> Spaces:
         finally:
             pool.close()
     if config.engine in ("gymnasium-vector", "ale"):
-        engine = make_engine(dataclasses.replace(config, count=1, threads=1), 0, 0, 1)
+        engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
         return engine.spaces
     return Interface.of(recipe).spaces
@@ -109,6 +117,26 @@ def has_time_limit(config: EnvConfig) -> bool:
             return True
         layer = layer.env
     return getattr(layer, "max_episode_steps", None) is not None
+
+
+def renewed_episode_limit(config: EnvConfig) -> int | None:
+    """The most steps of an episode, for an engine that begins new episodes at every checkpoint.
+
+    None for an engine that does not, and where the limit is unknown. `config.engine` must not be `auto` any more.
+    """
+    recipe = Recipe(config.id, config.options)
+    if config.engine not in _NAMED:
+        return None
+    if recipe.game is not None:
+        return recipe.game.steps_per_episode
+    if config.engine == "envpool":
+        pool = recipe.pool([0])
+        pool.close()
+        return int(pool.spec.config.max_episode_steps)
+    engine = make_engine(replace(config, count=1), 0, 0, 1)
+    engine.close()
+    limit = config.options.get("max_episode_steps", gym.spec(base_of(config.id)).max_episode_steps)
+    return int(limit) if engine.renews and limit is not None else None
 
 
 @dataclass(frozen=True)

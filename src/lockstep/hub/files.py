@@ -19,7 +19,7 @@ VIDEO = "replay.mp4"
 """The name under which the Hub shows the film of an agent."""
 AGENT, STATE = "agent.safetensors", "state.json"
 _OURS = re.compile(
-    r"README\.md|replay\.mp4|config\.json|environment\.json|metrics\.jsonl|evaluation\.json|checkpoints/\d{8}/(agent\.safetensors|state\.json)"
+    r"README\.md|replay\.mp4|config\.json|environment\.json|metrics\.jsonl|evaluation(?:-sampled)?\.json|checkpoints/\d{8}/(agent\.safetensors|state\.json)"
 )
 _OF_THE_MACHINE = ("command", "host")
 """Of environment.json: what tells of folders and names on the machine, not of the run."""

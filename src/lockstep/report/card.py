@@ -92,6 +92,9 @@ def _outcome(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     rows = [("mean return ± standard deviation", _mean_and_std(evaluated) + interval)]
     rows += [("lowest and highest return", f"{min(result.returns):.5g}, {max(result.returns):.5g}")]
     rows += [("mean length", f"{fmean(result.lengths):.5g} steps")]
+    if run.sampled and run.sampled.digest == evaluated.digest:
+        count = len(run.sampled.result.returns)
+        rows += [("with drawn actions", f"{_mean_and_std(run.sampled)}, {count} episodes (evaluation-sampled.json)")]
     if run.final:
         rows += [("mean return at the end of training", f"{run.final.value:.5g}, last 20 episodes")]
     if run.goal is not None:

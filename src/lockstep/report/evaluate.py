@@ -8,7 +8,11 @@ from typing import Any
 
 import gymnasium as gym
 
-__all__ = ["Begin", "Evaluation", "play_episodes"]
+__all__ = ["EVALUATION", "SAMPLED_EVALUATION", "Begin", "Evaluation", "play_episodes"]
+
+EVALUATION = "evaluation.json"
+SAMPLED_EVALUATION = "evaluation-sampled.json"
+"""Files of a run's folder with the newest results of `lockstep eval` and `lockstep eval --sample`."""
 
 Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 """Begins an episode: gives a function of its observations and infos to actions, which remembers what it needs."""

@@ -92,6 +92,7 @@ def _content(found: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "run": found,
         "path": folder.path,
         "last_20": last_20 if found.checkpoint == found.iteration else None,
+        "evaluations": [evaluated for evaluated in (found.evaluated, found.sampled) if evaluated],
         "curves": list(_curves(run, found.goal)),
         "roles": [_role(role, phases) for role, phases in mean_seconds(found.metrics).items()],
         "courses": list(_courses(run)),

@@ -15,7 +15,7 @@ from lockstep.config.flags import as_flags
 from lockstep.envs.functions import is_function
 from lockstep.experiment import open_run
 from lockstep.plan import Plan
-from lockstep.report.evaluate import Evaluation
+from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
 from lockstep.resolving import iterations
 from lockstep.run.folder import RunFolder
 from lockstep.run.starts import Start, read_starts
@@ -121,6 +121,9 @@ class RunSummary:
     solved: Mark | None
     """The first one that is at least `run.solved_return`."""
     evaluated: Evaluated | None
+    """The result of `lockstep eval`."""
+    sampled: Evaluated | None
+    """The result of `lockstep eval --sample`."""
     digest: str
     """After the last iteration."""
     checkpoint: int | None
@@ -210,7 +213,8 @@ def summarize(folder: RunFolder) -> RunSummary:
         final=marks[-1] if marks else None,
         best=max(marks, key=lambda mark: mark.value, default=None),
         solved=next((mark for mark in marks if goal is not None and mark.value >= goal), None),
-        evaluated=_evaluated(folder),
+        evaluated=_evaluated(folder, EVALUATION, "lockstep eval"),
+        sampled=_evaluated(folder, SAMPLED_EVALUATION, "lockstep eval --sample"),
         digest=_digest(rows, done),
         checkpoint=newest,
         checkpoint_digest=_digest(rows, newest),
@@ -248,8 +252,8 @@ def _last_returns(folder: RunFolder, checkpoint: int | None) -> list[float]:
         return []  # a broken checkpoint is told by what loads it
 
 
-def _evaluated(folder: RunFolder) -> Evaluated | None:
-    path = folder.path / "evaluation.json"
+def _evaluated(folder: RunFolder, name: str, command: str) -> Evaluated | None:
+    path = folder.path / name
     if not path.exists():
         return None
     try:
@@ -259,7 +263,7 @@ def _evaluated(folder: RunFolder) -> Evaluated | None:
             raise ValueError
         return Evaluated(int(found["iteration"]), str(found["digest"]), str(found["actions"]), result)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise ValueError(f"{path} is broken; `lockstep eval {folder.path}` writes it anew") from None
+        raise ValueError(f"{path} is broken; `{command} {folder.path}` writes it anew") from None
 
 
 def _settings(config: Config, preset: str | None) -> list[Setting]:

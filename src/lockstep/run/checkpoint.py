@@ -24,7 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from lockstep.group.group import Group
-from lockstep.run.folder import RunFolder
+from lockstep.run.folder import RunFolder, sync_folder
 
 __all__ = ["Checkpoint", "Counters", "forget_after", "pack", "prune", "write_checkpoint"]
 
@@ -55,10 +55,11 @@ def write_checkpoint(
         files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
         summary = {"version": _VERSION, "iteration": iteration, **counters, "files": files}
         _write(aside / "state.json", f"{json.dumps(summary, indent=2)}\n".encode())
-        _sync(aside)
+        sync_folder(aside)
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
-        _sync(final.parent)
+        sync_folder(final.parent)
+        sync_folder(folder.path)  # in which the first checkpoint has made a new folder
     group.barrier("checkpoint")
 
 
@@ -178,11 +179,3 @@ def _write(path: Path, content: bytes) -> None:
 
 def _hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,35 +1,52 @@
 """The folder of one run: what is in it and how it is read and written."""
 
+import bisect
 import fcntl
+import itertools
 import json
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["RunFolder", "write_aside"]
+__all__ = ["RunFolder", "sync_folder", "write_aside"]
 
 _TRIES = 3
 _PAUSE = 0.05
 """Seconds between two of them, for the lock."""
+_BLOCK = 2**20
+"""Bytes that are copied at a time."""
 
 
-def write_aside(path: Path, content: bytes) -> None:
-    """Writes a whole file or nothing: beside its place, then renamed into it."""
+def write_aside(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Writes a whole file or nothing: beside its place, then renamed into it. It survives a loss of power."""
     aside = path.with_name(f".{path.name}.partial")
     try:
         with aside.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
+        sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
 
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on disk: a new or renamed file may lose its name at power loss before."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class RunFolder:
     """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`,
-    `videos/`, `plots/`, `report.html`, `policy-*.onnx`; `logs/`, what companions said that have failed.
+    `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`; `logs/`, what companions said that have failed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,6 +62,7 @@ class RunFolder:
             raise
         except OSError as error:
             raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
+        sync_folder(path.parent)
         folder = cls(path)
         write_aside(path / "environment.json", _json(environment))
         write_aside(path / "config.json", _json(config))
@@ -105,9 +123,24 @@ class RunFolder:
         return rows, None
 
     def cut_metrics(self, iteration: int) -> None:
-        """Drops the rows after `iteration`, which will be computed again, and everything behind a line that can't be read."""
-        kept = [row for row in self.readable_metrics() if int(str(row["iteration"])) <= iteration]
-        write_aside(self.path / "metrics.jsonl", "".join(f"{json.dumps(row)}\n" for row in kept).encode())
+        """Remove the lines after `iteration`, which will be done again. Leave the file alone if there are none."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            # Iterations ascend, so a few lines are read, however long the file is.
+            found = bisect.bisect_right(range(size), iteration, key=lambda offset: _iteration_after(file, offset))
+            end = 0
+            if found:  # the last line to keep begins one byte before
+                file.seek(found - 1)
+                file.readline()
+                end = file.tell()
+            file.seek(max(end - 1, 0))
+            cut_off = end > 0 and file.read(1) != b"\n"
+            if end < size or cut_off:
+                # A new file, because `Follower` takes it for the sign that the run went back.
+                write_aside(path, itertools.chain(_blocks(file, end), [b"\n"] * cut_off))
 
     def lock(self) -> None:
         """Keeps other processes from writing to this run until `unlock`, or until this one ends, however it ends.
@@ -129,6 +162,15 @@ class RunFolder:
             else:
                 self._lock = descriptor
                 return
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock. Raises ValueError if another process holds it."""
+        self.lock()
+        try:
+            yield
+        finally:
+            self.unlock()
 
     def in_use(self) -> bool | None:
         """Whether a process holds the lock now; None on a file system that knows no locks."""
@@ -158,6 +200,24 @@ class RunFolder:
         """Iterations that have a checkpoint, ascending."""
         folders = (self.path / "checkpoints").glob("[0-9]*")
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+
+
+def _iteration_after(file: BinaryIO, offset: int) -> int:
+    """The iteration of the first line that begins at `offset` or after; `sys.maxsize` if there is none, or it is broken."""
+    file.seek(max(offset - 1, 0))
+    if offset:
+        file.readline()
+    try:
+        return int(json.loads(file.readline())["iteration"])
+    except (ValueError, KeyError, TypeError):
+        return sys.maxsize
+
+
+def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:
+    """The first `end` bytes of a file."""
+    file.seek(0)
+    while block := file.read(min(end - file.tell(), _BLOCK)):
+        yield block
 
 
 def _json(content: Mapping[str, object]) -> bytes:

@@ -5,6 +5,7 @@
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from lockstep.run.events import EventFile
+from lockstep.run.folder import sync_folder
 
 __all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "flat", "scalars"]
 
@@ -85,6 +87,7 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
+        sync_folder(path.parent)
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Appends a line."""
@@ -93,6 +96,11 @@ class JsonLines:
     def flush(self) -> None:
         """See `Logger.flush`."""
         self._file.flush()
+
+    def sync(self) -> None:
+        """Wait until all lines are on disk, where they survive a loss of power."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file."""

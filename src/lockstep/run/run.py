@@ -90,6 +90,7 @@ class Run:
         self._digest = ""
         self._notes: list[tuple[int, str, NDArray[np.float64], dict[str, float], Mapping[str, float]]] = []
         self._write_at = 0.0
+        self._metrics: JsonLines | None = None
         self._loggers: list[Logger] = []
         self._films: Tolerant[Films] | None = None
         self._modules = modules
@@ -130,7 +131,8 @@ class Run:
         if not self._restorable:
             update.renew()  # as the environments were, if the run was resumed
         if self._group.rank == 0:
-            self._loggers.append(JsonLines(self.folder.path / "metrics.jsonl"))
+            self._metrics = JsonLines(self.folder.path / "metrics.jsonl")
+            self._loggers.append(self._metrics)
             self._loggers.extend(display(self._config.progress, self.folder, self.last))
             self._loggers.extend(self._optional())
         listen(aloud=self._group.rank == 0)
@@ -276,6 +278,8 @@ class Run:
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Writes a checkpoint, all ranks together."""
         self._write_notes()  # or after a kill those before the checkpoint would be missing
+        if self._metrics is not None:
+            self._metrics.sync()  # or at a loss of power
         counters = {
             "env_steps": self.env_steps,
             "seconds": self.seconds,

@@ -5,6 +5,7 @@ interrupted and called again finds what it would have found.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Trials"]
 
 _FILE = "trials.db"
+_BATCH_END = "batch_end"
+"""The study's attribute with the number after the last trial of the newest batch. Trials of a batch are drawn before any of them runs."""
 
 
 class Trials:
@@ -45,16 +48,14 @@ class Trials:
         """Numbers and values of trials to run now: those that were interrupted, or else up to `most` new ones, until there are `total`."""
         import optuna
 
-        open_trials = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
-        if open_trials:
-            return [self._values(optuna.trial.Trial(self._study, frozen._trial_id)) for frozen in open_trials]
-        made = len(self._study.get_trials(deepcopy=False))
-        found = []
-        for number in range(made, min(made + most, total)):
-            # seeded anew for each, so that nothing depends on how many a process has made
-            self._study.sampler = optuna.samplers.TPESampler(seed=(self._seed * 1_000_003 + number) % 2**32)
-            found.append(self._values(self._study.ask()))
-        return found
+        trials = self._study.get_trials(deepcopy=False)
+        batch = [trial for trial in trials if not trial.state.is_finished()]
+        end = self._study.user_attrs.get(_BATCH_END, 0)  # a kill may have left a batch of which not all trials exist
+        if not batch and end <= len(trials):
+            end = min(len(trials) + most, total)
+            self._study.set_user_attr(_BATCH_END, end)
+        batch += [self._study.ask() for _ in range(len(trials), min(end, total))]
+        return [self._values(optuna.trial.Trial(self._study, trial._trial_id)) for trial in batch]
 
     def tell(self, number: int, value: float | None) -> None:
         """What came of a trial; None: it failed."""
@@ -72,7 +73,29 @@ class Trials:
         ]
 
     def _values(self, trial: "optuna.Trial") -> tuple[int, dict[str, str]]:
+        """Number and values of an unfinished trial. Draw the values unless it has all of them: a kill may have left some, or none."""
+        import optuna
+
+        if not self._spaces.keys() <= trial.params.keys():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self._study.sampler = optuna.samplers.PartialFixedSampler(
+                    self._draw(trial.number), optuna.samplers.RandomSampler()
+                )
         return trial.number, {path: _text(_suggest(trial, path, space)) for path, space in self._spaces.items()}
+
+    def _draw(self, number: int) -> dict[str, object]:
+        """The values of trial `number`, from the seed, the number and the trials before it.
+
+        They are drawn in a copy of the study, so that a trial that a kill left with some of its values gets the same ones again.
+        """
+        import optuna
+
+        sampler = optuna.samplers.TPESampler(seed=(self._seed * 1_000_003 + number) % 2**32)
+        copy = optuna.create_study(direction="maximize", sampler=sampler)
+        copy.add_trials(self._study.get_trials(deepcopy=False)[:number])
+        trial = copy.ask()
+        return {path: _suggest(trial, path, space) for path, space in self._spaces.items()}
 
 
 def _suggest(trial: Any, path: str, space: Search) -> object:

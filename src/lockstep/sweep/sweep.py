@@ -62,7 +62,7 @@ class Sweep:
         for path, space in spaces.items():
             for end in space.ends:
                 self.compose({path: end})
-        return self.grid(over)
+        return self.grid(over, (0, {}) if spaces else None)
 
     def open(self) -> None:
         """Makes the folder, and keeps other processes out. Raises ValueError if one is in it, or it can't be made."""

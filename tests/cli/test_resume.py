@@ -1,0 +1,97 @@
+"""Resuming a run that another process has trained until a moment ago."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lockstep
+from lockstep.cli.main import main
+from lockstep.cli.work import resume_under_launcher
+from lockstep.experiment import open_run
+from lockstep.run.folder import RunFolder
+from lockstep.runtime.place import Place
+
+COMPLETE = "runs/first is complete: 2 iterations; give a larger --total-steps to go on\n"
+
+
+@pytest.fixture(name="run", scope="module")
+def fixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with checkpoints of both of its iterations."""
+    path = tmp_path_factory.mktemp("trained")
+    settings = {"rollout": {"steps": 32}, "run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off"}
+    lockstep.train(env="CartPole-v1", total_steps=512, **{"run.folder": str(path), "run.name": "first", **settings})
+    return path / "first"
+
+
+@pytest.fixture(name="finished_elsewhere")
+def fixture_finished_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """The run without its last checkpoint, which another process puts in place just before the lock is free."""
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder(Path("runs/first"))
+    shutil.copytree(run, folder.path)
+    last, aside = folder.checkpoint(2), tmp_path / "last"
+    last.rename(aside)
+    lock = RunFolder.lock
+
+    def late(self: RunFolder) -> None:
+        if aside.exists():
+            aside.rename(last)
+        lock(self)
+
+    monkeypatch.setattr(RunFolder, "lock", late)
+    return folder
+
+
+def from_the_command_line(folder: RunFolder) -> None:
+    assert main(["resume", "first"]) == 0
+
+
+def from_a_program(folder: RunFolder) -> None:
+    assert not lockstep.resume("first").stopped
+
+
+def under_a_launcher(folder: RunFolder) -> None:
+    _, config = open_run(folder.path)
+    assert resume_under_launcher(Place(0, 1, 0, 1), folder, config, config, None) == 0
+
+
+@pytest.mark.parametrize("resume", [from_the_command_line, from_a_program, under_a_launcher])
+def test_the_checkpoint_is_chosen_under_the_lock(
+    resume: Callable[[RunFolder], None], finished_elsewhere: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = (finished_elsewhere.path / "metrics.jsonl").read_bytes()
+    resume(finished_elsewhere)
+    assert capsys.readouterr().out == ("" if resume is from_a_program else COMPLETE)
+    assert (finished_elsewhere.path / "metrics.jsonl").read_bytes() == metrics
+    assert finished_elsewhere.checkpoints() == [1, 2]
+
+
+def test_a_config_that_another_process_has_extended(finished_elsewhere: RunFolder) -> None:
+    from lockstep.starting import prepare_resume
+
+    _, before = open_run(finished_elsewhere.path)
+    config = finished_elsewhere.path / "config.json"
+    config.write_text(config.read_text().replace('"total_steps": 512', '"total_steps": 1024'))
+    with pytest.raises(ValueError, match=r"config\.json was changed by another process meanwhile: call resume again$"):
+        prepare_resume(finished_elsewhere, before, before, None)
+
+
+def test_a_run_in_use_is_refused_before_it_is_looked_at(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = (
+        "import sys; from pathlib import Path; from lockstep.run.folder import RunFolder; "
+        "RunFolder(Path(sys.argv[1])).lock(); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main(["resume", str(run), "--iteration", "99"]) == 2
+        with pytest.raises(ValueError, match="is in use: another process is training it"):
+            lockstep.resume(run, iteration=99)
+        process.communicate()
+    assert capsys.readouterr().err == f"lockstep: {run} is in use: another process is training it\n"
+    assert main(["resume", str(run)]) == 0

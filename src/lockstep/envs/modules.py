@@ -23,7 +23,7 @@ def import_environments(module: str | None) -> None:
         sys.path.insert(0, here)  # as `python -m` does
     try:
         import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module == missing or module.startswith(f"{missing}.")):
             raise ValueError(

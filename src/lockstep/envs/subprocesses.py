@@ -125,7 +125,10 @@ class Subprocesses:
         except (_Failed, Late, EOFError, OSError) as error:
             problem = self._problem(phase, error)
             self._kill()
-            raise EnvironmentFailed(problem) from None
+            failure = EnvironmentFailed(problem)
+            for trace in getattr(error, "__notes__", ()):
+                failure.add_note(trace)
+            raise failure from None
 
     def reset(self) -> NDArray[Any]:
         self._history = History(self._count)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.cli.main import main
+
 MODULE = """
 import gymnasium as gym
 import numpy as np
@@ -133,6 +135,28 @@ def test_a_module_that_is_no_use_gets_one_line(run_cli, module: Path, name: str,
 
 
 @pytest.mark.slow
+def test_the_only_environment_of_a_module_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alone_envs.py").write_text(MODULE.replace("Guess-v0", "GuessAlone-v0"))
+    words = [*map(str, FLAGS[2:]), "--env.module", "alone_envs", "--ranks", "1", "--runtime.compile", "off"]
+    assert main(["train", *words]) == 0
+    assert json.loads((tmp_path / "runs/run/config.json").read_text())["env"]["id"] == "GuessAlone-v0"
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "listed"),
+    [("no_envs", (), "no environment"), ("two_envs", ("TwoA-v0", "TwoB-v0"), "TwoA-v0, TwoB-v0")],
+)
+def test_a_module_without_or_with_several_environments_needs_an_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, name: str, ids: tuple[str, ...], listed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = [f"gymnasium.register({env_id!r}, 'x:Y')" for env_id in ids]
+    (tmp_path / f"{name}.py").write_text("\n".join(["import gymnasium", *lines]))
+    assert main(["train", "--env.module", name]) == 2
+    assert f"registered {listed}; choose one" in capsys.readouterr().err
+
+
 def test_speed_is_measured_of_them_too(run_cli, module: Path) -> None:
     words = ("--iterations", 5, "--repeats", 1, "--env.module", "my_envs")
     finished = run_cli("bench", "throughput", *FLAGS[:-4], *words)

@@ -1,6 +1,7 @@
 """Our own launch: what it opens while it runs, and what it leaves when it is over."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,15 @@ def test_nothing_is_left_in_shared_memory_or_temporary_folders(run_cli, tmp_path
 def test_the_first_failure_is_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(["digest", str(tmp_path / "nothing")], 2, RuntimeConfig()) == 2
     assert "there is no such run" in capfd.readouterr().err
+
+
+def test_an_unknown_exit_code_of_a_rank_is_named_and_mapped(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(7)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert launch(["digest", str(tmp_path)], 2, RuntimeConfig()) == 4
+    assert re.search(r"^lockstep: rank [01] ended with exit code 7$", capfd.readouterr().err, re.MULTILINE)
 
 
 def test_a_signal_in_the_first_moments_of_a_rank_asks_it_to_stop(run_cli, environ, tmp_path: Path) -> None:

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
     except ValueError as error:
+        for trace in getattr(error, "__notes__", ()):  # of the user's own code
+            print(trace, file=sys.stderr)
         print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr)
         return _USAGE_ERROR
     except KeyboardInterrupt:

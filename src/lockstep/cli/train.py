@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import listen_under, start, told_once
-from lockstep.config.compose import load
+from lockstep.config import Config
+from lockstep.config.compose import load, written
 from lockstep.config.flags import parse_flags
-from lockstep.envs.modules import import_environments
+from lockstep.envs.modules import import_environments, import_registered
 from lockstep.runtime.place import find_place
 
 __all__ = ["main"]
@@ -28,8 +30,10 @@ def main(argv: Sequence[str]) -> int:
     with told_once(place):
         tree, rest = parse_flags(argv)
         own = parser.read(rest)
-        config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
-        import_environments(config.env.module)  # `load` takes it from flags alone
+        preset = presets.read(own.preset) if own.preset else None
+        config = _with_environments(
+            load(preset, own.config, tree), "id" in written(preset, own.config, tree).get("env", {})
+        )
         listen_under(place)
         from lockstep.experiment import create_run
         from lockstep.resolving import resolve
@@ -47,6 +51,15 @@ def main(argv: Sequence[str]) -> int:
     folder = create_run(resolved, own.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
+
+
+def _with_environments(config: Config, chosen: bool) -> Config:
+    """Import `env.module`, which `load` takes from flags alone. Unless an id was `chosen`, use the environment it registers."""
+    module = config.env.module
+    if module is None or chosen:
+        import_environments(module)
+        return config
+    return replace(config, env=replace(config.env, id=import_registered(module)))
 
 
 def _parser() -> Arguments:

@@ -125,6 +125,8 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
     except tuple(codes) as error:
         if isinstance(error, EnvironmentFailed) and error.__cause__:  # the way through the environment's own code
             traceback.print_exception(error.__cause__)
+        for trace in getattr(error, "__notes__", ()):  # the same, from an environment's own process
+            print(trace, file=sys.stderr)
         if rank == 0 or not isinstance(error, NonFinite):  # which all ranks find at once
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]

@@ -9,12 +9,17 @@ from gymnasium.spaces import Box, Dict, Tuple
 from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
-from lockstep.envs.interface import Interface
+from lockstep.envs.interface import Interface, exited, reset_values
 from lockstep.envs.layout import Unkept
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["KeyedEpisodes", "Past", "keepable", "replayable"]
+
+_OLD_STEP = (
+    "returned 4 values from step: Gymnasium's API returns (observation, reward, terminated, truncated, info); an environment of "
+    "the old Gym API must be converted, for example with shimmy"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._images = bool(spaces.images)
         self._plain = layout.plain
         self._step = self.env.step
+        self._shape = rows.shape
+        self._first = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begins the first episode, or replays the past. `seed` and `options` are not used: episodes have their own seeds.
@@ -81,7 +88,17 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         if self.waiting:
             return self._begin(self.episode + 1), 0.0, False, False, {}
-        observation, reward, terminated, truncated, info = self._step(action)
+        try:
+            observation, reward, terminated, truncated, info = self._step(action)
+        except SystemExit as error:
+            raise Unkept(exited(error)) from error
+        except ValueError as error:  # also from a wrapper of Gymnasium between the environment and here
+            if str(error) != "not enough values to unpack (expected 5, got 4)":
+                raise
+            raise Unkept(_OLD_STEP) from error
+        # NumPy would broadcast an observation of shape (1,)
+        if self._first or reward is None or (self._plain and getattr(observation, "shape", None) != self._shape):
+            self._check(observation, reward)
         if terminated or truncated:
             self.waiting = True
         if not self._plain:
@@ -89,6 +106,9 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
                 observation = self._seen(observation, info)
             except Unkept as error:
                 raise Unkept(f"{error} (after action {action} in episode {self.episode})") from None
+            except Exception:
+                self._layout.check(observation)
+                raise
         return observation, reward, terminated, truncated, {}
 
     def _begin(self, episode: int) -> Any:
@@ -98,12 +118,25 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             self._step = self.env.step
         self.episode = episode
         self.waiting = False
-        observation, info = self.env.reset(seed=self._seeds(self._index, episode))
+        self._first = True
+        try:
+            observation, info = reset_values(self.env.reset(seed=self._seeds(self._index, episode)))
+        except SystemExit as error:
+            raise Unkept(exited(error)) from error
         try:
             self._layout.check(observation)
             return self._seen(observation, info)
         except Unkept as error:
             raise Unkept(f"{error} (after the reset to episode {episode})") from None
+
+    def _check(self, observation: Any, reward: Any) -> None:
+        """Check a step: the first of an episode, and any other that looks wrong. To check all would cost a fast environment over 1%."""
+        self._first = False
+        number = np.asarray(reward)
+        if number.size != 1 or number.dtype.kind not in "biuf":
+            raise Unkept(f"returned a reward of type {type(reward).__name__} ({reward!r}); a number was promised")
+        if self._plain:
+            self._layout.check(observation)
 
     def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
         row = self._layout.row(observation, info, self.waiting)

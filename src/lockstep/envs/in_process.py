@@ -89,7 +89,7 @@ class InProcess:
         self._history.add(rewards, terminated, truncated)
         return observations, rewards, terminated, truncated
 
-    def _failure(self, index: int, error: Exception) -> EnvironmentFailed:
+    def _failure(self, index: int, error: BaseException) -> EnvironmentFailed:
         return EnvironmentFailed(
             f"environment {self._first + index} ({self._recipe.env_id}) {told(type(error), error)}"
         )
@@ -112,5 +112,8 @@ class InProcess:
         raise AssertionError("this engine is restored, not renewed")
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        for index, env in enumerate(self._envs):
+            try:
+                env.close()
+            except SystemExit as error:
+                raise self._failure(index, error) from error

@@ -6,7 +6,7 @@ import sys
 import traceback
 from importlib import import_module
 
-__all__ = ["import_environments"]
+__all__ = ["import_environments", "import_registered"]
 
 
 def import_environments(module: str | None) -> None:
@@ -23,7 +23,7 @@ def import_environments(module: str | None) -> None:
         sys.path.insert(0, here)  # as `python -m` does
     try:
         import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module == missing or module.startswith(f"{missing}.")):
             raise ValueError(
@@ -33,3 +33,19 @@ def import_environments(module: str | None) -> None:
         raise ValueError(
             f"env.module is {module!r}: importing it failed: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
         ) from error
+
+
+def import_registered(module: str) -> str:
+    """Import the module as `import_environments` does, and return the id of the only environment that it registers.
+
+    Raises ValueError, listing what it registered, if that is none or several.
+    """
+    from gymnasium import registry
+
+    before = set(registry)
+    import_environments(module)
+    ids = sorted(set(registry) - before)
+    if len(ids) == 1:
+        return ids[0]
+    registered = ", ".join(ids) if ids else "no environment"
+    raise ValueError(f"env.id is not given: env.module {module!r} registered {registered}; choose one with --env ID")

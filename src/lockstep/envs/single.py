@@ -83,7 +83,7 @@ class Recipe:
                 # who does not draw need not know the word
                 drawn = {} if render_mode is None else {"render_mode": render_mode}
                 return gym.make(spec, disable_env_checker=True, **drawn, **self.options)  # type: ignore[arg-type]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._problem(error) from error
 
     @property
@@ -133,7 +133,7 @@ class Recipe:
         try:
             with _silence():
                 return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **self.options)  # type: ignore[arg-type]
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._problem(error) from error
 
     def games(self, count: int, threads: int = 1) -> gym.vector.VectorEnv[Any, Any, Any]:
@@ -181,10 +181,9 @@ class Recipe:
             if name in self.options:
                 raise ValueError(f"env.options has {name!r}, which lockstep sets itself; leave it out")
 
-    def _problem(self, error: Exception) -> ValueError:
-        reason = (
-            " ".join(str(error).split()).split(" was raised from the environment creator")[0] or type(error).__name__
-        )
+    def _problem(self, error: BaseException) -> ValueError:
+        text = f"it called sys.exit({error})" if isinstance(error, SystemExit) else str(error)
+        reason = " ".join(text.split()).split(" was raised from the environment creator")[0] or type(error).__name__
         unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
         if unknown and unknown[1] in self.options:
             return ValueError(f"env.options has {unknown[1]!r}, which {self.env_id} does not take")

@@ -24,6 +24,7 @@ from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
 from lockstep.envs.history import History, check_replay, check_state, pasts, seen_now
 from lockstep.envs.interface import Interface, told
+from lockstep.envs.layout import Unkept
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.parent import die_with_parent
@@ -64,7 +65,8 @@ class _Failed(Exception):
     def __init__(self, index: int, message: str, trace: str) -> None:
         super().__init__(message)
         self.index = index
-        self.add_note(trace)
+        if trace:
+            self.add_note(trace)
 
 
 class _Workers(AsyncVectorEnv[Any, Any]):
@@ -95,7 +97,9 @@ class _Workers(AsyncVectorEnv[Any, Any]):
         """Instead of warnings in red: the error with its environment and the worker's traceback."""
         if not all(successes):
             index, kind, value, trace = self.error_queue.get(timeout=10)
-            raise _Failed(index, told(kind, value), trace)
+            # of a breach of the API that this package found, the trace shows nothing of the user's code
+            own = issubclass(kind, Unkept) and "direct cause" not in trace
+            raise _Failed(index, told(kind, value), "" if own else trace)
 
     def end(self) -> None:
         """Ends all workers, whatever they do."""
@@ -152,7 +156,10 @@ class Subprocesses:
         except (_Failed, Late, EOFError, OSError) as error:
             problem = self._problem(phase, error)
             self._kill()
-            raise EnvironmentFailed(problem) from None
+            failure = EnvironmentFailed(problem)
+            for trace in getattr(error, "__notes__", ()):
+                failure.add_note(trace)
+            raise failure from None
 
     def reset(self) -> NDArray[Any]:
         self._history = History(self._count)

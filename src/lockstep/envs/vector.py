@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
 from lockstep.envs.batches import Batches
-from lockstep.envs.engine import State, Step
+from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.interface import exited
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import MASK, Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
@@ -52,13 +53,25 @@ class Vector:
         return self._recipe.vector(self._count)
 
     def _begin(self, iteration: int) -> NDArray[Any]:
-        return self._batches.first(*self._env.reset(seed=self._seeds(self._shard, iteration)))
+        try:
+            return self._batches.first(*self._env.reset(seed=self._seeds(self._shard, iteration)))
+        except SystemExit as error:
+            raise self._failure(error) from error
 
     def reset(self) -> NDArray[Any]:
         return self._begin(0)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        return self._batches.step(*self._env.step(self._convert(actions)))
+        try:
+            return self._batches.step(*self._env.step(self._convert(actions)))
+        except SystemExit as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: SystemExit) -> EnvironmentFailed:
+        first = self._shard * self._count
+        return EnvironmentFailed(
+            f"environments {first} to {first + self._count - 1} ({self._recipe.env_id}): their batched version {exited(error)}"
+        )
 
     def state(self) -> State:
         env = self._cartpole

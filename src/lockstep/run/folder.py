@@ -207,10 +207,8 @@ def _iteration_after(file: BinaryIO, offset: int) -> int:
     file.seek(max(offset - 1, 0))
     if offset:
         file.readline()
-    try:
-        return int(json.loads(file.readline())["iteration"])
-    except (ValueError, KeyError, TypeError):
-        return sys.maxsize
+    row = _row(file.readline())
+    return sys.maxsize if row is None else int(str(row["iteration"]))
 
 
 def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:

@@ -26,6 +26,9 @@ _GRACE = 5.0
 _PATIENCE = 90.0
 """The same, after one has ended well: rank 0 may wait for films and trackers (`run.run`)."""
 _STALLED = 4
+_LOST = 4
+_KNOWN = (0, 1, 2, 3, 4, 5, 75, 130, 137, 141)
+"""Exit codes that docs/faq.md lists, and 141 for a closed pipe; a rank with any other was ended by foreign code, such as `os._exit`."""
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
@@ -106,6 +109,9 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
             if code < 0:
                 print(f"lockstep: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
                 code = 1
+            elif code not in _KNOWN:
+                print(f"lockstep: rank {rank} ended with exit code {code}", file=sys.stderr, flush=True)
+                code = _LOST
         elif ended and deadline == float("inf"):
             deadline = time.monotonic() + _PATIENCE
         if len(ended) == len(codes):

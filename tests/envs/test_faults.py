@@ -1,0 +1,185 @@
+"""Environments that break Gymnasium's API or end the process: the error names the environment, and says what came and what was promised."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from lockstep.cli.main import main
+from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.engine import Engine, EnvironmentFailed
+from lockstep.envs.in_process import InProcess
+from lockstep.envs.settings import EnvConfig
+from lockstep.envs.single import Recipe
+
+
+class Faulty(gym.Env[Any, Any]):
+    """Break the API in the way that `fault` names."""
+
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, fault: str, render_mode: str | None = None) -> None:
+        self.fault = fault
+        self.steps = 0
+        if fault == "exit in constructor":
+            raise SystemExit(0)
+        if fault != "no space":
+            self.observation_space = gym.spaces.Box(-9, 9, (3,))
+        if fault in ("discrete reset", "exit in description"):
+            self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.fault in ("raise in reset", "discrete reset"):
+            user_function()
+        if self.fault in ("exit in reset", "exit in description"):
+            raise SystemExit(75)
+        seen = np.zeros(4 if self.fault == "shape in reset" else 3, np.float32)
+        return seen if self.fault == "old reset" else (seen, {})
+
+    def step(self, action: Any) -> Any:
+        if self.fault == "raise in step":
+            user_function()
+        if self.fault == "exit in step":
+            raise SystemExit(0)
+        self.steps += 1
+        late = "late shape (1,)" if self.steps == 3 else ""
+        seen = np.zeros({"shape": 4, "shape (1,)": 1, late: 1}.get(self.fault, 3), np.float32)
+        if self.fault == "old step":
+            return seen, 0.0, False, {}
+        return seen, {"no reward": None, "text": "1"}.get(self.fault, 0.0), False, False, {}
+
+    def close(self) -> None:
+        if self.fault == "exit in close":
+            raise SystemExit(0)
+
+
+def user_function() -> None:
+    raise RuntimeError("user's fault")
+
+
+ENV_ID = "lockstep-tests/Faulty-v0"
+gym.register(ENV_ID, Faulty)  # type: ignore[arg-type]
+gym.register("lockstep-tests/Limited-v0", Faulty, max_episode_steps=5, kwargs={"fault": "old step"})  # type: ignore[arg-type]
+
+
+def config_of(fault: str, engine: str) -> EnvConfig:
+    return EnvConfig(id=ENV_ID, engine=engine, count=4, options={"fault": fault})  # type: ignore[arg-type]
+
+
+def reset_and_step(engine: Engine) -> None:
+    engine.reset()
+    for _ in range(3):
+        engine.step(np.zeros((2, 1), np.float32))
+
+
+def failure(config: EnvConfig) -> EnvironmentFailed:
+    """Return the error of a reset and a step of environments 2 and 3."""
+    engine = make_engine(config, seed=1, shard=1, shards=2)
+    try:
+        with pytest.raises(EnvironmentFailed) as caught:
+            reset_and_step(engine)
+    finally:
+        engine.close()
+    return caught.value
+
+
+@pytest.mark.parametrize("engine", ["gymnasium", "gymnasium-async"])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("exit in reset", r"called sys.exit\(75\)"),
+        ("exit in step", r"called sys.exit\(0\)"),
+        ("shape in reset", r"ndarray of shape \(4,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
+        ("shape", r"ndarray of shape \(4,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
+        ("shape (1,)", r"ndarray of shape \(1,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
+        ("late shape (1,)", r"ndarray of shape \(1,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
+        ("old step", r"returned 4 values from step: Gymnasium's API returns \(observation, reward,.*old Gym API"),
+        ("old reset", r"returned ndarray from reset: Gymnasium's API returns \(observation, info\).*old Gym API"),
+        ("no reward", r"returned a reward of type NoneType"),
+        ("text", r"returned a reward of type str \('1'\)"),
+    ],
+)
+def test_a_broken_api_is_told_in_one_line(engine: str, fault: str, words: str) -> None:
+    error = str(failure(config_of(fault, engine)))
+    assert re.match(rf"environment [23] \({ENV_ID}\) (gave an observation.*)?{words}", error), error
+    assert "\n" not in error
+
+
+def test_a_wrapper_of_gymnasium_does_not_hide_the_old_api() -> None:
+    error = failure(EnvConfig(id="lockstep-tests/Limited-v0", engine="gymnasium", count=4))
+    assert "returned 4 values from step" in str(error)
+
+
+@pytest.mark.parametrize("fault", ["raise in reset", "raise in step"])
+def test_the_trace_of_a_worker_comes_with_its_error(fault: str) -> None:
+    error = failure(config_of(fault, "gymnasium-async"))
+    assert "failed: RuntimeError: user's fault" in str(error)
+    assert any("in user_function" in note for note in error.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("exit in constructor", r"can't be made with it: it called sys.exit\(0\)"),
+        ("exit in description", r"its reset called sys.exit\(75\)"),
+        ("no space", "its attribute observation_space is missing"),
+    ],
+)
+def test_an_environment_that_cannot_be_described_is_refused(fault: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        describe_env(config_of(fault, "gymnasium"))
+
+
+def test_an_exit_while_closing_is_a_fault() -> None:
+    engine = object.__new__(InProcess)
+    engine._first, engine._recipe = 2, Recipe(ENV_ID)
+    engine._envs = [Faulty("exit in close")]  # type: ignore[list-item]
+    with pytest.raises(EnvironmentFailed, match=r"environment 2 .* called sys.exit\(0\)"):
+        engine.close()
+
+
+def train(tmp_path: Path, fault: str, engine: str = "gymnasium") -> int:
+    words = [
+        "train",
+        "--env.id",
+        ENV_ID,
+        "--env.options",
+        f"{{fault: {fault}}}",
+        "--env.engine",
+        engine,
+        "--env.count",
+        "2",
+    ]
+    words += [
+        "--ranks",
+        "1",
+        "--rollout.steps",
+        "8",
+        "--total-steps",
+        "16",
+        "--ppo.minibatches",
+        "1",
+        "--run.progress",
+        "off",
+    ]
+    return main([*words, "--out", str(tmp_path), "--runtime.compile", "off"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "engine", "code", "words", "trace"),
+    [
+        ("exit in step", "gymnasium", 1, f"environment 0 ({ENV_ID}) called sys.exit(0)", "raise SystemExit(0)"),
+        ("raise in step", "gymnasium-async", 1, "failed: RuntimeError: user's fault", "in user_function"),
+        ("discrete reset", "gymnasium", 2, "its reset failed: RuntimeError: user's fault", "in user_function"),
+    ],
+)
+def test_training_shows_the_trace_and_then_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], fault: str, engine: str, code: int, words: str, trace: str
+) -> None:
+    assert train(tmp_path, fault, engine) == code
+    shown = capfd.readouterr().err
+    assert trace in shown
+    assert words in shown.splitlines()[-1]

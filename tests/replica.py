@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.models.test_probe import Encoder, Mean
 from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, SEED, agent_of, move, rollouts_of
 from torch import nn
 from torch.distributed import GradBucket
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.group import Group
 from lockstep.group.network import NetworkGroup
+from lockstep.models.registry import register_encoder
 from lockstep.ppo.settings import PPOConfig
 from lockstep.update import Update
 
@@ -34,8 +36,11 @@ CASES = {
     "fused, unequal": {"fused": True, "shares": UNEQUAL},
     "vtrace": {"vtrace": True},
     "curiosity": {"curiosity": CuriosityConfig("icm", hidden=(8,), feature_size=4)},
+    "running mean": {"encoder": "mean"},
+    "running mean, fused": {"encoder": "mean", "fused": True},
     "two heads": {"curiosity": CuriosityConfig("rnd", "two-heads", gamma=0.9, hidden=(8,), feature_size=4)},
 }
+register_encoder("mean", lambda features, *others: Encoder(Mean, features))
 OPTIONS = ("share_data", "vtrace", "fused")
 
 
@@ -44,7 +49,8 @@ def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = 
     words.pop("shares", None)
     options = {name: words.pop(name) for name in OPTIONS if name in words}
     curiosity = words.pop("curiosity", PLAIN)
-    agent = agent_of(words.pop("spaces", DISCRETE), words.pop("shared", False), normalize=True, curiosity=curiosity)
+    kind = words.pop("spaces", DISCRETE), words.pop("shared", False)
+    agent = agent_of(*kind, normalize=True, curiosity=curiosity, encoder=words.pop("encoder", "auto"))
     rollouts = rollouts_of(agent, SHARDS)
     move(agent)
     config = PPOConfig(minibatches=2, learning_rate=0.01, **words)

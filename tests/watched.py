@@ -86,8 +86,9 @@ def agent_of(
     device: str = "cpu",
     curiosity: CuriosityConfig = PLAIN,
     dtype: torch.dtype = torch.float64,
+    encoder: str = "auto",
 ) -> Agent:
-    config = PolicyConfig(hidden=(8,), shared=shared, normalize_observations=normalize)
+    config = PolicyConfig(hidden=(8,), encoder=encoder, shared=shared, normalize_observations=normalize)
     return Agent(spaces, config, normalize, seed, dtype, torch.device(device), curiosity=curiosity)
 
 

@@ -25,10 +25,12 @@ from lockstep.acting import (
 from lockstep.batch import Layout
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.models.buffers import TrainedBuffers, persistent_buffers
 from lockstep.models.flat import FlatParameters
 from lockstep.models.inference import Inference
 from lockstep.models.moments import Moments
 from lockstep.models.policy import Autocast, Policy
+from lockstep.models.probe import changed_buffers
 from lockstep.models.settings import PolicyConfig
 from lockstep.networks import Networks
 from lockstep.ppo.distributions import distribution_of
@@ -77,8 +79,14 @@ class Agent:
         self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast, *seen)
         self.curiosity = make_curiosity(spaces, curiosity, config.squash, seed, dtype)
         """What rewards for the new, if anything does."""
+        changed = []
+        if device.type != "meta":  # there, nothing can be computed
+            changed = changed_buffers(self.policy, config, spaces.feature_size, spaces.images, dtype)
         self.networks = Networks(self.policy, self.curiosity).to(device)
         self.flat = FlatParameters(self.networks.parts())
+        self.buffers = persistent_buffers(self.networks)
+        """Those of a registered encoder or core, by name."""
+        self.trained_buffers = TrainedBuffers(self.networks, [f"policy.{name}" for name in changed])
         self.observation_moments = Moments(spaces.feature_size) if config.normalize_observations else None
         self.return_moments = Moments(1) if normalize_rewards else None
         with autocast():
@@ -179,9 +187,10 @@ class Agent:
         return values[..., 0].contiguous(), log_probs.view(steps, count).cpu(), intrinsic
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, by name: each parameter, then the moments. On the CPU, except for an agent on the `meta` device."""
+        """Everything, by name: parameters, persistent buffers, moments. On the CPU, except for an agent on the `meta` device."""
         place = self.device if self.device.type == "meta" else _CPU
         state = {name: parameter.detach().to(place) for name, parameter in self.networks.named_parameters()}
+        state |= {name: buffer.to(place).contiguous() for name, buffer in self.buffers.items()}
         for name, moments in self._moments():
             state |= {f"{name}.{key}": value for key, value in moments.state().items()}
         return state
@@ -191,18 +200,24 @@ class Agent:
         check_state(self.state(), state)
         for name, parameter in self.networks.named_parameters():
             parameter.data.copy_(state[name])
+        for name, buffer in self.buffers.items():
+            buffer.copy_(state[name])
         for name, moments in self._moments():
             moments.load({key: state[f"{name}.{key}"] for key in moments.state()})
         self.refresh()
 
     def published(self) -> list[Tensor]:
-        """All that another agent needs to act and judge as this one does: weights and moments, always of the same shapes."""
-        return [self.flat.buffer, *(value for _, moments in self._moments() for value in moments.state().values())]
+        """All that another agent needs to act and judge as this one does: weights, buffers and moments, always of the same shapes."""
+        moments = [value for _, moments in self._moments() for value in moments.state().values()]
+        return [self.flat.buffer, *self.buffers.values(), *moments]
 
     def take(self, published: Sequence[Tensor]) -> None:
         """Becomes the agent whose `published()` this is."""
         weights, *rest = published
         self.flat.buffer.copy_(weights)
+        for buffer, value in zip(self.buffers.values(), rest, strict=False):
+            buffer.copy_(value)
+        rest = rest[len(self.buffers) :]
         for _, moments in self._moments():
             names = list(moments.state())
             moments.load(dict(zip(names, rest, strict=False)))
@@ -210,8 +225,10 @@ class Agent:
         self.refresh()
 
     def digest(self) -> str:
-        """SHA-256 over weights and moments, in hexadecimal: equal for two agents that are equal to the last bit."""
+        """SHA-256 over weights, buffers and moments, in hexadecimal: equal for two agents that are equal to the last bit."""
         hashed = hashlib.sha256(self.flat.buffer.cpu().numpy().data)
+        for buffer in self.buffers.values():
+            hashed.update(buffer.cpu().reshape(-1).view(torch.uint8).numpy().data)
         for _, moments in self._moments():
             for value in moments.state().values():
                 hashed.update(value.numpy().data)

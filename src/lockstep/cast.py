@@ -19,7 +19,7 @@ from lockstep.exchange import Exchange
 from lockstep.group.group import Group
 from lockstep.kernels import ahead_of_time, plainly
 from lockstep.models.policy import Autocast
-from lockstep.models.registry import core_names, defined_in, encoder_names
+from lockstep.models.registry import is_registered
 from lockstep.plan import Plan
 from lockstep.rollout import Rollout
 from lockstep.runtime.runtime import Runtime
@@ -118,7 +118,7 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
         with meta, _about(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
     except (RuntimeError, TypeError):  # an encoder or core of the user's, which reads tensors while it is constructed
-        if not _has_registered_parts(config):
+        if not is_registered("encoder", config.policy.encoder) and not is_registered("core", config.policy.core):
             raise
     else:
         check_state(expected, saved)
@@ -146,11 +146,3 @@ def _about(saved: int) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _has_registered_parts(config: Config) -> bool:
-    """True if the encoder or the core is not one of lockstep's."""
-    encoder, core = config.policy.encoder, config.policy.core
-    return (encoder in encoder_names() and not str(defined_in("encoder", encoder)).startswith("lockstep.")) or (
-        core in core_names() and not str(defined_in("core", core)).startswith("lockstep.")
-    )

@@ -175,8 +175,13 @@ class OrderedGradient:
 
     def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
         """Parts and AIM -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
-        sums = [self._sum(part, aim, trained) for part in minibatch]
-        return self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
+        buffers, sums = self._agent.trained_buffers, []
+        with buffers.training():
+            for part in minibatch:
+                sums.append(buffers.append_to(self._sum(part, aim, trained)))
+                buffers.rewind()
+        total = self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
+        return buffers.split_off(total)
 
     def _sum(self, part: Part, aim: Tensor, trained: Trained) -> Tensor:
         weights, total = self._agent.flat.buffer, None
@@ -228,16 +233,19 @@ class ReplicatedGradient:
     def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
         """As `OrderedGradient`'s."""
         self._agent.networks.zero_grad()
-        found, alone = [], getattr(self._module, "no_sync", nullcontext)
-        for part in minibatch[:-1]:
-            with alone():  # these add up here, and the last part's backward pass takes them along
-                loss, statistics = self._loss(part, aim, trained)
-                loss.backward()
-            found.append(statistics)
-        loss, statistics = self._loss(minibatch[-1], aim, trained)
-        # before the backward pass: ranks that come late are waited for here, where waiting is booked as such
-        total = self._group.reduce(torch.stack([*found, statistics]), "statistics")
-        loss.backward()
+        buffers, found, alone = self._agent.trained_buffers, [], getattr(self._module, "no_sync", nullcontext)
+        with buffers.training():
+            for part in minibatch[:-1]:
+                with alone():  # these add up here, and the last part's backward pass takes them along
+                    loss, statistics = self._loss(part, aim, trained)
+                    loss.backward()
+                found.append(buffers.append_to(statistics))
+                buffers.rewind()
+            loss, statistics = self._loss(minibatch[-1], aim, trained)
+            found.append(buffers.append_to(statistics))
+            # before the backward pass: ranks that come late are waited for here, where waiting is booked as such
+            total = buffers.split_off(self._group.reduce(torch.stack(found), "statistics"))
+            loss.backward()
         pieces = []
         for parameter in self._agent.flat.parameters.values():
             assert parameter.grad is not None

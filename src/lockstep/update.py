@@ -193,6 +193,10 @@ class Update:
                 raise NonFinite(
                     f"the gradient's norm is {norm} in epoch {epoch + 1}: lower ppo.learning_rate or look at the rewards"
                 )
+            if self.agent.trained_buffers.is_nan:
+                raise NonFinite(
+                    f"a buffer of the encoder or core became NaN in epoch {epoch + 1}: look at how its forward pass computes it"
+                )
             tally.add(found, norm, *trained)
             if trained[0] and config.kl_stop is not None and found[KL] > config.kl_stop:
                 stopped = True
@@ -200,6 +204,7 @@ class Update:
                     break
                 self.adam.propose(total, count, self._active(rates, (False, True)))
             self.adam.accept()
+            self.agent.trained_buffers.accept()
         metrics = tally.metrics()
         loss = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"]
         return metrics | {"loss": loss - rates.entropy * metrics["entropy"], "kl_stopped": float(stopped)}

@@ -1,6 +1,6 @@
 """Cores and encoders by name: those that are built in, and those that a user registers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, TypeVar
 
 from torch import nn
@@ -17,6 +17,7 @@ __all__ = [
     "defined_in",
     "encoder_factory",
     "encoder_names",
+    "is_registered",
     "register_core",
     "register_encoder",
 ]
@@ -71,6 +72,12 @@ def defined_in(kind: Literal["core", "encoder"], name: str) -> str | None:
     """The module that a core's or encoder's factory is from; None where there is none, as for `none` and `auto`."""
     known: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
     return getattr(known.get(name), "__module__", None)
+
+
+def is_registered(kind: Literal["core", "encoder"], name: str) -> bool:
+    """True if a user registered it; False for what is shipped, and for names such as `none` and `auto`."""
+    known: Collection[str] = _CORES if kind == "core" else _ENCODERS
+    return name in known and not str(defined_in(kind, name)).startswith("lockstep.")
 
 
 def _register(kind: str, known: dict[str, _Factory], name: str, factory: _Factory) -> None:

@@ -1,0 +1,194 @@
+"""What a registered encoder or core may do to buffers and random generators: learned before training, or refused in one line."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tests.test_agent import agent_of
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from lockstep.cast import make_agent, restore_agent
+from lockstep.config import Config
+from lockstep.config.decode import decode
+from lockstep.envs.spaces import Spaces
+from lockstep.models import registry
+from lockstep.models.cores import MinGru
+
+SIZE = 6
+NONE = np.zeros(0, dtype=np.float32)
+
+
+class Encoder(nn.Module):
+    """A layer with `inside` behind it."""
+
+    def __init__(self, inside: Callable[[], nn.Module], features: int) -> None:
+        super().__init__()
+        self.output_size = SIZE
+        self.layer, self.inside = nn.Linear(features, SIZE), inside()
+
+    def forward(self, features: Tensor, images: object) -> Tensor:
+        return self.inside(self.layer(features))
+
+
+class Mean(nn.Module):
+    """Subtracts a running mean."""
+
+    def __init__(
+        self, persistent: bool = True, always: bool = False, detached: bool = True, assigned: bool = False
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(SIZE), persistent=persistent)
+        self._always, self._detached, self._assigned = always, detached, assigned
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result = rows - self.mean
+        if self.training or self._always:
+            mean = (rows.detach() if self._detached else rows).mean(0)
+            if self._assigned:
+                self.mean = 0.9 * self.mean + 0.1 * mean
+            else:
+                self.mean.lerp_(mean, 0.1)
+        return result
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.calls += 1
+        return rows
+
+
+class Noise(nn.Module):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(1)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + torch.randn(rows.shape, generator=self._generator, dtype=rows.dtype)
+
+
+class Constant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("phases", torch.rand(SIZE))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (rows + self.phases).sin()
+
+
+def spectral() -> nn.Module:
+    return spectral_norm(nn.Linear(SIZE, SIZE))
+
+
+@pytest.fixture
+def encoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], nn.Module]], None]:
+    """`encoder(inside)` registers an encoder under the name `own`."""
+
+    def register(inside: Callable[[], nn.Module]) -> None:
+        monkeypatch.setitem(registry._ENCODERS, "own", lambda features, *others: Encoder(inside, features))
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("inside", "problem"),
+    [
+        (lambda: nn.BatchNorm1d(SIZE), "inside is a BatchNorm1d, whose statistics would be .* use LayerNorm or GroupNorm"),
+        (lambda: nn.Dropout(0.5), r"it draws from PyTorch's global generator \(dropout, .* remove what draws"),
+        (Noise, "called twice with the same inputs it gives different results; remove noise"),
+        (Counts, "training changes its buffer 'inside.calls', of type int64"),
+        (lambda: Mean(persistent=False), "changes its buffer 'inside.mean', which is not saved; register it with persistent=True"),
+        (lambda: Mean(always=True), "'inside.mean' changes in evaluation mode too; change it only where self.training is True"),
+        (lambda: Mean(detached=False), "'inside.mean' gets a tensor that requires a gradient; detach it"),
+    ],
+)  # fmt: skip
+def test_what_would_depend_on_the_number_of_ranks_is_refused_in_one_line(encoder, inside, problem: str) -> None:
+    encoder(inside)
+    with pytest.raises(ValueError, match=rf"^policy\.encoder is 'own': .*{problem}") as caught:
+        agent_of(encoder="own")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_core_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Drops(MinGru):
+        def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            return super().step(nn.functional.dropout(features), state)
+
+    monkeypatch.setitem(registry._CORES, "drops", Drops)
+    with pytest.raises(ValueError, match=r"^policy\.core is 'drops': it draws from PyTorch's global generator"):
+        agent_of(core="drops", core_size=4)
+
+
+@pytest.mark.parametrize("inside", [spectral, Mean, lambda: Mean(assigned=True), Constant])
+def test_a_trial_leaves_no_trace(encoder, inside) -> None:
+    encoder(inside)
+    before = torch.get_rng_state()
+    digests = {agent_of(encoder="own").digest() for _ in range(2)}
+    assert len(digests) == 1
+    assert torch.equal(torch.get_rng_state(), before)
+    agent = agent_of(encoder="own")
+    assert agent.networks.training == (inside is Constant)  # only what training changes needs another mode for acting
+    if inside is not spectral:
+        own = agent.policy.trunk.inside
+        assert torch.equal(own.mean, torch.zeros(SIZE).double()) if inside is not Constant else own.phases.any()
+
+
+def test_an_encoder_that_takes_indices(encoder) -> None:
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(2, SIZE)
+            self.mean = Mean()
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.mean(self.table(rows[:, 0].to(torch.int64)))
+
+    encoder(Looks)
+    registry._ENCODERS["own"] = lambda features, *others: _straight(Looks())
+    agent = agent_of(encoder="own")
+    assert not agent.networks.training
+
+
+def _straight(module: nn.Module) -> nn.Module:
+    """An encoder that hands the features on."""
+    encoder = Encoder(lambda: module, 1)
+    encoder.layer = nn.Identity()
+    return encoder
+
+
+@pytest.mark.parametrize("inside", [spectral, Mean, Constant])
+def test_buffers_are_saved_published_and_digested(encoder, inside) -> None:
+    encoder(inside)
+    one, two = agent_of(seed=1, encoder="own"), agent_of(seed=2, encoder="own")
+    names = [name for name in one.state() if name in one.buffers]
+    assert names
+    for transfer in (
+        lambda: two.load({k: v.clone() for k, v in one.state().items()}),
+        lambda: two.take(one.published()),
+    ):
+        for name in names:
+            before = one.digest()
+            one.buffers[name].view(-1)[-1] += 0.25
+            assert one.digest() != before
+        transfer()
+        assert two.digest() == one.digest()
+        assert all(torch.equal(two.buffers[name], one.buffers[name]) for name in names)
+
+
+def test_a_restored_agent_has_the_saved_buffers(encoder) -> None:
+    encoder(spectral)
+    spaces = Spaces(3, (4,), NONE, NONE)
+    config = decode({"policy": {"encoder": "own"}}, Config())
+    saved = make_agent(decode({"run": {"seed": 5}}, config), spaces=spaces)
+    assert restore_agent(config, spaces, saved.state()).digest() == saved.digest()
+    with pytest.raises(
+        ValueError, match=r"tensor 'policy\.critic_trunk\.inside\.parametrizations\.weight\.0\._u' is missing"
+    ):
+        restore_agent(config, spaces, {name: value for name, value in saved.state().items() if not name.endswith("_u")})

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,13 +16,14 @@ import torch
 from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, rollouts_of
 from torch import Tensor
 
-from lockstep import kernels, rewrites
+from lockstep import kernel_cache, kernels, rewrites
 from lockstep.agent import Agent
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.gradient import AIM, COLUMNS, GradientFormula, Loss
 from lockstep.group.solo import Solo
-from lockstep.kernels import CompilerFailed, ahead_of_time, cache_folder
+from lockstep.kernel_cache import cache_folder
+from lockstep.kernels import CompilerFailed, ahead_of_time
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.adam import StepFormula
 from lockstep.ppo.settings import PPOConfig
@@ -271,17 +273,19 @@ def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Pat
     finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=250)
     assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
     (library,) = tmp_path.glob("cache/*.so")
-    assert {path.name for path in (tmp_path / "cache").iterdir()} == {library.name, f"lock-{library.name[0]}"}
+    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert kept == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}"}
     assert not list((tmp_path / "tmp").iterdir()), "the compiler's own cache, of 300 MB, is not wanted"
 
 
 def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kernels, "_KEPT", 2)
+    monkeypatch.setattr(kernel_cache, "_KEPT", 2)
     for age, name in enumerate("cab"):
         (tmp_path / f"{name}.so").touch()
+        (tmp_path / f"{name}.json").touch()
         os.utime(tmp_path / f"{name}.so", (age, age))
-    kernels._tidy(tmp_path / "d.so")
-    assert sorted(path.name for path in tmp_path.glob("*.so")) == ["a.so", "b.so"]
+    kernel_cache.tidy(tmp_path / "d.so")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "b.json", "b.so"]
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -296,19 +300,20 @@ def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPa
 def test_a_compiler_older_than_the_processor_is_asked_what_it_knows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = []
+    (tmp_path / "asked").touch()
 
-    def compiled(formula: object, examples: object, folder: Path, vec_isa_ok: bool | None) -> Path:
-        asked.append(vec_isa_ok)
+    def compiled(formula: object, examples: object, folder: Path, threads: int, vec_isa_ok: bool | None) -> Path:
+        with (tmp_path / "asked").open("a") as asked:  # in the process that compiles
+            asked.write(f"{vec_isa_ok} ")
         if vec_isa_ok:
             raise RuntimeError("unrecognized command-line option '-mamx-tile'")
         (folder / "made").touch()
         return folder / "made"
 
     monkeypatch.setattr(kernels, "_compiled", compiled)
-    kernels._build(Doubled("old"), (), tmp_path / "a.so")
-    assert asked == [True, None]
-    assert [path.name for path in tmp_path.iterdir()] == ["a.so"]
+    kernels._build(Doubled("old"), (), tmp_path / "a.so", lambda: None)
+    assert (tmp_path / "asked").read_text() == "True None "
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "asked"]
 
 
 def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -321,3 +326,108 @@ def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_
     assert len(str(caught.value).splitlines()) == 1
     assert (cache_folder() / "failure.log").read_text()
     assert not list(cache_folder().glob("building-*"))
+
+
+@pytest.fixture(name="stored")
+def fixture_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A library in a cache of its own."""
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    ahead_of_time(Doubled("stored"), (torch.ones(3),))
+    (library,) = (tmp_path / "cache").glob("*.so")
+    return library
+
+
+def double(text: str = "stored") -> list[float]:
+    return ahead_of_time(Doubled(text), (torch.ones(3),))(torch.ones(3))[0].tolist()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "no record", "broken record", "empty"])
+def test_a_damaged_library_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str], damage: str) -> None:
+    content, record = stored.read_bytes(), stored.with_suffix(".json")
+    capfd.readouterr()
+    # a new file, because this process has the old one open
+    stored.unlink()
+    stored.write_bytes(
+        {"truncated": content[:5000], "empty": b"", "changed": content[:-9] + b"123456789"}.get(damage, content)
+    )
+    if damage == "no record":
+        record.unlink()
+    elif damage == "broken record":
+        record.write_text("[" * 9)
+    assert double() == [2.0, 2.0, 2.0]
+    first, _ = capfd.readouterr().err.splitlines()
+    reason = "has no readable record of its hash" if "record" in damage else "does not match its recorded hash"
+    assert first == f"{stored} {reason}; compiling it again"
+    assert double() == [2.0, 2.0, 2.0]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cache_that_others_can_write_is_refused(stored: Path) -> None:
+    stored.parent.chmod(0o777)
+    with pytest.raises(
+        CompilerFailed, match=r"can be written by other users \(`chmod go-w .*` prevents it\); name another"
+    ) as caught:
+        double()
+    assert "\n" not in str(caught.value)
+    stored.parent.chmod(0o500)  # one that nobody can write serves what it has
+    assert double() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_cache_of_another_user_is_refused(stored: Path) -> None:
+    os.chown(stored.parent, 65534, 65534)
+    with pytest.raises(CompilerFailed, match="belongs to another user; name another folder in LOCKSTEP_CACHE"):
+        double()
+
+
+def test_a_new_cache_is_the_users_alone(stored: Path) -> None:
+    assert stored.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_lock_that_is_a_link_is_not_followed(stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("of value")
+    lock = stored.parent / f"lock-{stored.name[0]}"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "mine")
+    stored.unlink()
+    with pytest.raises(CompilerFailed, match="can't be written"):
+        double()
+    assert (tmp_path / "mine").read_text() == "of value"
+
+
+class Stop(Exception):
+    """Raised by `check`."""
+
+
+def test_compiling_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+
+    def check() -> None:
+        if list(tmp_path.glob("cache/building-*/*")):  # in the middle of it
+            raise Stop
+
+    with pytest.raises(Stop):
+        ahead_of_time(Doubled("stopped"), (torch.ones(3),), check)
+    assert [path.name[:5] for path in (tmp_path / "cache").iterdir()] == ["lock-"]
+    assert subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "cc1plus"], capture_output=True).stdout == b""
+
+
+def test_waiting_for_another_process_ends_when_it_is_asked_to(stored: Path) -> None:
+    stored.unlink()
+
+    def check() -> None:
+        raise Stop
+
+    with kernel_cache.locked(stored, check), pytest.raises(Stop):
+        ahead_of_time(Doubled("stored"), (torch.ones(3),), check)
+
+
+def test_the_key_depends_on_the_code_of_formulas_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "lockstep"
+    shutil.copytree(Path(kernels.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(kernels, "__file__", str(package / "kernels.py"))
+    before = kernels._sources.__wrapped__()
+    (package / "cli" / "train.py").write_text("changed")
+    assert kernels._sources.__wrapped__() == before
+    (package / "ppo" / "losses.py").write_text("changed")
+    assert kernels._sources.__wrapped__() != before

@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.resolving import importable, iterations, resolve
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
-from lockstep.run.stop import listening
+from lockstep.run.stop import StoppedEarly, listening
 from lockstep.runtime.place import Place, find_place
 from lockstep.runtime.threads import limit_threads, own_threads
 from lockstep.starting import (
@@ -363,7 +363,8 @@ def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
     folder, config = run.folder, run.config
     with listening():
         if ranks == 1:
-            with _left_as_it_was():
+            # listening() then passes the signal on to the program
+            with _left_as_it_was(), suppress(StoppedEarly):
                 carry(Place(0, 1, 0, 1), folder, config, resume_from)
         else:
             _raise_for(launch_ranks(folder, config, ranks, resume_from, modules))

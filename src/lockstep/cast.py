@@ -22,6 +22,7 @@ from lockstep.models.policy import Autocast
 from lockstep.models.registry import is_registered
 from lockstep.plan import Plan
 from lockstep.rollout import Rollout
+from lockstep.run.stop import raise_if_asked
 from lockstep.runtime.runtime import Runtime
 from lockstep.state import check_state
 from lockstep.update import Update
@@ -88,7 +89,7 @@ def build(config: Config, runtime: Runtime) -> Cast:
         fused=not config.plan.exact,
         recompute=config.rollout.recompute_states,
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=ahead_of_time if config.runtime.compile == "on" else plainly,
+        make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else plainly,
     )
     update.make_kernels(env.count // shards * config.rollout.steps)
     return Cast(plan, trainers, played, exchange, update)

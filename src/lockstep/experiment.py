@@ -19,6 +19,7 @@ from lockstep.run.folder import RunFolder
 if TYPE_CHECKING:
     from lockstep.agent import Agent
     from lockstep.cast import Cast
+    from lockstep.group.group import Group
     from lockstep.run.run import Run
     from lockstep.run.starts import Carried
     from lockstep.runtime.runtime import Runtime
@@ -103,7 +104,7 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
         if resume_from:
             run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)
         # Nothing is forgotten before every rank has what it needs. Ranks that train may have had to compile first.
-        group.barrier("resume", PATIENCE)
+        _meet_after_compiling(group)
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
@@ -115,6 +116,18 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
         run.close()
         cast.close()
     return run
+
+
+def _meet_after_compiling(group: "Group") -> None:
+    from lockstep.group.channel import PATIENCE
+    from lockstep.group.group import RankLost
+    from lockstep.run.stop import raise_if_asked
+
+    try:
+        group.barrier("resume", PATIENCE)
+    except RankLost:
+        raise_if_asked()  # the other rank has stopped for the same reason
+        raise
 
 
 def _train(cast: "Cast", run: "Run") -> None:

@@ -5,12 +5,10 @@ process only opens the library: milliseconds, and none of the compiler's modules
 what is computed depends on the formula and on shapes alone.
 """
 
-import fcntl
 import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -23,10 +21,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "cache_folder", "plainly"]
+from lockstep.kernel_cache import CacheUnusable, cache_folder, check_folder, defect, locked, share, store, tidy
+from lockstep.parent import run_in_child
 
-_KEPT = 200
-"""Libraries in the cache, of 1 to 2 MB each; those that were not used for longest go."""
+__all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "plainly"]
+
+_BUILT, _ERROR = "built.so", "error.txt"
+_REACHED = (
+    *("acting.py", "agent.py", "batch.py", "gradient.py", "networks.py", "kernels.py", "rewrites.py"),
+    *("curiosity", "models", "ppo"),
+)
+"""The modules and packages whose code can become part of a compiled formula."""
 
 
 class CompilerFailed(RuntimeError):
@@ -61,47 +66,38 @@ def plainly(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     return formula
 
 
-def ahead_of_time(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
-    """A compiled library from the cache; made first, seconds, where it is not there yet. Other processes wait for one that makes some.
+def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[[], None] = lambda: None) -> Kernel:
+    """A compiled library from the cache. One that is missing or damaged is compiled first, which takes seconds to minutes.
+
+    Other processes wait for the one that compiles. Compiling happens in a process of its own: `check` is called many times a second
+    meanwhile, and may raise to end it.
 
     Raises CompilerFailed, in one line.
     """
-    library = cache_folder() / f"{_key(formula, examples)}.so"
-    if not library.exists():
-        with _locked(library):
-            if not library.exists():
-                _build(formula, examples, library)
+    folder = cache_folder()
+    library = folder / f"{_key(formula, examples)}.so"
+    try:
+        check_folder(folder)
+        if defect(library) is not None:
+            with locked(library, check):
+                problem = defect(library)
+                if problem:
+                    print(f"{library} {problem}; compiling it again", file=sys.stderr, flush=True)
+                if problem is not None:
+                    _build(formula, examples, library, check)
+    except CacheUnusable as error:
+        raise CompilerFailed(
+            f"runtime.compile is 'on', but the cache folder {error}; name another folder in LOCKSTEP_CACHE"
+        ) from None
     with suppress(OSError):  # a cache that others fill may be read-only
         os.utime(library)
     # PyTorch's public way, `aoti_load_package`, imports the whole compiler first: 1.5 s and 80 MB
-    runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
-    return lambda *tensors: runner.run(list(tensors))
-
-
-@contextmanager
-def _locked(library: Path) -> Iterator[None]:
-    """For one process at a time, among those that want this library or another of its sixteenth of the cache."""
-    folder = library.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / f"lock-{_share(library)}").open("w")
-    except OSError as error:
-        raise CompilerFailed(
-            f"runtime.compile is 'on', but {folder} can't be written ({error.strerror}); name another folder in LOCKSTEP_CACHE"
-        ) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the system lets go of it if this process dies
-        yield
-
-
-def _share(library: Path) -> str:
-    return library.name[0]
-
-
-def cache_folder() -> Path:
-    """Where libraries are kept: `LOCKSTEP_CACHE`, else `lockstep` in the user's cache folder."""
-    chosen = os.environ.get("LOCKSTEP_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lockstep"
+        runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise CompilerFailed(f"{library} can't be loaded ({reason}); remove it, and it is compiled again") from error
+    return lambda *tensors: runner.run(list(tensors))
 
 
 def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
@@ -112,9 +108,10 @@ def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
 
 @cache
 def _sources() -> str:
-    """A digest of this package: whatever may have changed in a formula."""
+    """A digest of the code that formulas reach."""
     root = Path(__file__).parent
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(root.rglob("*.py")))).hexdigest()
+    paths = [path for name in _REACHED for path in sorted((root / name).rglob("*.py")) or [root / name]]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 @cache
@@ -127,31 +124,45 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
 
 
-def _build(formula: Formula, examples: Sequence[Tensor], library: Path) -> None:
-    """Compiles `formula` into `library`, which appears whole or not at all. Only who holds its lock may."""
+def _build(formula: Formula, examples: Sequence[Tensor], library: Path, check: Callable[[], None]) -> None:
+    """Compile `formula` into `library`, in a process of its own. Only the process that holds the library's lock may."""
     print(f"compiling the {formula.name} for this machine, once; it may take a minute", file=sys.stderr, flush=True)
-    _tidy(library)
-    with _workplace(library) as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            try:
-                built = _compiled(formula, examples, folder, vec_isa_ok=True)
-            except (
-                RuntimeError
-            ):  # as of a compiler that is older than the processor: which instructions it knows is found out then
-                built = _compiled(formula, examples, folder, vec_isa_ok=None)
-        except (subprocess.CalledProcessError, RuntimeError, OSError) as error:
+    tidy(library)
+    with _workplace(library) as folder:
+        if run_in_child(lambda: _compile(formula, examples, folder), check):
             log = library.parent / "failure.log"
-            log.write_text(str(error))
+            error = folder / _ERROR
+            log.write_text(error.read_text() if error.exists() else "the compiling process was killed")
             raise CompilerFailed(
                 f"runtime.compile is 'on', but compiling failed, see {log}; use --runtime.compile off in a new run"
-            ) from error
-        Path(shutil.copy(str(built), folder / "built.so")).replace(library)
+            )
+        store(folder / _BUILT, library)
 
 
-def _compiled(formula: Formula, examples: Sequence[Tensor], folder: Path, vec_isa_ok: bool | None) -> object:
-    """The path of a library in `folder`. With `vec_isa_ok` the compiler is trusted to know all of the processor's instructions; to try each
-    takes half a minute.
+def _compile(formula: Formula, examples: Sequence[Tensor], folder: Path) -> None:
+    """Leave the library in `folder`, or the compiler's message."""
+    warnings.simplefilter("ignore")
+    # threads of the parent's pool do not exist here
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        try:
+            built = _compiled(formula, examples, folder, threads, vec_isa_ok=True)
+        except (
+            RuntimeError
+        ):  # for example when the compiler predates the CPU: which instructions it knows is found out then
+            built = _compiled(formula, examples, folder, threads, vec_isa_ok=None)
+    except BaseException as error:
+        (folder / _ERROR).write_text(str(error))
+        raise
+    shutil.copy(str(built), folder / _BUILT)
+
+
+def _compiled(
+    formula: Formula, examples: Sequence[Tensor], folder: Path, threads: int, vec_isa_ok: bool | None
+) -> object:
+    """The path of a library in `folder`, for `threads` threads. With `vec_isa_ok` the compiler is trusted to know all of the processor's
+    instructions; to try each takes half a minute.
     """
     from torch._inductor import aot_compile
     from torch._inductor.cpu_vec_isa import valid_vec_isa_list
@@ -164,23 +175,8 @@ def _compiled(formula: Formula, examples: Sequence[Tensor], folder: Path, vec_is
     traced = make_fx(formula, decomposition_table=REWRITES if examples[0].dtype == torch.float32 else {})(*examples)
     for node in traced.graph.nodes:
         node.meta.clear()  # traces of its own, which the compiler would not accept
-    own = {"cpp.vec_isa_ok": vec_isa_ok, "aot_inductor.output_path": str(folder)}
-    return aot_compile(traced, tuple(examples), options={**_OPTIONS, **own})
-
-
-def _tidy(library: Path) -> None:
-    """Removes what was left by killed processes that held the same lock, and libraries beyond those that are kept."""
-    for left in library.parent.glob(f"building-{_share(library)}-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    for old in sorted(library.parent.glob("*.so"), key=_used)[:-_KEPT]:
-        old.unlink(missing_ok=True)
-
-
-def _used(library: Path) -> float:
-    """When it was last used; 0 if another process has removed it."""
-    with suppress(OSError):
-        return library.stat().st_mtime
-    return 0.0
+    options = {"cpp.vec_isa_ok": vec_isa_ok, "cpp.threads": threads, "aot_inductor.output_path": str(folder)}
+    return aot_compile(traced, tuple(examples), options={**_OPTIONS, **options})
 
 
 _OPTIONS: dict[str, Any] = {
@@ -198,7 +194,7 @@ multiply-adds are faster and round less."""
 def _workplace(library: Path) -> Iterator[Path]:
     """A temporary folder for all that the compiler leaves."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"building-{_share(library)}-") as folder:
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"building-{share(library)}-") as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         try:
             yield Path(folder)

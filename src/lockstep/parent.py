@@ -4,10 +4,15 @@ import ctypes
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 
-__all__ = ["die_with_parent", "look_where_parent_looks", "own_command", "own_environment"]
+__all__ = ["die_with_parent", "look_where_parent_looks", "own_command", "own_environment", "run_in_child"]
 
 _PR_SET_PDEATHSIG = 1
+_POLL = 0.02
+"""Seconds between two looks at a child."""
 
 
 def own_command(*words: str) -> list[str]:
@@ -36,3 +41,37 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it ended before prctl could know
             os._exit(1)
+
+
+def run_in_child(work: Callable[[], None], check: Callable[[], None]) -> int:
+    """Run `work` in a forked process and return its exit code: 0, 1 if it raised, minus the signal if it was killed.
+
+    `check` is called while waiting. If it raises, the process and all that it has started are killed. The process ends with this one.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, signal.SIG_DFL)
+            die_with_parent(parent)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    with suppress(OSError):  # whichever of the two comes first
+        os.setpgid(child, child)
+    try:
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            check()
+            time.sleep(_POLL)
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise

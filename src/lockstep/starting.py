@@ -148,9 +148,17 @@ def faults() -> dict[type[Exception], int]:
     from lockstep.exchange import ReplicasDiffer
     from lockstep.group.group import RankLost
     from lockstep.kernels import CompilerFailed
+    from lockstep.run.stop import StoppedEarly
     from lockstep.update import NonFinite
 
-    return {CompilerFailed: 1, EnvironmentFailed: 1, NonFinite: 3, RankLost: 4, ReplicasDiffer: 5}
+    return {
+        StoppedEarly: PREEMPTED,
+        CompilerFailed: 1,
+        EnvironmentFailed: 1,
+        NonFinite: 3,
+        RankLost: 4,
+        ReplicasDiffer: 5,
+    }
 
 
 def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int, modules: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from lockstep.plan import Plan
 from lockstep.resolving import iterations
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
-from lockstep.run.stop import end_unheard
+from lockstep.run.stop import StoppedEarly, end_unheard
 from lockstep.runtime.place import Place
 from lockstep.runtime.runtime import Runtime, join
 from lockstep.starting import PREEMPTED, carry, faults, prepare_resume
@@ -127,7 +127,7 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the same, from an environment's own process
             print(trace, file=sys.stderr)
-        if rank == 0 or not isinstance(error, NonFinite):  # which all ranks find at once
+        if rank == 0 or not isinstance(error, (NonFinite, StoppedEarly)):  # which all ranks find at once
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]
 

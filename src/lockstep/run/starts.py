@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder, write_aside
-from lockstep.run.stop import asked_to_stop
+from lockstep.run.stop import StoppedEarly, asked_to_stop
 
 if TYPE_CHECKING:
     from lockstep.run.run import Run
@@ -74,6 +74,9 @@ def noting(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) 
         yield carried
         if carried.run is not None and carried.run.stopped:
             how, why = "stopped", _signal()
+    except StoppedEarly:
+        how, why = "stopped", _signal()
+        raise
     except BaseException as error:
         how, why = "failed", _told(error)
         raise

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 __all__ = [
     "SIGNALS",
+    "StoppedEarly",
     "asked_to_stop",
     "end_unheard",
     "follow_launcher",
@@ -22,6 +23,7 @@ __all__ = [
     "listening",
     "note",
     "over_a_drawing",
+    "raise_if_asked",
 ]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -33,6 +35,11 @@ passes its own on as well."""
 
 _PATIENCE = 10.0
 """Seconds that another rank has to say what is wrong."""
+
+
+class StoppedEarly(RuntimeError):
+    """A signal asked the run to stop before its first iteration."""
+
 
 _asked = 0
 _asked_at = 0.0
@@ -103,6 +110,12 @@ def asked_to_stop() -> int:
     if not _asked and _launcher and os.getppid() != _launcher:
         return signal.SIGHUP
     return _asked
+
+
+def raise_if_asked() -> None:
+    """Raise StoppedEarly if a signal has asked for a stop."""
+    if asked_to_stop():
+        raise StoppedEarly("stopped before the first iteration of this start: nothing was trained")
 
 
 def end_unheard() -> NoReturn:

@@ -76,7 +76,7 @@ def test_inexact_plans_train_and_resume(run_cli, more: tuple[object, ...]) -> No
 @pytest.mark.parametrize(
     ("line", "problem"), [("nn.Dropout(0.1)", "draws from"), ("nn.BatchNorm1d(16)", "is a BatchNorm1d")]
 )
-def test_what_is_refused_is_refused_before_anything_starts(run_cli, tmp_path: Path, line: str, problem: str) -> None:
+def test_refusals_come_before_anything_starts(run_cli, tmp_path: Path, line: str, problem: str) -> None:
     changed = MODULE.replace("self.output_size", f"self.more = {line}\n        self.output_size", 1)
     (tmp_path / "my_parts.py").write_text(changed.replace("result = rows", "result = self.more(rows)"))
     done = run_cli("train", *WORDS, "--ranks", 2)

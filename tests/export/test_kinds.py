@@ -12,10 +12,12 @@ import pytest
 import torch
 from gymnasium import spaces as kinds
 from tests.envs.made import ACTED, SEEN, Sampled
+from tests.models.test_probe import Constant, Encoder, Mean, spectral
 
 from lockstep.agent import Agent
 from lockstep.envs.spaces import describe
 from lockstep.export.writing import export_policy
+from lockstep.models.registry import register_encoder
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
 from lockstep.trained import TrainedPolicy
@@ -55,8 +57,14 @@ KINDS = {
     "everything": Kind(
         SEEN["Mixed"], ACTED["Mixed"], {"encoder": "impala", "core": "lstm", "normalize_observations": True}
     ),
+    "spectral norm": Kind(PLAIN, CHOICE, {"encoder": "bounded"}, value=False),
+    "running mean": Kind(PLAIN, CHOICE, {"encoder": "centred", "shared": True}),
+    "constant buffer": Kind(PLAIN, CHOICE, {"encoder": "phased"}, value=False),
     "double": Kind(FAR, REACH, {"core": "gru", "normalize_observations": True}, dtype=torch.float64),
 }
+
+for own, inside in {"bounded": spectral, "centred": Mean, "phased": Constant}.items():
+    register_encoder(own, lambda features, *others, inside=inside: Encoder(inside, features))
 
 
 def trained(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
@@ -67,6 +75,8 @@ def trained(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
     agent = Agent(spaces, config, True, 1, kind.dtype)
     moved = torch.from_numpy(stream(1, "moved").standard_normal(len(agent.flat.buffer)))
     agent.flat.buffer += (0.02 if spaces.images else 0.5) * moved.to(kind.dtype)
+    for buffer in agent.buffers.values():
+        buffer += 0.1
     if agent.observation_moments is not None:
         rows = torch.from_numpy(stream(2, "rows").normal(0.3, 2, (50, spaces.feature_size)))
         moments = agent.observation_moments

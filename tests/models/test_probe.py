@@ -1,4 +1,4 @@
-"""What a registered encoder or core may do to buffers and random generators: learned before training, or refused in one line."""
+"""Trial forward passes through registered encoders and cores: buffers that change, and refusals in one line."""
 
 from collections.abc import Callable
 
@@ -109,7 +109,7 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], nn.Module
         (lambda: Mean(detached=False), "'inside.mean' gets a tensor that requires a gradient; detach it"),
     ],
 )  # fmt: skip
-def test_what_would_depend_on_the_number_of_ranks_is_refused_in_one_line(encoder, inside, problem: str) -> None:
+def test_modules_that_depend_on_the_number_of_ranks_are_refused_in_one_line(encoder, inside, problem: str) -> None:
     encoder(inside)
     with pytest.raises(ValueError, match=rf"^policy\.encoder is 'own': .*{problem}") as caught:
         agent_of(encoder="own")

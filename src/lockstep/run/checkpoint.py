@@ -1,6 +1,6 @@
 """Checkpoints: a folder that appears whole or not at all. Safetensors and JSON, so that reading one never runs code.
 
-agent.safetensors        weights and moments
+agent.safetensors        weights, buffers and moments
 optimizer.safetensors    Adam's moments and steps, adaptive factors
 acting.safetensors       with plan.lag, the agent that collects next
 shard-0000.safetensors   one per shard: what goes on in its environments

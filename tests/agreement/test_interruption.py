@@ -1,5 +1,6 @@
 """The promise, interrupted: killed or stopped at any moment, resumed on any number of ranks, the bits are the same."""
 
+import json
 import os
 import signal
 import time
@@ -175,3 +176,31 @@ def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
     assert len(digests(run)) == ITERATIONS
+
+
+@pytest.mark.command("g++")
+@pytest.mark.parametrize(("ranks", "plan"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
+def test_asked_to_stop_while_the_update_is_compiled(
+    run_cli, begin, same, monkeypatch: pytest.MonkeyPatch, environ, tmp_path: Path, ranks: int, plan: str
+) -> None:
+    cache = tmp_path / "cache"
+    environ["LOCKSTEP_CACHE"] = str(cache)
+    shape = ("--rollout.steps", 8, "--ppo.minibatches", 1, "--policy.hidden", "9", "--total-steps", 8 * 8 * 3)
+    launcher = begin(
+        *("train", "--env", "CartPole-v1", *shape, "--runtime.compile", "on", "--ranks", ranks, "--plan", plan),
+        *("--plan.shards", 2, "--run.progress", "off", "--out", tmp_path, "--name", "run"),
+    )
+    wait_for(lambda: list(cache.glob("building-*/*")), "the compiler")
+    launcher.send_signal(signal.SIGTERM)
+    out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 75, out + err
+    assert "stopped before the first iteration of this start: nothing was trained" in err
+    assert "Traceback" not in err
+    assert {path.name.partition("-")[0] for path in cache.iterdir()} == {"lock"}
+    assert not ranks_of(tmp_path / "run")
+    start = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])
+    assert (start["event"], start["how"], start["why"]) == ("end", "stopped", "SIGTERM")
+    if ranks == 1:
+        rc, out, err = run_cli("resume", tmp_path / "run")
+        assert rc == 0, out + err
+        assert len(rows(tmp_path / "run")) == 3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.config.compose import load
 from lockstep.sweep.member import Member, settled
-from lockstep.sweep.results import best, run_row, summary_rows, table
+from lockstep.sweep.results import FAILED, best, run_row, summary_rows, table
 
 
 def member(folder: Path, seed: int, clip: float, final: float | None, checkpoint: bool = True) -> Member:
@@ -52,3 +52,7 @@ def test_a_table_stays_narrow(tmp_path: Path) -> None:
     lines = table([wide])
     assert max(map(len, lines)) <= 80
     assert "return" in lines[0]
+
+
+def test_a_run_that_ended_with_code_0_before_its_last_iteration_has_failed(tmp_path: Path) -> None:
+    assert run_row(member(tmp_path, 1, 0.2, None, checkpoint=False), 0)["state"] == FAILED

@@ -22,7 +22,7 @@ def run_row(member: Member, code: int | None) -> Row:
     """How a run went. `code` is the exit code of its process, None if it had none this time."""
     metrics = member.folder.metrics()
     last: Mapping[str, Any] = metrics[-1] if metrics else {}
-    state = DONE if is_done(member) else FAILED if code not in (None, 0, PREEMPTED) else STOPPED if last else NEW
+    state = DONE if is_done(member) else FAILED if code not in (None, PREEMPTED) else STOPPED if last else NEW
     returns = [row["return_mean"] for row in metrics if row.get("return_mean") is not None]
     whole = last.get("return_mean_20")
     return {

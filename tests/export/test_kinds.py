@@ -42,6 +42,9 @@ KINDS = {
     "choice": Kind(PLAIN, CHOICE),
     "shared": Kind(PLAIN, CHOICE, {"shared": True, "activation": "elu"}),
     "clipped": Kind(FAR, REACH, {"log_std": 1.0, "activation": "relu"}),
+    "float64 bounds": Kind(
+        PLAIN, kinds.Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64), {"log_std": 1.0}
+    ),
     "squashed": Kind(FAR, REACH, {"squash": True, "normalize_observations": True, "activation": "silu"}),
     "unbounded": Kind(PLAIN, kinds.Box(-np.inf, np.inf, (2, 2))),
     "choices": Kind(SEEN["Numbers"], ACTED["Numbers"]),
@@ -156,6 +159,11 @@ def test_bounds_and_masks_are_kept(tmp_path: Path) -> None:
     assert (found["mean"] > REACH.high).any()
     assert (found["mean"] < REACH.low).any()
     np.testing.assert_array_equal(found["action"], found["mean"].clip(REACH.low, REACH.high))
+    kind = KINDS["float64 bounds"]
+    agent, _ = trained(kind)
+    run, _ = opened(export_policy(agent, kind.seen, kind.acted, tmp_path / "float64.onnx", "onnx", {}).path)
+    found = run({"observation": (100 * stream(3, "far").standard_normal((64, 3))).astype(np.float32)})
+    assert all(map(kind.acted.contains, found["action"]))
     agent, _ = trained(KINDS["mask in info"])
     run, _ = opened(export_policy(agent, SEEN["Info"], kinds.Discrete(5), tmp_path / "mask.onnx", "onnx", {}).path)
     for option, row in enumerate(np.eye(5, dtype=np.int8)):

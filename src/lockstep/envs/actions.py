@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.envs.spaces import as_float32, leaves
+from lockstep.envs.spaces import has_float32_bounds, leaves
 
 __all__ = ["action_converter", "each_action"]
 
@@ -56,7 +56,7 @@ def _alone(space: Discrete) -> Change:
 
 def _continuous(space: Box) -> Change:
     shape, dtype = space.shape, space.dtype
-    if not all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high)):
+    if not has_float32_bounds(space):
         # policies know the bounds as float32, which may lie outside of the space
         return lambda actions: actions.astype(dtype).reshape(-1, *shape).clip(space.low, space.high)
     if len(shape) == 1:

@@ -18,6 +18,7 @@ __all__ = [
     "as_float32",
     "describe",
     "feature_leaves",
+    "has_float32_bounds",
     "image_leaves",
     "image_shape",
     "leaves",
@@ -129,6 +130,11 @@ def describe(
     if not choices and not low.size:
         raise ValueError(f"env.id is {env_id!r}: its actions are empty")
     return Spaces(features + mask_size, tuple(choices), low, high, images, mask_size, frames_per_step)
+
+
+def has_float32_bounds(space: Box) -> bool:
+    """Whether float32 represents all bounds exactly. If not, actions must be clipped once more in the type of the space."""
+    return all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high))
 
 
 def as_float32(bounds: NDArray[Any]) -> NDArray[np.float32]:

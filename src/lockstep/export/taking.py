@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from lockstep.agent import Agent
-from lockstep.envs.spaces import leaves, place_of
+from lockstep.envs.spaces import has_float32_bounds, leaves, place_of
 from lockstep.export.ports import ACTION, Port, name_of, torch_type
 
 __all__ = ["Taking"]
@@ -66,6 +66,9 @@ class Taking(nn.Module):
                 own = torch.stack([chosen[choice + k] + start for k, start in enumerate(starts)], 1)
                 choice += width
             found[name] = own.reshape(-1, *leaf.shape).to(torch_type(leaf.dtype))
+            if isinstance(leaf, Box) and not has_float32_bounds(leaf):
+                low, high = (torch.from_numpy(bound).to(own.device) for bound in (leaf.low, leaf.high))
+                found[name] = found[name].clamp(low, high)
         if self._options:
             found["logits"] = logits
         return found | ({"mean": mean, "log_std": log_std} if self._size else {})

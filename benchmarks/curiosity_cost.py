@@ -18,13 +18,13 @@ from pathlib import Path
 
 from engines import processor
 
+from lockstep.algorithm.plan import PlanConfig
 from lockstep.bench.training import train
 from lockstep.config import Config
 from lockstep.curiosity.settings import CuriosityConfig, Kind
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.plan import PlanConfig
+from lockstep.experiment.resolve import resolve
 from lockstep.ppo.settings import PPOConfig
-from lockstep.resolving import resolve
 from lockstep.run.settings import RunConfig
 
 METHODS: tuple[Kind, ...] = ("none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from engines import processor
 
-from lockstep.parent import die_with_parent
+from lockstep.processes.parent import die_with_parent
 
 T95 = {4: 3.18, 8: 2.36, 12: 2.20, 16: 2.13, 20: 2.09, 30: 2.05}
 """Of the t distribution, by the number of pairs."""

@@ -23,16 +23,16 @@ from pathlib import Path
 import torch
 from engines import processor
 
-from lockstep.cast import make_agent
-from lockstep.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.plan import PlanConfig
+from lockstep.algorithm.update import Update
 from lockstep.config import Config
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
+from lockstep.experiment.build import make_agent
+from lockstep.experiment.resolve import resolve
 from lockstep.group.solo import Solo
-from lockstep.plan import PlanConfig
-from lockstep.resolving import resolve
 from lockstep.rollout import Rollout
-from lockstep.update import Update
 
 SHARDS, ENVIRONMENTS = (4, 8), (2, 4, 8)
 

@@ -31,9 +31,9 @@ from lockstep.bench.stepping import engine_rate
 from lockstep.bench.training import train
 from lockstep.config import Config
 from lockstep.config.compose import load
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
+from lockstep.processes.children import own_environment
 from lockstep.run.environment import describe_environment
-from lockstep.runtime.children import own_environment
 
 RANKS = 2
 SHAPE = (4, 84, 84)

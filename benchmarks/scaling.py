@@ -29,7 +29,7 @@ from lockstep.bench.repeats import interleave, spread
 from lockstep.bench.training import Training, train
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
 from lockstep.run.environment import describe_environment
 
 BATCH = 8192

@@ -42,9 +42,9 @@ from lockstep.bench.repeats import interleave, ratios, spread
 from lockstep.bench.works import ENVIRONMENTS, STEPS, WORKS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
+from lockstep.processes.children import Failed, child
 from lockstep.run.environment import describe_environment
-from lockstep.runtime.children import Failed, child
 
 LETTERS = dict(zip("ABCDE", WORKS, strict=True))
 CARTPOLE = WORKS["cartpole"]

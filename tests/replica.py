@@ -15,12 +15,12 @@ from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from lockstep.algorithm.update import Update
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.group import Group
 from lockstep.group.network import NetworkGroup
 from lockstep.models.registry import register_encoder
 from lockstep.ppo.settings import PPOConfig
-from lockstep.update import Update
 
 SHARDS = 6
 EQUAL, UNEQUAL = ((0, 1), (2, 3), (4, 5)), ((0, 1, 2), (3,), (4, 5))

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple, Protocol
 
-from lockstep.parent import die_with_parent
+from lockstep.processes.parent import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD")

@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, Pilot
+from lockstep.algorithm.prepare import FIT
+from lockstep.algorithm.update import Update
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
-from lockstep.prepare import FIT
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout, Sizes
-from lockstep.update import Update
 
 SHARDS, STEPS, COUNT, SIZE = 2, 12, 2, 3
 ROWS = STEPS * COUNT

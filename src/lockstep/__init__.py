@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lockstep.api import Run, evaluate, load, resume, train
     from lockstep.config import Config
+    from lockstep.experiment.policy import TrainedPolicy
     from lockstep.models.registry import register_core, register_encoder
     from lockstep.report.evaluate import Evaluation
     from lockstep.report.summary import RunSummary
-    from lockstep.trained import TrainedPolicy
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,7 +42,7 @@ _PLACES = {
     "Config": "lockstep.config",
     "Evaluation": "lockstep.report.evaluate",
     "RunSummary": "lockstep.report.summary",
-    "TrainedPolicy": "lockstep.trained",
+    "TrainedPolicy": "lockstep.experiment.policy",
 }
 
 

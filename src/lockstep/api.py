@@ -19,17 +19,10 @@ from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, give, is_function
 from lockstep.envs.modules import import_environments
-from lockstep.experiment import create_run, open_run
-from lockstep.group.group import RankLost
-from lockstep.hub.fetching import find
-from lockstep.report.evaluate import Evaluation, play_episodes
-from lockstep.resolving import importable, iterations, resolve
-from lockstep.run.folder import RunFolder
-from lockstep.run.locate import locate
-from lockstep.run.stop import StoppedEarly, listening
-from lockstep.runtime.place import Place, find_place
-from lockstep.runtime.threads import limit_threads, own_threads
-from lockstep.starting import (
+from lockstep.experiment.execute import create_run, open_run
+from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
+from lockstep.experiment.resolve import importable, iterations, resolve
+from lockstep.experiment.start import (
     BAD_INPUT,
     PREEMPTED,
     carry,
@@ -41,7 +34,14 @@ from lockstep.starting import (
     settle_again,
     start_warnings,
 )
-from lockstep.trained import TrainedPolicy, evaluation_seeds, load_policy
+from lockstep.group.group import RankLost
+from lockstep.hub.fetching import find
+from lockstep.report.evaluate import Evaluation, play_episodes
+from lockstep.run.folder import RunFolder
+from lockstep.run.locate import locate
+from lockstep.run.stop import StoppedEarly, listening
+from lockstep.runtime.place import Place, find_place
+from lockstep.runtime.threads import limit_threads, own_threads
 
 if TYPE_CHECKING:
     from lockstep.report.summary import RunSummary

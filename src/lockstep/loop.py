@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from lockstep.collect import Shard, collect
-from lockstep.exchange import Exchange
+from lockstep.algorithm.collect import Shard, collect
+from lockstep.algorithm.exchange import Exchange
+from lockstep.algorithm.update import Update
 from lockstep.run.run import Run
-from lockstep.update import Update
 
 __all__ = ["train"]
 

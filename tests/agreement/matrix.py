@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.agreement.member import MATRICES
 from tests.conftest import plain_environ
-from tests.processes import digests
+from tests.live_runs import digests
 from tests.warm import ROOT, Warm, serving
 
 from lockstep.group.memory import create_memory
@@ -35,7 +35,7 @@ PLANS = {
 }
 Digests = dict[str, list[str]]
 Trained = Callable[[Path, str, str, str, str], Digests]
-_IMPORTED = ["lockstep.experiment", "tests.envs.made"]
+_IMPORTED = ["lockstep.experiment.execute", "tests.envs.made"]
 if importlib.util.find_spec("lightning_fabric"):
     _IMPORTED.append("lockstep.runtime.fabric")
 _DESCRIPTOR = 3

@@ -16,15 +16,15 @@ from tests.envs.made import PREFIX, register
 from torch import nn
 from torch.distributed import distributed_c10d
 
+from lockstep.algorithm.plan import PlanConfig
 from lockstep.config import Config
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.experiment import create_run, execute
+from lockstep.experiment.execute import create_run, execute
+from lockstep.experiment.resolve import resolve
 from lockstep.models.registry import register_encoder
 from lockstep.models.settings import PolicyConfig
-from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
-from lockstep.resolving import resolve
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.checks import resolve_devices

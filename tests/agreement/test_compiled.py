@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.config import Config
+from lockstep.experiment.resolve import resolve
 from lockstep.ppo.settings import PPOConfig
-from lockstep.resolving import resolve
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.settings import RuntimeConfig
 

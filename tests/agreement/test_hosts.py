@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.live_runs import digests
 from tests.machines import ADDRESSES, on_host, two_hosts
-from tests.processes import digests
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 

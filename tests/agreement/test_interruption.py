@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.processes import digests, ranks_of, reached, rows, wait_for
+from tests.live_runs import digests, ranks_of, reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train, words_of
 from tests.conftest import Finished
-from tests.processes import digests
+from tests.live_runs import digests
 
 pytestmark = pytest.mark.slow
 

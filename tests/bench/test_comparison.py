@@ -9,10 +9,10 @@ from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record,
 from lockstep.bench.training import PHASES
 from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
+from lockstep.processes.children import Failed
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
-from lockstep.runtime.children import Failed
 
 
 def program(tmp_path: Path, *lines: str) -> list[str]:

@@ -13,7 +13,7 @@ from lockstep.bench.scaling_table import table
 from lockstep.bench.training import PHASES, Training
 from lockstep.config import Config
 from lockstep.config.compose import load
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
 
 
 def config(ranks: int = 1, **sections: dict[str, object]) -> Config:

@@ -9,8 +9,8 @@ from lockstep.bench.stepping import engine_rate
 from lockstep.config.compose import load
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
-from lockstep.resolving import resolve
-from lockstep.runtime.children import Failed
+from lockstep.experiment.resolve import resolve
+from lockstep.processes.children import Failed
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 from lockstep.bench.throughput import Throughput, table
 from lockstep.bench.training import PHASES, Training
 from lockstep.config.compose import load
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
 
 
 def training(iteration: float, players: bool = False) -> Training:

@@ -8,8 +8,8 @@ import pytest
 from lockstep.bench.training import PHASES, Training, train, warmup
 from lockstep.config import Config
 from lockstep.config.compose import load
-from lockstep.resolving import resolve
-from lockstep.runtime.children import Failed
+from lockstep.experiment.resolve import resolve
+from lockstep.processes.children import Failed
 
 pytestmark = pytest.mark.slow
 

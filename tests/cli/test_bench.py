@@ -165,7 +165,7 @@ def test_under_a_launcher_it_is_refused(run_cli) -> None:
 
 
 def test_what_is_measured_is_what_train_would_do() -> None:
-    from lockstep.resolving import resolve
+    from lockstep.experiment.resolve import resolve
 
     for steps in (10_000, 1_000_000):  # one that is too short to be worth compiling, and one that is not
         config = load(None, None, {"run": {"total_steps": steps}, "runtime": {"device": "cpu"}})

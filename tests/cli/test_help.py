@@ -11,7 +11,7 @@ import pytest
 import lockstep
 from lockstep.cli.main import VERBS, main
 from lockstep.config.decode import known_fields
-from lockstep.starting import CARRYING
+from lockstep.experiment.start import CARRYING
 
 KINDS = ("throughput", "scaling", "peers")
 PAGES = [*([verb] for verb in VERBS), *(["bench", kind] for kind in KINDS)]

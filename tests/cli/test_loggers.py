@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.curves_server import KEY, serving
-from tests.processes import digests, wait_for
+from tests.live_runs import digests, wait_for
 
 SHORT = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--name", "first")
 NO_KEY = {"WANDB_API_KEY": "", "WANDB_MODE": "", "HOME": "/nonexistent", "NETRC": "/nonexistent/netrc"}

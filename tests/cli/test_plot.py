@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.main import main
-from lockstep.experiment import load_agent
+from lockstep.experiment.execute import load_agent
 from lockstep.run.folder import RunFolder
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
@@ -95,7 +95,7 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
     import numpy as np
     import torch
 
-    from lockstep.trained import load_policy
+    from lockstep.experiment.policy import load_policy
 
     folder = RunFolder.open(here / "runs" / "one")
     _, policy = load_policy(folder)

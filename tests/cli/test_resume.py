@@ -11,7 +11,7 @@ import pytest
 import lockstep
 from lockstep.cli.main import main
 from lockstep.cli.work import resume_under_launcher
-from lockstep.experiment import open_run
+from lockstep.experiment.execute import open_run
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.place import Place
 
@@ -71,7 +71,7 @@ def test_the_checkpoint_is_chosen_under_the_lock(
 
 
 def test_a_config_that_another_process_has_extended(finished_elsewhere: RunFolder) -> None:
-    from lockstep.starting import prepare_resume
+    from lockstep.experiment.start import prepare_resume
 
     _, before = open_run(finished_elsewhere.path)
     config = finished_elsewhere.path / "config.json"

@@ -183,7 +183,7 @@ def run(trained: Path, here: Path) -> Path:
 
 
 def test_the_digest_is_that_of_the_weights(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from lockstep.experiment import load_agent
+    from lockstep.experiment.execute import load_agent
     from lockstep.run.folder import RunFolder
 
     _, agent = load_agent(RunFolder.open(run))

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.processes import digests, wait_for
+from tests.live_runs import digests, wait_for
 
 SHORT = ("cartpole", "--total-steps", 2560, "--run.checkpoint-every", 2, "--runtime.compile", "off", "--out", "found")
 GRID = ("--over", "run.seed=1..2", "--over", "ppo.epochs=1,2")

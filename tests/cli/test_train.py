@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.run.folder import RunFolder
-from lockstep.run.starts import read_starts
+from lockstep.telemetry.attempts import read_starts
 
 SHORT = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 1024)
 

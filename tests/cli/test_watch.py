@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.processes import wait_for
+from tests.live_runs import wait_for
 
 from lockstep.cli import watch
 from lockstep.cli.main import main
 from lockstep.run.folder import RunFolder
-from lockstep.run.starts import noting, read_starts
+from lockstep.telemetry.attempts import noting, read_starts
 
 TREE = {"version": 1, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None}}
 

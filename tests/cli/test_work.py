@@ -2,10 +2,10 @@
 
 import pytest
 
+from lockstep.algorithm.update import NonFinite
 from lockstep.cli.work import _guarded
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.group.group import RankLost
-from lockstep.update import NonFinite
 
 
 def step() -> None:

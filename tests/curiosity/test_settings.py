@@ -7,7 +7,7 @@ import pytest
 from lockstep.config import Config
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig
-from lockstep.resolving import resolve
+from lockstep.experiment.resolve import resolve
 from lockstep.run.settings import RunConfig
 
 

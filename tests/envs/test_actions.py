@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lockstep
-from lockstep.acting import clip, squash
+from lockstep.algorithm.acting import clip, squash
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.spaces import describe
 

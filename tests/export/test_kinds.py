@@ -14,13 +14,13 @@ from gymnasium import spaces as kinds
 from tests.envs.made import ACTED, SEEN, Sampled
 from tests.models.test_probe import Constant, Encoder, Mean, spectral
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import describe
+from lockstep.experiment.policy import TrainedPolicy
 from lockstep.export.writing import export_policy
 from lockstep.models.registry import register_encoder
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
-from lockstep.trained import TrainedPolicy
 
 ONNX = ("onnx", "onnxscript", "onnxruntime")
 EPISODES = 2

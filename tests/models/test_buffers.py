@@ -8,13 +8,13 @@ from tests.models.test_probe import Constant, Encoder, Mean, spectral
 from tests.threaded import on_ranks
 from tests.watched import DISCRETE, ITERATION, rollouts_of
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.update import NonFinite, Update
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.models import registry
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
-from lockstep.update import NonFinite, Update
 
 SHARDS = 3
 CONFIG = PPOConfig(epochs=2, minibatches=2)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.watched import chosen, judged
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import Spaces
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from tests.test_agent import agent_of
+from tests.algorithm.test_agent import agent_of
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from lockstep.cast import make_agent, restore_agent
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.envs.spaces import Spaces
+from lockstep.experiment.build import make_agent, restore_agent
 from lockstep.models import registry
 from lockstep.models.cores import MinGru
 

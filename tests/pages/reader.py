@@ -18,12 +18,12 @@ from tests.pages.blocks import Block, blocks, is_example
 
 import lockstep.cli.resume
 import lockstep.cli.train
-import lockstep.experiment
+import lockstep.experiment.execute
 from lockstep.cli.main import main
 from lockstep.config import Config
 from lockstep.run.folder import RunFolder
 
-_create, _start = lockstep.experiment.create_run, lockstep.cli.train.start
+_create, _start = lockstep.experiment.execute.create_run, lockstep.cli.train.start
 _OWN = ("lockstep ", "timeout ")
 _ELSEWHERE = ("lockstep bench", "lockstep sweep")
 """Commands that other tests run."""
@@ -90,7 +90,7 @@ def kill_soon(words: list[str]) -> None:
 def read(page: Path, before: list[str]) -> None:
     """Does all of it."""
     text = page.read_text(encoding="utf-8")
-    lockstep.experiment.create_run = shortened  # type: ignore[assignment]
+    lockstep.experiment.execute.create_run = shortened  # type: ignore[assignment]
     lockstep.cli.train.start = lockstep.cli.resume.start = partial(started, text)
     sys.path.insert(0, str(Path.cwd()))
     for block in blocks(page):

@@ -9,13 +9,13 @@ import pytest
 import torch
 from tests import alone
 
-from lockstep.agent import Agent
-from lockstep.cast import build
-from lockstep.collect import collect
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.collect import collect
+from lockstep.algorithm.plan import PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
+from lockstep.experiment.build import build
 from lockstep.models.settings import PolicyConfig
-from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.settings import RuntimeConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
-from lockstep.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, Pilot
 from lockstep.envs.spaces import describe
 from lockstep.models.settings import PolicyConfig
 from lockstep.report.heatmap import draw_map, map_states

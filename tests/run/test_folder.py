@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.run.folder import RunFolder, write_aside
-from lockstep.run.loggers import JsonLines
+from lockstep.telemetry.loggers import JsonLines
 
 
 @pytest.fixture(name="folder")

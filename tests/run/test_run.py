@@ -12,16 +12,16 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests import alone
 from torch import Tensor
 
-from lockstep.cast import Cast, build
-from lockstep.collect import collect
+from lockstep.algorithm.collect import collect
+from lockstep.algorithm.exchange import ReplicasDiffer
+from lockstep.algorithm.plan import PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.exchange import ReplicasDiffer
+from lockstep.experiment.build import Cast, build
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.loop import train
 from lockstep.models.settings import PolicyConfig
-from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import STATUS
 from lockstep.run import run as runs

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from tests.processes import digests
+from tests.live_runs import digests
 from tests.runtime.test_hosts import Among
 from tests.watched import judged
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.run import stop

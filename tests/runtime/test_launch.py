@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import ranks_of, reached, wait_for
+from tests.live_runs import ranks_of, reached, wait_for
 
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig

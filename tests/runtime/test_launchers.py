@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes import reached, rows, wait_for
+from tests.live_runs import reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
 from lockstep.bench.training import PHASES, prepared
 from lockstep.bench.works import PEERS, Peer, Work
 from lockstep.config import Config
-from lockstep.runtime.children import Failed, child, own_environment
+from lockstep.processes.children import Failed, child, own_environment
 
 __all__ = ["SKIPPED", "Finish", "Found", "find_peers", "marked", "record", "table", "trained"]
 

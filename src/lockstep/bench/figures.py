@@ -4,10 +4,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from lockstep.algorithm.plan import Plan
 from lockstep.bench.repeats import Spread, ratios, spread
 from lockstep.bench.scaling import Measured
 from lockstep.bench.training import PHASES
-from lockstep.plan import Plan
 
 __all__ = ["ROLES", "Row", "run_rows", "summary_rows"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from lockstep.algorithm.plan import Plan
 from lockstep.bench.repeats import interleave
 from lockstep.bench.training import Training, train
 from lockstep.config import Config
-from lockstep.plan import Plan
 
 __all__ = ["KINDS", "Case", "Measured", "Rules", "carried_by", "measure", "weak"]
 

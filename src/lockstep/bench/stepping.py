@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.decode import decode, encode
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
-from lockstep.plan import Plan
+from lockstep.processes.children import Failed, child, own, own_environment
 from lockstep.randomness import stream
-from lockstep.runtime.children import Failed, child, own, own_environment
 from lockstep.runtime.threads import arithmetic_threads, limit_threads, share_of_cores
 
 __all__ = ["engine_rate"]

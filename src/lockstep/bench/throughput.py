@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from lockstep.algorithm.plan import Plan
 from lockstep.bench.repeats import DISTURBED, Spread, interleave, ratios, spread
 from lockstep.bench.stepping import engine_rate
 from lockstep.bench.training import PHASES, Training, train, warmup
 from lockstep.config import Config
-from lockstep.plan import Plan
 
 __all__ = ["Throughput", "measure", "table"]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
+from lockstep.processes.children import Failed, child, own, own_environment
 from lockstep.run.folder import RunFolder
-from lockstep.runtime.children import Failed, child, own, own_environment
 
 __all__ = ["PHASES", "Training", "peaks", "prepared", "train", "warmup"]
 

@@ -44,11 +44,11 @@ class Performer:
         module: str | None = None,
     ) -> None:
         """Loads the policy. Raises ValueError in one line when there is no such run or checkpoint."""
-        from lockstep.experiment import open_run
+        from lockstep.experiment.execute import open_run
+        from lockstep.experiment.policy import evaluation_seeds, load_policy
         from lockstep.hub.fetching import find
         from lockstep.hub.repository import PREFIX
         from lockstep.runtime.threads import limit_threads
-        from lockstep.trained import evaluation_seeds, load_policy
 
         path, iteration = find(run, iteration)
         folder = RunFolder.open(path)

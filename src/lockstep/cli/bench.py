@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from lockstep.cli.benchmarks import tell
-from lockstep.runtime.children import Failed
+from lockstep.processes.children import Failed
 from lockstep.runtime.place import find_place
 
 __all__ = ["main"]

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.algorithm.plan import default_ranks
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.benchmarks import composed, machine, parser_of, resolved, tell
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
 from lockstep.group.memory import usable_cores
-from lockstep.plan import default_ranks
 
 if TYPE_CHECKING:
     from lockstep.bench.figures import Row

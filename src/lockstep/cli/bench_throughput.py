@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
+from lockstep.algorithm.plan import default_ranks
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.benchmarks import add_json, composed, parser_of, resolved, tell, write
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
 from lockstep.group.memory import usable_cores
-from lockstep.plan import default_ranks
 
 __all__ = ["main"]
 

@@ -33,8 +33,8 @@ def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
     """The config with everything decided as `train` would, whether to compile too, and the ranks. A budget that is less than one
     iteration is no error. Raises ValueError.
     """
-    from lockstep.resolving import resolve
-    from lockstep.starting import settle
+    from lockstep.experiment.resolve import resolve
+    from lockstep.experiment.start import settle
 
     config, _, count = settle(config, None, ranks)
     environments = config.env.per_rank * count if config.env.per_rank else config.env.count

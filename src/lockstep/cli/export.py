@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     own = _arguments(argv)
 
     from lockstep.envs.catalog import make_one
-    from lockstep.experiment import load_agent, open_run, pick_checkpoint
+    from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
     from lockstep.export.formats import FORMATS
     from lockstep.export.writing import check_place, export_policy
     from lockstep.runtime.threads import limit_threads

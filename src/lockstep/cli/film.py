@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.parent import die_with_parent
-from lockstep.run.companion import Errand
+from lockstep.processes.parent import die_with_parent
+from lockstep.telemetry.sidecar import Errand
 
 if TYPE_CHECKING:
-    from lockstep.run.events import EventFile
     from lockstep.run.folder import RunFolder
+    from lockstep.telemetry.tensorboard import EventFile
 
 __all__ = ["main"]
 
@@ -30,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
     errand = Errand()
     die_with_parent(int(os.environ["LOCKSTEP_PARENT"]))
     from lockstep.envs.functions import take
-    from lockstep.run.films import left_agents
     from lockstep.run.folder import RunFolder
+    from lockstep.telemetry.videos import left_agents
 
     folder = RunFolder(Path(argv[0]))
     for module in argv[1:]:
@@ -54,9 +54,9 @@ class _Studio:
     """What does not change from one agent to the next."""
 
     def __init__(self, folder: "RunFolder") -> None:
-        from lockstep.cast import make_agent
         from lockstep.envs.catalog import make_one
-        from lockstep.experiment import open_run
+        from lockstep.experiment.build import make_agent
+        from lockstep.experiment.execute import open_run
         from lockstep.runtime.threads import limit_threads
 
         limit_threads(1)
@@ -84,9 +84,9 @@ class _Studio:
         from gymnasium.wrappers import TimeLimit
 
         from lockstep.envs.catalog import first_seed, make_one
+        from lockstep.experiment.policy import TrainedPolicy
         from lockstep.randomness import stream
         from lockstep.report.video import record_video
-        from lockstep.trained import TrainedPolicy
 
         env, seed, spaces = (
             self._config.env,
@@ -103,7 +103,7 @@ class _Studio:
         """Gives TensorBoard a small GIF, in a folder of its own: of several files that grow in one, it follows only the newest."""
         import imageio_ffmpeg
 
-        from lockstep.run.events import EventFile
+        from lockstep.telemetry.tensorboard import EventFile
 
         rows = self._folder.metrics()
         steps = next((int(str(row["env_steps"])) for row in rows if row["iteration"] == iteration), None)

@@ -160,7 +160,7 @@ def _draw_timing(folders: Sequence[RunFolder], own: argparse.Namespace) -> Path:
 def _draw_policy(folder: RunFolder, own: argparse.Namespace) -> list[Path]:
     from lockstep.cli.start import import_again
     from lockstep.envs.catalog import make_one
-    from lockstep.experiment import load_agent, open_run, pick_checkpoint
+    from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
     from lockstep.report.heatmap import draw_map, map_states
 
     import_again(open_run(folder.path)[1], own.module)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.parent import die_with_parent, look_where_parent_looks
+from lockstep.processes.parent import die_with_parent, look_where_parent_looks
 from lockstep.run.stop import listen
 
 __all__ = ["main"]

@@ -28,8 +28,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _resume(folder: RunFolder, place: Place | None, tree: dict[str, dict[str, object]], own: Namespace) -> int:
     with told_once(place):
-        from lockstep.experiment import open_run
-        from lockstep.starting import extended_by, prepare_resume, settle_again
+        from lockstep.experiment.execute import open_run
+        from lockstep.experiment.start import extended_by, prepare_resume, settle_again
 
         _, config = open_run(folder.path)
         import_again(config, tree.get("env", {}).get("module"))

@@ -45,7 +45,7 @@ def listen_under(place: Place | None) -> None:
 
 def complete(folder: RunFolder, config: Config) -> str:
     """The message for a run that has reached the end of its budget."""
-    from lockstep.resolving import iterations
+    from lockstep.experiment.resolve import iterations
 
     return f"{folder.path} is complete: {iterations(config)} iterations; give a larger --total-steps to go on"
 
@@ -57,8 +57,8 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
         from lockstep.cli.work import train_alone
 
         return train_alone(folder, resume_from)
-    from lockstep.experiment import open_run
-    from lockstep.starting import launch_ranks
+    from lockstep.experiment.execute import open_run
+    from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
     modules = [config.env.module] if config.env.module else []  # that was typed: this process has imported it

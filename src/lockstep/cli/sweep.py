@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     if place is not None:
         raise ValueError(f"sweep starts its own processes: use it without {place.launcher}, with --jobs and --ranks")
 
-    from lockstep.resolving import cut_episodes
+    from lockstep.experiment.resolve import cut_episodes
     from lockstep.run.environment import describe_environment
     from lockstep.run.stop import listen
     from lockstep.sweep.member import check_folder, is_done
@@ -112,8 +112,8 @@ def _search(
 
 def _close(sweep: "Sweep", about: Mapping[str, object]) -> int:
     """Writes and prints what came of it, and gives the exit code."""
+    from lockstep.experiment.start import PREEMPTED
     from lockstep.run.stop import asked_to_stop
-    from lockstep.starting import PREEMPTED
     from lockstep.sweep.results import best, table
 
     failed = sweep.failed()

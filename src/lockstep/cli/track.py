@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.run.companion import Errand
+from lockstep.telemetry.sidecar import Errand
 
 __all__ = ["main"]
 
@@ -12,7 +12,7 @@ def main(argv: Sequence[str]) -> int:
     """Feeds it until training has ended."""
     errand = Errand()
     from lockstep.run.folder import RunFolder
-    from lockstep.run.trackers import track
+    from lockstep.telemetry.trackers import track
 
     folder = Path(argv[0])
     track(RunFolder(folder), argv[1], folder.absolute().name, errand)

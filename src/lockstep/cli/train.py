@@ -35,9 +35,9 @@ def main(argv: Sequence[str]) -> int:
             load(preset, own.config, tree), "id" in written(preset, own.config, tree).get("env", {})
         )
         listen_under(place)
-        from lockstep.experiment import create_run
-        from lockstep.resolving import resolve
-        from lockstep.starting import settle, start_warnings
+        from lockstep.experiment.execute import create_run
+        from lockstep.experiment.resolve import resolve
+        from lockstep.experiment.start import settle, start_warnings
 
         config, place, ranks = settle(config, place, own.ranks)
         resolved = resolve(config, ranks)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from lockstep.cli.arguments import Arguments
 from lockstep.run.folder import RunFolder
-from lockstep.run.following import Follower
 from lockstep.run.locate import locate
-from lockstep.run.progress import Lines, Screen
-from lockstep.run.screen import about, clock, draw
-from lockstep.run.standing import Standing
-from lockstep.run.starts import Start, read_starts
+from lockstep.telemetry.attempts import Start, read_starts
+from lockstep.telemetry.progress import Lines, Screen
+from lockstep.telemetry.screen import about, clock, draw
+from lockstep.telemetry.status import Standing
+from lockstep.telemetry.tail import Follower
 
 __all__ = ["main", "read"]
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import torch
 
+from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.update import NonFinite
 from lockstep.cli.start import complete
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.experiment import create_run, execute, open_run
+from lockstep.experiment.execute import create_run, execute, open_run
+from lockstep.experiment.resolve import iterations
+from lockstep.experiment.start import PREEMPTED, carry, faults, prepare_resume
 from lockstep.group.group import Group
-from lockstep.plan import Plan
-from lockstep.resolving import iterations
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
 from lockstep.runtime.place import Place
 from lockstep.runtime.runtime import Runtime, join
-from lockstep.starting import PREEMPTED, carry, faults, prepare_resume
-from lockstep.update import NonFinite
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 

@@ -5,10 +5,10 @@ Every section is defined in the room that reads it. Order of precedence: default
 
 from dataclasses import dataclass, field
 
+from lockstep.algorithm.plan import PlanConfig
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.models.settings import PolicyConfig
-from lockstep.plan import PlanConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.settings import RuntimeConfig

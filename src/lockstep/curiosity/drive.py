@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lockstep.curiosity.curiosity import Curiosity, Reduce, Steps
+from lockstep.models.state import check_state
 from lockstep.rollout import Rollout
-from lockstep.state import check_state
 
 __all__ = ["COUNTS", "Bonus", "Drive", "described"]
 

@@ -27,7 +27,7 @@ from lockstep.envs.interface import Interface, told
 from lockstep.envs.layout import Unkept
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
-from lockstep.parent import die_with_parent
+from lockstep.processes.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["Subprocesses"]

@@ -11,7 +11,7 @@ from gymnasium import Space
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.envs.actions import action_converter
 from lockstep.envs.spaces import leaves
 from lockstep.export.drawing import Drawing

@@ -10,7 +10,7 @@ from gymnasium.spaces import Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.envs.layout import Layout
 from lockstep.envs.spaces import MASK, Path, feature_leaves, image_leaves, mask_leaves
 from lockstep.export.formats import Arrays

@@ -5,7 +5,7 @@ import copy
 from gymnasium import Space
 from torch import Tensor, nn
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.export.ports import NEXT_STATE, STATE, Port
 from lockstep.export.reading import Reading
 from lockstep.export.taking import Taking

@@ -9,7 +9,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor, nn
 
-from lockstep.agent import OBSERVATION_LIMIT, Agent
+from lockstep.algorithm.agent import OBSERVATION_LIMIT, Agent
 from lockstep.envs.spaces import (
     MASK,
     Leaf,

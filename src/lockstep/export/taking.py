@@ -11,7 +11,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import has_float32_bounds, leaves, place_of
 from lockstep.export.ports import ACTION, Port, name_of, torch_type
 

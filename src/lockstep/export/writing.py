@@ -11,7 +11,7 @@ from typing import Any
 from gymnasium import Space
 
 from lockstep import __version__
-from lockstep.agent import Agent
+from lockstep.algorithm.agent import Agent
 from lockstep.export.agreement import TOLERANCE, difference
 from lockstep.export.formats import FORMATS
 from lockstep.export.ports import Port

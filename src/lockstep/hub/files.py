@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
-from lockstep.experiment import open_run
+from lockstep.experiment.execute import open_run
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.kernels import MakeKernel, plainly
+from lockstep.compiling.kernels import MakeKernel, plainly
 
 __all__ = ["Adam", "StepFormula"]
 

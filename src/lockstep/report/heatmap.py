@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, Pilot
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.names import action_names, observation_names, option_names
 from lockstep.report.style import COLOURS, picture

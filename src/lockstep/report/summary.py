@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lockstep import presets
+from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.config.decode import encode
 from lockstep.config.flags import as_flags
 from lockstep.envs.functions import is_function
-from lockstep.experiment import open_run
-from lockstep.plan import Plan
+from lockstep.experiment.execute import open_run
+from lockstep.experiment.resolve import iterations
 from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
-from lockstep.resolving import iterations
 from lockstep.run.folder import RunFolder
-from lockstep.run.starts import Start, read_starts
+from lockstep.telemetry.attempts import Start, read_starts
 
 __all__ = ["Evaluated", "Machine", "Mark", "RunSummary", "Setting", "summarize"]
 

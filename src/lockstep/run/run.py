@@ -9,24 +9,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lockstep.agent import Agent
-from lockstep.collect import Shard
-from lockstep.exchange import DIGEST_BITS, Exchange, ReplicasDiffer
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.collect import Shard
+from lockstep.algorithm.exchange import DIGEST_BITS, Exchange, ReplicasDiffer
+from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
-from lockstep.plan import Plan
 from lockstep.rollout import STATUS, Rollout
 from lockstep.run.checkpoint import Checkpoint, Counters, prune, write_checkpoint
-from lockstep.run.companion import Companion
 from lockstep.run.episodes import EPISODE_ROW, EpisodeWindow, write_episode_row
-from lockstep.run.films import Films
 from lockstep.run.folder import RunFolder
-from lockstep.run.loggers import JsonLines, Logger, TensorBoard, Tolerant
-from lockstep.run.progress import display
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
-from lockstep.run.trackers import TRACKERS
-from lockstep.update import Update
+from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
+from lockstep.telemetry.progress import display
+from lockstep.telemetry.sidecar import Companion
+from lockstep.telemetry.trackers import TRACKERS
+from lockstep.telemetry.videos import Films
 
 __all__ = ["Run"]
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from lockstep.group.memory import create_memory
-from lockstep.parent import own_command, own_environment
+from lockstep.processes.parent import own_command, own_environment
 from lockstep.run.stop import SIGNALS, note
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lockstep.parent import die_with_parent
+from lockstep.experiment.start import PREEMPTED
+from lockstep.processes.children import own, own_environment
+from lockstep.processes.parent import die_with_parent
 from lockstep.run.stop import asked_to_stop
-from lockstep.runtime.children import own, own_environment
-from lockstep.starting import PREEMPTED
 from lockstep.sweep.member import Member
 
 __all__ = ["Jobs", "last_words"]

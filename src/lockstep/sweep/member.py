@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lockstep.algorithm.plan import default_ranks
 from lockstep.config import Config
 from lockstep.config.decode import encode
-from lockstep.experiment import create_run, open_run
-from lockstep.plan import default_ranks
-from lockstep.resolving import iterations, resolve
+from lockstep.experiment.execute import create_run, open_run
+from lockstep.experiment.resolve import iterations, resolve
+from lockstep.experiment.start import CARRYING, settle
 from lockstep.run.folder import RunFolder
-from lockstep.starting import CARRYING, settle
 
 __all__ = ["Member", "check_folder", "experiment", "is_done", "labels", "name_of", "prepare", "settled"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.starting import PREEMPTED
+from lockstep.experiment.start import PREEMPTED
 from lockstep.sweep.member import Member, is_done, labels
 from lockstep.sweep.values import SEED
 

@@ -1,0 +1,149 @@
+"""One rank's part in an experiment: the environments that it plays, what it trains, what it hands to others."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.collect import Shard, rollout_sizes
+from lockstep.algorithm.exchange import Exchange
+from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.update import Update
+from lockstep.compiling.kernels import ahead_of_time, plainly
+from lockstep.config import Config
+from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.spaces import Spaces
+from lockstep.group.group import Group
+from lockstep.models.policy import Autocast
+from lockstep.models.registry import is_registered
+from lockstep.models.state import check_state
+from lockstep.rollout import Rollout
+from lockstep.run.stop import raise_if_asked
+from lockstep.runtime.runtime import Runtime
+
+__all__ = ["Cast", "build", "make_agent", "restore_agent"]
+
+_SPARE = 4
+"""Parameters that modules may register per saved tensor, as some are replaced while a module is constructed."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What one rank does in an experiment: nothing, where a list is empty."""
+
+    plan: Plan
+    trainers: Group
+    """The ranks that train."""
+    shards: Sequence[Shard]
+    """Those that this rank plays."""
+    exchange: Exchange
+    update: Update
+
+    def close(self) -> None:
+        """Ends environments and what is still on its way."""
+        self.exchange.close()
+        for shard in self.shards:
+            shard.engine.close()
+
+
+def build(config: Config, runtime: Runtime) -> Cast:
+    """This rank's part of a resolved experiment."""
+    env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
+    plan = Plan.make(config.plan, group.size)
+    shards, training = len(plan.shards), group.rank in plan.training
+    separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
+    own = runtime.device if training else runtime.player_device
+    agent = make_agent(config, own, runtime.autocast(own))
+    acting = agent
+    if training and separate:
+        acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
+    sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, config.rollout.sequence_length or 1)
+    exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate)
+    exchange.begin(0)
+    played = [
+        Shard(
+            index,
+            make_engine(env, seed, index, shards, runtime.cores),
+            exchange.slots(index),
+            seed,
+            config.ppo.gamma,
+        )
+        for index in plan.played_by(group.rank)
+    ]
+    counts = [len(plan.trained_by(rank)) for rank in plan.training]
+    trainers = group.split(plan.training, counts)
+    update = Update(
+        agent,
+        config.ppo,
+        trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
+        plan.trained_by(group.rank),
+        seed,
+        share_data=config.plan.share_data,
+        vtrace=config.plan.correction == "vtrace",
+        fused=not config.plan.exact,
+        recompute=config.rollout.recompute_states,
+        replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
+        make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else plainly,
+    )
+    update.make_kernels(env.count // shards * config.rollout.steps)
+    return Cast(plan, trainers, played, exchange, update)
+
+
+def make_agent(
+    config: Config,
+    device: torch.device | None = None,
+    autocast: Autocast = nullcontext,
+    spaces: Spaces | None = None,
+) -> Agent:
+    """An agent with its first weights, on the CPU unless `device` says otherwise. `spaces` are the environment's, if they are known."""
+    dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
+    spaces, rewards, seed = spaces or describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
+    own = device or torch.device("cpu")
+    return Agent(spaces, config.policy, rewards, seed, dtype, own, autocast, config.curiosity)
+
+
+def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -> Agent:
+    """The agent of a config, with the saved state.
+
+    Raises ValueError, naming the tensor, if they don't fit. The names and shapes are compared before any memory is allocated: neither
+    the config nor the state need come from the same person.
+    """
+    meta = torch.device("meta")
+    try:
+        with meta, _about(len(saved)):
+            expected = make_agent(config, meta, spaces=spaces).state()
+    except (RuntimeError, TypeError):  # an encoder or core of the user's, which reads tensors while it is constructed
+        if not is_registered("encoder", config.policy.encoder) and not is_registered("core", config.policy.core):
+            raise
+    else:
+        check_state(expected, saved)
+    agent = make_agent(config, spaces=spaces)
+    agent.load(saved)
+    return agent
+
+
+@contextmanager
+def _about(saved: int) -> Iterator[None]:
+    """Raise ValueError as soon as modules that this thread constructs register far more parameters than `saved`."""
+    thread, registered = threading.get_ident(), 0
+
+    def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal registered
+        if threading.get_ident() == thread:
+            registered += 1
+            if registered > _SPARE * (1 + saved):
+                raise ValueError(
+                    f"the config asks for networks of at least {registered:,} tensors, but {saved:,} are saved"
+                )
+
+    handle = register_module_parameter_registration_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,197 @@
+"""An experiment carried out: from a resolved config to environments, agent, update and run; and its folder."""
+
+import dataclasses
+import gc
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lockstep.algorithm.plan import Plan
+from lockstep.config import VERSION, Config
+from lockstep.config.decode import decode, encode
+from lockstep.experiment.resolve import importable, iterations
+from lockstep.run.environment import describe_environment
+from lockstep.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from lockstep.algorithm.agent import Agent
+    from lockstep.experiment.build import Cast
+    from lockstep.group.group import Group
+    from lockstep.run.run import Run
+    from lockstep.runtime.runtime import Runtime
+    from lockstep.telemetry.attempts import Carried
+
+__all__ = [
+    "check_checkpoint",
+    "create_run",
+    "execute",
+    "load_agent",
+    "open_run",
+    "pick_checkpoint",
+    "save_config",
+]
+
+
+def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
+    """The folder of a new run, holding the resolved config. Raises ValueError if it exists and its name was chosen."""
+    root = Path(config.run.folder)
+    described = {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
+    chosen = config.run.name
+    for name in [chosen] if chosen else _names(f"{preset or config.env.id}-seed{config.run.seed}"):
+        named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
+        try:
+            return RunFolder.create(root / name, {"version": VERSION, **encode(named)}, described)
+        except FileExistsError:
+            if chosen:
+                break
+    raise ValueError(
+        f"run.name: {root / str(chosen)} exists; choose another --name, or go on with `lockstep resume {root / str(chosen)}`"
+    )
+
+
+def _names(stem: str) -> Iterator[str]:
+    plain = re.sub(r"[^a-z0-9._-]", "-", stem.lower().replace("()", ""))[:80]
+    yield plain
+    for number in itertools.count(2):
+        yield f"{plain}-{number}"
+
+
+def open_run(path: Path) -> tuple[RunFolder, Config]:
+    """An existing run and its config. Raises ValueError if there is none or it can't be read."""
+    folder = RunFolder.open(path)
+    tree = folder.tree()
+    found = tree.pop("version", None)
+    if type(found) is not int:
+        raise ValueError(f"{path}/config.json has no version: it was not written by lockstep")
+    if found > VERSION:
+        raise ValueError(
+            f"{path}/config.json has version {found}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
+        )
+    return folder, decode(tree, Config())
+
+
+def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int) -> "Run":
+    """Trains from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
+
+    Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
+    """
+    from lockstep.telemetry.attempts import Carried, noting
+
+    group = runtime.group
+    start = folder, resume_from, iterations(config), group.size, config.plan.kind
+    with nullcontext(Carried()) if group.rank else noting(*start) as carried:
+        return _execute(folder, config, runtime, resume_from, carried)
+
+
+def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, carried: "Carried") -> "Run":
+    from lockstep.experiment.build import build
+    from lockstep.group.channel import PATIENCE
+    from lockstep.run.checkpoint import Checkpoint, forget_after
+    from lockstep.run.run import Run
+    from lockstep.runtime.threads import arithmetic_threads, limit_threads
+
+    group = runtime.group
+    limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
+    cast = build(config, runtime)
+    frames = cast.update.agent.spaces.frames_per_step
+    modules = importable(config, "run.capture_video") if config.run.capture_video else ()
+    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames, modules)
+    carried.run = run
+    try:
+        if resume_from:
+            run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)
+        # Nothing is forgotten before every rank has what it needs. Ranks that train may have had to compile first.
+        _meet_after_compiling(group)
+        if group.rank == 0:
+            forget_after(folder, resume_from)
+            folder.cut_metrics(resume_from)
+        group.barrier("resume", PATIENCE)  # to copy a large metrics.jsonl takes a while
+        run.start(cast.shards, cast.update)
+        gc.freeze()  # what is here now stays: the search for garbage need not look at it again, nor the end of the process
+        _train(cast, run)
+    finally:
+        run.close()
+        cast.close()
+    return run
+
+
+def _meet_after_compiling(group: "Group") -> None:
+    from lockstep.group.channel import PATIENCE
+    from lockstep.group.group import RankLost
+    from lockstep.run.stop import raise_if_asked
+
+    try:
+        group.barrier("resume", PATIENCE)
+    except RankLost:
+        raise_if_asked()  # the other rank has stopped for the same reason
+        raise
+
+
+def _train(cast: "Cast", run: "Run") -> None:
+    from lockstep.algorithm.update import NonFinite
+    from lockstep.loop import train
+
+    try:
+        train(cast.shards, cast.exchange, cast.update, run)
+    except ValueError as error:  # ValueErrors are for users before the start; here one is a fault, to be shown in full
+        raise RuntimeError(f"training failed: {error}") from error
+    except NonFinite:
+        cast.exchange.give_up(run.done + 1)
+        raise
+
+
+def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":
+    """The agent of a run's checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
+    from lockstep.envs.catalog import describe_env
+    from lockstep.experiment.build import restore_agent
+    from lockstep.run.checkpoint import Checkpoint
+
+    _, config = open_run(folder.path)
+    spaces = describe_env(config.env)
+    checkpoint = Checkpoint(folder.checkpoint(pick_checkpoint(folder, iteration)))
+    saved = checkpoint.tensors("agent")
+    try:
+        return config, restore_agent(config, spaces, saved)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
+
+
+def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
+    """Loads what every rank will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
+    from lockstep.algorithm.update import Update
+    from lockstep.experiment.build import make_agent
+    from lockstep.group.solo import Solo
+    from lockstep.run.checkpoint import Checkpoint, Counters
+
+    checkpoint = Checkpoint(folder.checkpoint(iteration))
+    shards = range(config.plan.shards or 1)
+    update = Update(make_agent(config), config.ppo, Solo(), shards, config.run.seed)
+    try:
+        Counters.of(checkpoint.state)
+        update.agent.load(checkpoint.tensors("agent"))
+        update.load(checkpoint.tensors("optimizer"))
+        update.take_back(checkpoint.tensors)
+        if config.plan.lag:
+            update.agent.load(checkpoint.tensors("acting"))
+        for shard in shards:
+            checkpoint.shard(shard)
+    except ValueError as error:
+        raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
+
+
+def save_config(folder: RunFolder, config: Config) -> None:
+    """Replaces a run's config, when it is to go on for longer."""
+    folder.rewrite({"version": VERSION, **encode(config)})
+
+
+def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
+    """The iteration of the newest checkpoint, or `iteration` if it has one. Raises ValueError if there is none."""
+    found = folder.checkpoints()
+    if not found:
+        raise ValueError(f"{folder.path} has no checkpoint yet")
+    if iteration is not None and iteration not in found:
+        raise ValueError(f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found))}")
+    return found[-1] if iteration is None else iteration

@@ -1,0 +1,249 @@
+"""A config with everything decided that was left open, and refused where it can't be run."""
+
+import dataclasses
+import importlib.util
+from typing import TYPE_CHECKING
+
+import gymnasium as gym
+
+from lockstep.algorithm.plan import Plan
+from lockstep.config import Config
+from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit
+from lockstep.envs.choice import choose_engine
+from lockstep.envs.functions import given, reference
+from lockstep.runtime.checks import find_compiler
+from lockstep.telemetry.trackers import check_trackers
+
+if TYPE_CHECKING:
+    from lockstep.envs.spaces import Spaces
+
+__all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
+
+_REPAYS = 5_000
+"""Gradient steps of a run that is worth compiling for. Each is some 0.7 ms faster; what was compiled serves all runs of the same shapes, of
+other seeds and rates say, and is repaid by the fourth at the latest."""
+_SEQUENCE = 32
+"""Steps of a sequence at most, where none are given."""
+_MOST_STEPS = 100_000_000
+"""Of one iteration: rollouts are kept in memory."""
+
+
+def resolve(config: Config, ranks: int) -> Config:
+    """The config with everything decided: counts, shards, engine. A pure function of the config, the number of ranks and what
+    is installed.
+
+    Raises ValueError, in one line, for whatever can't be run.
+    """
+    env, plan = config.env, config.plan
+    if env.per_rank is not None:
+        env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
+        config = dataclasses.replace(config, env=env)
+    shards = len(Plan.make(plan, ranks).shards)
+    _check_plan(config, ranks)
+    if env.count % shards:
+        raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
+    count = env.count // shards
+    config = _with_sequences(config)
+    sequences, length = count * config.rollout.steps, config.rollout.sequence_length
+    if sequences // (length or 1) % config.ppo.minibatches:
+        cut = f" / {length} steps of a sequence" if length else ""
+        raise ValueError(
+            f"ppo.minibatches is {config.ppo.minibatches}: it must divide a shard's rollout, {count} environments x "
+            f"{config.rollout.steps} steps{cut} = {sequences // (length or 1)}"
+        )
+    batch = env.count * config.rollout.steps
+    if config.run.total_steps < batch:
+        raise ValueError(
+            f"run.total_steps is {config.run.total_steps}: one iteration alone takes {batch} (env.count x rollout.steps)"
+        )
+    if batch > _MOST_STEPS:
+        raise ValueError(
+            f"rollout.steps is {config.rollout.steps}: with env.count {env.count} one iteration is {batch:,} steps; {_MOST_STEPS:,} are the most"
+        )
+    steers = config.ppo.learning_rate_kl is not None or config.ppo.surrogate == "kl"
+    if steers and config.ppo.epochs_of_policy * config.ppo.minibatches == 1:
+        raise ValueError(
+            "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
+        )
+    if config.ppo.separate and config.policy.shared:
+        raise ValueError(
+            "policy.shared is true: separate epochs or learning rates for policy and value need separate trunks"
+        )
+    if env.engine == "auto":
+        env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
+    spaces = describe_env(env)
+    if config.policy.squash and not spaces.continuous_size:
+        raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")
+    if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
+        raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
+    _check_policy(config, spaces)
+    _check_curiosity(config, spaces, count * config.rollout.steps)
+    check_trackers(config.run.loggers)
+    if config.run.capture_video:
+        _check_films(config)
+    return dataclasses.replace(
+        config,
+        env=env,
+        plan=dataclasses.replace(plan, shards=shards),
+        runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
+    )
+
+
+def _check_films(config: Config) -> None:
+    """Raises ValueError if episodes can't be filmed with what is installed here, or in this environment."""
+    asked = f"run.capture_video is {config.run.capture_video}"
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        raise ValueError(f"{asked}: videos need imageio-ffmpeg; pip install 'lockstep-rl[video]', or set it to 0")
+    env = make_one(config.env)
+    env.close()
+    if "rgb_array" not in (env.metadata.get("render_modes") or ()):
+        raise ValueError(f"{asked}: {config.env.id} draws no pictures, it has no render_mode 'rgb_array'")
+    importable(config, asked)
+
+
+def importable(config: Config, asked: str) -> list[str]:
+    """The modules that another process imports to have environment and policy of this one; `module:function` for a given function.
+
+    Raises ValueError, which begins with `asked`, for what no other process can find: a program has defined it itself.
+    """
+    from lockstep.models.registry import defined_in
+
+    known, make = gym.registry.get(config.env.id), given(config.env.id)
+    found = None if make is None else reference(make)
+    entry = getattr(known, "entry_point", None)
+    itself = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
+    parts = [
+        (f"policy.core {config.policy.core!r}", defined_in("core", config.policy.core) == "__main__"),
+        (f"policy.encoder {config.policy.encoder!r}", defined_in("encoder", config.policy.encoder) == "__main__"),
+        (f"env.id {config.env.id!r}", itself),
+        (f"env {config.env.id!r}", make is not None and found is None),
+    ]
+    for part, own in parts:
+        if own:
+            raise ValueError(
+                f"{asked}: other processes can't find {part}, which this program defines; put it into a module that it imports"
+            )
+    return [name for name in (config.env.module, found) if name]
+
+
+def _check_policy(config: Config, spaces: "Spaces") -> None:
+    """Raises ValueError for a policy that these observations do not fit."""
+    policy, env_id = config.policy, config.env.id
+    if spaces.images and policy.encoder == "mlp":
+        raise ValueError(f"policy.encoder is 'mlp': {env_id} has images; use nature, impala or grid")
+    if not spaces.images and policy.encoder in ("nature", "impala", "grid"):
+        raise ValueError(f"policy.encoder is {policy.encoder!r}: {env_id} has no images; use mlp")
+    if policy.normalize_observations and not spaces.feature_size:
+        raise ValueError(
+            f"policy.normalize_observations is true: {env_id} has only images, whose bytes are divided by 255 in any case"
+        )
+    if spaces.images or policy.core != "none" or policy.encoder not in ("auto", "mlp"):
+        # these are made of parts that may refuse: so one is made here, before anything starts
+        import torch
+
+        from lockstep.algorithm.agent import Agent
+
+        Agent(spaces, policy, False, config.run.seed, torch.float32)
+
+
+def _check_curiosity(config: Config, spaces: "Spaces", samples: int) -> None:
+    """Raises ValueError for a method that lacks something here. `samples` are those of a shard's rollout."""
+    own, env = config.curiosity, config.env
+    if own.kind == "none":
+        return
+    if not spaces.feature_size and not spaces.images:
+        raise ValueError(f"curiosity.kind is {own.kind!r}: the observations of {env.id} hold nothing that could be new")
+    if own.channels is not None and not spaces.images:
+        raise ValueError(f"curiosity.channels is {own.channels}: {env.id} has no images")
+    if own.episodic and not has_time_limit(env):
+        raise ValueError(
+            f"curiosity.kind is {own.kind!r}: it compares within an episode, and those of {env.id} have no time limit; set "
+            "max_episode_steps in env.options, or use another kind"
+        )
+    if own.kind == "re3" and own.neighbours >= samples:
+        raise ValueError(
+            f"curiosity.neighbours is {own.neighbours}: a shard's rollout, in which re3 looks for them, has {samples} steps"
+        )
+    if own.warmup >= iterations(config):
+        raise ValueError(
+            f"curiosity.warmup is {own.warmup}: the run has {iterations(config)} iterations, so nothing would be trained"
+        )
+
+
+def _with_sequences(config: Config) -> Config:
+    """The config with the length of sequences decided. Raises ValueError for one that does not fit."""
+    rollout, core = config.rollout, config.policy.core
+    length, steps = rollout.sequence_length, rollout.steps
+    if core == "none":
+        for name, value in (("sequence_length", length), ("recompute_states", rollout.recompute_states or None)):
+            if value is not None:
+                raise ValueError(
+                    f"rollout.{name} is {value}: it is for a policy with memory; choose one with policy.core"
+                )
+        return config
+    if length is None:
+        length = max(size for size in range(1, min(steps, _SEQUENCE) + 1) if steps % size == 0)
+    if steps % length:
+        raise ValueError(f"rollout.sequence_length is {length}: it must divide rollout.steps, which is {steps}")
+    return dataclasses.replace(config, rollout=dataclasses.replace(rollout, sequence_length=length))
+
+
+def compiles(config: Config) -> bool:
+    """Whether `runtime.compile` asks for a compiler. Raises ValueError for `on` where nothing can be compiled."""
+    runtime, ppo = config.runtime, config.ppo
+    obstacle = next(
+        (
+            f"{field} is {value!r}"
+            for field, value, fine in (
+                ("runtime.device", runtime.device, ("auto", "cpu")),
+                ("runtime.precision", runtime.precision, ("fp32", "fp64")),
+                ("plan.gradients", config.plan.gradients, ("ordered",)),
+                ("policy.core", config.policy.core, ("none",)),
+                ("policy.encoder", config.policy.encoder, ("auto", "mlp")),
+            )
+            if value not in fine
+        ),
+        None,
+    )
+    if runtime.compile == "on" and obstacle:
+        raise ValueError(
+            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers, but "
+            f"{obstacle}"
+        )
+    steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatches
+    return not obstacle and (runtime.compile == "on" or (runtime.compile == "auto" and steps >= _REPAYS))
+
+
+def cut_episodes(config: Config) -> str | None:
+    """A warning about a resolved config whose engine begins new episodes at checkpoints, before the longest ones can end; else None."""
+    every, steps = config.run.checkpoint_every, config.rollout.steps
+    limit = renewed_episode_limit(config.env) if every < iterations(config) else None
+    if limit is None or every * steps >= limit:
+        return None
+    return (
+        f"env.engine is {config.env.engine!r}, which begins new episodes at every checkpoint, after run.checkpoint_every x rollout.steps = "
+        f"{every} x {steps} = {every * steps:,} steps; episodes of {config.env.id} last up to {limit:,} steps, so longer ones never end and have "
+        f"no return: set run.checkpoint_every to {-(-limit // steps)} or more"
+    )
+
+
+def _check_plan(config: Config, ranks: int) -> None:
+    """Raises ValueError for what a plan of that many ranks can't do."""
+    plan, made, threads = config.plan, Plan.make(config.plan, ranks), config.runtime.player_threads
+    if plan.gradients == "ddp" and len(made.training) == 1:
+        raise ValueError(
+            "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use more trainers, or 'ordered' "
+            "in a new run"
+        )
+    if threads not in (None, config.runtime.threads) and set(made.playing) & set(made.training):
+        raise ValueError(
+            f"runtime.player_threads is {threads}: this plan has ranks that play and train, with one number of threads for both; "
+            "leave it out in a new run, or let players do nothing else"
+        )
+    if plan.correction == "vtrace" and not plan.lag:
+        raise ValueError("plan.correction is 'vtrace': it corrects for a lag, and plan.lag is 0")
+
+
+def iterations(config: Config) -> int:
+    """Number of the last iteration of a resolved config."""
+    return config.run.total_steps // (config.env.count * config.rollout.steps)

@@ -1,0 +1,180 @@
+"""From a config or a run's folder to running ranks: what the command line and programs share."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lockstep.algorithm.plan import Plan, default_ranks
+from lockstep.config import Config
+from lockstep.config.decode import decode
+from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
+from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
+from lockstep.group.memory import usable_cores
+from lockstep.run.folder import RunFolder
+from lockstep.runtime.checks import check_runtime, resolve_devices
+from lockstep.runtime.meeting import choose_meeting
+from lockstep.runtime.place import Place
+
+if TYPE_CHECKING:
+    from lockstep.run.run import Run
+
+__all__ = [
+    "BAD_INPUT",
+    "CARRYING",
+    "PREEMPTED",
+    "carry",
+    "extended_by",
+    "faults",
+    "launch_ranks",
+    "prepare_resume",
+    "settle",
+    "settle_again",
+    "start_warnings",
+]
+
+_NO_COMPILER = (
+    "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
+)
+BAD_INPUT = 2
+"""The exit code of ranks that a user's mistake has ended."""
+PREEMPTED = 75
+"""The exit code of ranks that stopped because they were asked to."""
+CARRYING = (
+    *(f"plan.{field}" for field in ("kind", "players", "trainers")),
+    *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
+    *(f"run.{field}" for field in ("progress", "loggers", "capture_video")),
+    "env.module",
+    "env.timeout",
+)
+"""What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""
+
+
+def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:
+    """What a start needs to know: the config with its devices decided, the place with its meeting, the number of ranks.
+
+    `ranks` is what a user asked for. Raises ValueError, in one line, for what this host or the launcher can't give.
+    """
+    if place is not None and ranks is not None:
+        raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
+    runtime = resolve_devices(config.runtime)
+    if place is not None:
+        place = choose_meeting(place, runtime.rendezvous)
+    size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
+    plan = Plan.make(config.plan, size)
+    check_runtime(runtime, place, plan.training, plan.playing)
+    return dataclasses.replace(config, runtime=runtime), place, size
+
+
+def start_warnings(config: Config, resolved: Config) -> list[str]:
+    """What a user should know before a new run starts, a line each. `resolved` is `config` with everything decided."""
+    asked = dataclasses.replace(resolved, runtime=config.runtime)
+    lines = [_NO_COMPILER] if compiles(asked) and resolved.runtime.compile == "off" else []
+    cut = cut_episodes(resolved)
+    return lines if cut is None else [*lines, cut]
+
+
+def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:
+    """The config of a run that goes on: with other ranks to carry it, for longer.
+
+    Raises ValueError for a field that would change the experiment, and for fewer steps.
+    """
+    given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
+    fixed = next((name for name in given if name not in CARRYING), None)
+    if fixed:
+        raise ValueError(
+            f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(CARRYING)}"
+        )
+    named = {} if "plan.kind" not in given else {"players": None, "trainers": None}
+    plan = named | dict(tree.get("plan", {}))
+    config = decode({**tree, **({"plan": plan} if plan else {})}, config)
+    if total_steps is None:
+        return config
+    if total_steps < config.run.total_steps:
+        raise ValueError(
+            f"total_steps is {total_steps}: the run was made for {config.run.total_steps}, it can only grow"
+        )
+    return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
+
+
+def settle_again(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:
+    """`settle` for a run that goes on. Raises ValueError also if it can't go on as it is here."""
+    config, place, ranks = settle(config, place, ranks)
+    if resolve(config, ranks).runtime.compile != config.runtime.compile:
+        raise ValueError(
+            "runtime.compile is 'on' in this run: there is no C++ compiler here; install g++, or let CXX name one"
+        )
+    return config, place, ranks
+
+
+def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
+    """Choose and check the checkpoint to resume from, and save the config. The caller holds the run's lock.
+
+    Args:
+        folder: The run's folder.
+        before: The config that was read from the folder.
+        config: The config to resume with.
+        iteration: The checkpoint; None: the newest; 0: the start.
+
+    Returns:
+        The iteration to resume from; None if the run is complete.
+
+    Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
+    """
+    if open_run(folder.path)[1] != before:
+        raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
+    resume_from = _first_of(folder, iteration)
+    if resume_from >= iterations(config):
+        return None
+    if resume_from:
+        check_checkpoint(folder, config, resume_from)
+    if config != before:
+        save_config(folder, config)
+    return resume_from
+
+
+def _first_of(folder: RunFolder, iteration: int | None) -> int:
+    """The iteration to go on from: `iteration` if it has a checkpoint, None for the newest; 0 is the start."""
+    found = folder.checkpoints()
+    if iteration is not None and iteration not in (0, *found):
+        raise ValueError(
+            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found)) or 'none'}"
+        )
+    return (found[-1] if found else 0) if iteration is None else iteration
+
+
+def faults() -> dict[type[Exception], int]:
+    """Faults that end a rank, and the exit codes that tell of them."""
+    from lockstep.algorithm.exchange import ReplicasDiffer
+    from lockstep.algorithm.update import NonFinite
+    from lockstep.compiling.kernels import CompilerFailed
+    from lockstep.envs.engine import EnvironmentFailed
+    from lockstep.group.group import RankLost
+    from lockstep.run.stop import StoppedEarly
+
+    return {
+        StoppedEarly: PREEMPTED,
+        CompilerFailed: 1,
+        EnvironmentFailed: 1,
+        NonFinite: 3,
+        RankLost: 4,
+        ReplicasDiffer: 5,
+    }
+
+
+def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int, modules: Sequence[str]) -> int:
+    """Carries the run, which the caller has locked, on processes of this host, and returns the first exit code that is not 0.
+
+    `modules` are imported in each; `module:function` also gives it that function, as an environment.
+    """
+    from lockstep.runtime.launch import launch
+
+    return launch(["rank", str(folder.path), str(resume_from), *modules], ranks, config.runtime)
+
+
+def carry(place: Place, folder: RunFolder, config: Config, resume_from: int) -> "Run":
+    """Meets the other ranks, and trains as `execute` does."""
+    from lockstep.runtime.runtime import join
+
+    plan = Plan.make(config.plan, place.size)
+    with join(place, config.runtime, plan.training, plan.playing) as runtime:
+        return execute(folder, config, runtime, resume_from)

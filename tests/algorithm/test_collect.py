@@ -1,0 +1,340 @@
+"""Collecting from an engine whose every answer is known."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+import torch
+from tests.watched import chosen
+
+from lockstep.algorithm.acting import Actor
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.collect import Shard, _finish, collect, rollout_sizes
+from lockstep.algorithm.update import Update
+from lockstep.envs.engine import State, Step
+from lockstep.envs.spaces import Spaces
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.randomness import stream
+from lockstep.rollout import Rollout, Sizes
+
+STEPS, ROLLOUTS, GAMMA = 4, 7, 0.5
+ROWS = STEPS * ROLLOUTS
+# Lengths of the episodes, again and again. With a reset row after each, environment 0 ends at rows 2, 5, 10, …
+# (row 3, the last of rollout 0, is a reset row) and environment 1 at rows 3 (the last of rollout 0), 5, 8, ….
+LENGTHS = ((3, 2, 4), (4, 1, 2), (9, 5))
+COUNT = len(LENGTHS)
+NOTHING = np.zeros(0, dtype=np.float32)
+DISCRETE = Spaces(3, (2,), NOTHING, NOTHING)
+CONTINUOUS = Spaces(3, (), np.float32([-1, -1]), np.float32([1, 1]))
+
+
+class Scripted:
+    """Observation: environment, episode, step in it. Reward: a power of two, so that sums tell what is in them."""
+
+    def __init__(self, spaces: Spaces = DISCRETE, renews: bool = False) -> None:
+        self.spaces, self.renews = spaces, renews
+        self.taken: list[np.ndarray] = []
+        self._place = np.zeros((COUNT, 2))  # episode, step
+        self._ended = np.zeros(COUNT, dtype=bool)
+        self._observations = np.zeros((COUNT, 3), dtype=np.float32)
+        self._answers = (np.zeros(COUNT), np.zeros(COUNT, dtype=bool), np.zeros(COUNT, dtype=bool))
+
+    def _observe(self) -> np.ndarray:
+        self._observations[:, 0] = np.arange(COUNT)
+        self._observations[:, 1:] = self._place
+        return self._observations
+
+    def reset(self) -> np.ndarray:
+        return self._observe()
+
+    def step(self, actions: np.ndarray) -> Step:
+        self.taken.append(np.array(actions))
+        rewards, terminated, truncated = self._answers  # the same arrays every time, as the contract allows
+        for i, lengths in enumerate(LENGTHS):
+            rewards[i], terminated[i], truncated[i] = 0, False, False
+            if self._ended[i]:
+                self._place[i] = self._place[i, 0] + 1, 0
+                self._ended[i] = False
+                continue
+            rewards[i] = reward_of(*self._place[i])
+            self._place[i, 1] += 1
+            self._ended[i] = self._place[i, 1] == lengths[int(self._place[i, 0]) % len(lengths)]
+            (truncated if i == 1 else terminated)[i] = self._ended[i]
+        return self._observe(), rewards, terminated, truncated
+
+    def state(self) -> State:
+        return {} if self.renews else {"place": self._place.copy(), "waiting": self._ended.copy()}
+
+    def restore(self, state: State) -> np.ndarray:
+        self._place[:], self._ended[:] = state["place"], state["waiting"]
+        return self._observe()
+
+    def renew(self, iteration: int) -> np.ndarray:
+        self._place[:] = [[100 * iteration, 0]] * COUNT
+        self._ended[:] = False
+        return self._observe()
+
+    def close(self) -> None:
+        pass
+
+
+def reward_of(episode: float, step: float) -> float:
+    return 2.0 ** (step + 1) + episode
+
+
+def timeline() -> list[list[tuple[int, int, bool]]]:
+    """For each environment its rows: episode, step, whether it is a reset row; straight from `LENGTHS`."""
+    rows = []
+    for lengths in LENGTHS:
+        own: list[tuple[int, int, bool]] = []
+        episode = 0
+        while len(own) < ROWS:
+            length = lengths[episode % len(lengths)]
+            own += [(episode, step, False) for step in range(length)] + [(episode, length, True)]
+            episode += 1
+        rows.append(own[:ROWS])
+    return rows
+
+
+def agent_of(spaces: Spaces = DISCRETE, normalize: bool = True) -> Agent:
+    return Agent(
+        spaces, PolicyConfig(hidden=(4,), normalize_observations=normalize), normalize, seed=1, dtype=torch.float64
+    )
+
+
+def shard_of(agent: Agent, index: int = 0, renews: bool = False) -> Shard:
+    specs = Rollout.specs(rollout_sizes(agent, STEPS, COUNT))
+    slots = [Rollout(*(torch.zeros(shape, dtype=kind) for shape, kind in specs)) for _ in range(2)]
+    return Shard(index, Scripted(agent.spaces, renews), slots, seed=1, gamma=GAMMA)
+
+
+def copy_of(rollout: Rollout) -> Rollout:
+    return Rollout(**{name: tensor.clone() for name, tensor in rollout.tensors().items()})
+
+
+def play(shard: Shard, agent: Agent, iterations: range = range(1, ROLLOUTS + 1)) -> list[Rollout]:
+    return [copy_of(collect([shard], agent, iteration)[0]) for iteration in iterations]
+
+
+@pytest.fixture(name="rollouts")
+def fixture_rollouts() -> list[Rollout]:
+    agent = agent_of()
+    return play(shard_of(agent), agent)
+
+
+def joined(rollouts: list[Rollout], name: str) -> torch.Tensor:
+    return torch.cat([rollout.tensors()[name] for rollout in rollouts])
+
+
+def test_rows_are_what_the_engine_gave(rollouts: list[Rollout]) -> None:
+    observations = torch.cat([rollout.observations[:-1] for rollout in rollouts])
+    for i, rows in enumerate(timeline()):
+        assert observations[:, i].tolist() == [[i, episode, step] for episode, step, _ in rows]
+        rewards = [0.0 if is_reset else reward_of(episode, step) for episode, step, is_reset in rows]
+        assert joined(rollouts, "rewards")[:, i].tolist() == rewards
+
+
+def test_a_rollout_begins_with_the_observation_that_the_last_one_ended_with(rollouts: list[Rollout]) -> None:
+    for before, after in itertools.pairwise(rollouts):
+        assert torch.equal(before.observations[-1], after.observations[0])
+
+
+def test_reset_rows_are_not_valid_also_when_the_episode_ended_in_the_rollout_before(rollouts: list[Rollout]) -> None:
+    valid = joined(rollouts, "valid")
+    for i, rows in enumerate(timeline()):
+        assert valid[:, i].tolist() == [not is_reset for _, _, is_reset in rows]
+    assert not valid[STEPS, 1]  # environment 1 ends in row 3, the last one of the first rollout
+
+
+def test_ends_are_told_apart(rollouts: list[Rollout]) -> None:
+    ended = joined(rollouts, "terminated") | joined(rollouts, "truncated")
+    assert torch.equal(ended[:-1], ~joined(rollouts, "valid")[1:])
+    assert not joined(rollouts, "truncated")[:, [0, 2]].any()
+    assert not joined(rollouts, "terminated")[:, 1].any()
+
+
+def test_returns_and_lengths_of_episodes_also_over_several_rollouts(rollouts: list[Rollout]) -> None:
+    episodes = joined(rollouts, "episodes")
+    for i, rows in enumerate(timeline()):
+        for t, (episode, step, is_reset) in enumerate(rows):
+            length = LENGTHS[i][episode % len(LENGTHS[i])]
+            if not is_reset and step == length - 1:
+                total = sum(reward_of(episode, earlier) for earlier in range(length))
+                assert episodes[t, i].tolist() == [total, length]
+            else:
+                assert episodes[t, i].isnan().all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_episodes_and_gains_are_those_of_a_plain_loop(seed: int) -> None:
+    """To the last bit, for many environments whose episodes end in any row, from one rollout to the next."""
+    steps, count, draw = 9, 40, stream(seed, "test")
+    agent, spaces = agent_of(), DISCRETE
+    rollouts = [Rollout.empty(Sizes(steps, count, spaces.observation_size, None, (3, 1), torch.float64))]
+    engine = Scripted()
+    engine.reset = lambda: np.zeros((count, 3))
+    shard = Shard(0, engine, rollouts, 1, GAMMA)
+    total, length, gain, waiting = np.zeros(count), np.zeros(count), np.zeros(count), np.zeros(count, dtype=bool)
+    for iteration in range(1, 4):
+        rollout = shard.rollout(iteration)
+        ends = draw.random((2, steps, count)) < 0.2
+        rewards = draw.normal(size=(steps, count))
+        gains = np.zeros((steps, count))
+        expected = np.full((steps, count, 2), np.nan)
+        for t in range(steps):
+            for b in range(count):
+                if waiting[b]:
+                    rewards[t, b], ends[:, t, b] = 0, False
+                total[b], length[b], gain[b] = (
+                    total[b] + rewards[t, b],
+                    length[b] + (not waiting[b]),
+                    gain[b] + rewards[t, b],
+                )
+                gains[t, b] = gain[b]
+                gain[b] *= GAMMA
+                waiting[b] = ends[:, t, b].any()
+                if waiting[b]:
+                    expected[t, b] = total[b], length[b]
+                    total[b] = length[b] = gain[b] = 0
+        rollout.rewards.copy_(torch.from_numpy(rewards))
+        rollout.terminated.copy_(torch.from_numpy(ends[0]))
+        rollout.truncated.copy_(torch.from_numpy(ends[1]))
+        _finish(shard, rollout, agent)
+        assert np.array_equal(rollout.episodes, expected, equal_nan=True)
+        kept = gains[rollout.valid.numpy()]
+        assert rollout.moments[-3:].tolist() == pytest.approx([len(kept), kept.sum(), np.square(kept).sum()], rel=1e-12)
+
+
+def test_values_and_log_probs_are_those_of_the_weights_that_played(rollouts: list[Rollout]) -> None:
+    agent = agent_of()
+    for rollout in rollouts:
+        seen = agent.normalize(rollout.observations)
+        assert rollout.values.shape == (STEPS + 1, COUNT)
+        assert torch.allclose(rollout.values, agent.policy.value(seen), rtol=0, atol=1e-13)
+        expected = torch.distributions.Categorical(logits=agent.policy.act(seen[:-1])[0]).log_prob(rollout.actions)
+        assert torch.allclose(rollout.log_probs, expected, rtol=0, atol=1e-13)
+
+
+def test_moments_are_sums_over_valid_rows(rollouts: list[Rollout]) -> None:
+    """Observations, then `G_t = γ G_{t-1} + r_t`, begun anew in every episode but not in every rollout."""
+    observations, valid = torch.cat([rollout.observations[:-1] for rollout in rollouts]), joined(rollouts, "valid")
+    discounted = np.zeros((ROWS, COUNT))
+    for i, rows in enumerate(timeline()):
+        for t, (episode, step, is_reset) in enumerate(rows):
+            discounted[t, i] = (
+                0 if is_reset else sum(reward_of(episode, s) * GAMMA ** (step - s) for s in range(step + 1))
+            )
+    for k, rollout in enumerate(rollouts):
+        part = slice(k * STEPS, (k + 1) * STEPS)
+        rows, gains = observations[part][valid[part]], torch.from_numpy(discounted[part])[valid[part]]
+        expected = [len(rows), *rows.sum(0), *rows.square().sum(0), len(gains), gains.sum(), gains.square().sum()]
+        assert rollout.moments.tolist() == pytest.approx([float(x) for x in expected], rel=1e-12)
+
+
+def test_without_normalization_nothing_is_summed() -> None:
+    agent = agent_of(normalize=False)
+    assert play(shard_of(agent), agent, range(1, 2))[0].moments.numel() == 0
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> None:
+    agent = agent_of(spaces)
+    shard = shard_of(agent, index=3)
+    (rollout,) = play(shard, agent, range(5, 6))
+    noise = torch.from_numpy(agent.distribution.noise(stream(1, "actions", 3, 5), STEPS, COUNT))
+    parameters, _, _ = agent.policy.act(agent.normalize(rollout.observations[2]))
+    assert torch.allclose(rollout.actions[2], agent.distribution.sample(parameters, noise[2]), rtol=0, atol=1e-12)
+    assert isinstance(shard.engine, Scripted)
+    for drawn, taken in zip(rollout.actions, shard.engine.taken, strict=True):
+        assert np.array_equal(taken, drawn if spaces is DISCRETE else drawn.clamp(-1, 1))
+    (other_shard,) = play(shard_of(agent, index=2), agent, range(5, 6))
+    (other_iteration,) = play(shard_of(agent, index=3), agent, range(6, 7))
+    for other in (other_shard, other_iteration):
+        assert not torch.equal(other.actions, rollout.actions)
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_fused_shards_collect_the_same_with_one_batch_per_step(spaces: Spaces) -> None:
+    agent, batches = agent_of(spaces), []
+    make = agent.actor
+
+    def counting(noise: np.ndarray, taken: np.ndarray, memory: None) -> Actor:
+        actor = make(noise, taken, memory)
+        act = actor.act
+        actor.act = lambda t, observations, pixels: batches.append(len(observations)) or act(t, observations, pixels)
+        return actor
+
+    agent.actor = counting
+    apart, fused = ([shard_of(agent, index) for index in (2, 0, 5)] for _ in range(2))
+    for iteration in range(1, ROLLOUTS + 1):
+        expected = collect(apart, agent, iteration)
+        batches.clear()
+        found = collect(fused, agent, iteration, fused=True)
+        assert batches == [3 * COUNT] * STEPS
+        for one, other in zip(expected, found, strict=True):
+            for name, tensor in one.tensors().items():
+                assert torch.allclose(tensor, other.tensors()[name], rtol=0, atol=1e-13, equal_nan=True), name
+    for one, other in zip(apart, fused, strict=True):
+        assert np.allclose(one.engine.taken, other.engine.taken, rtol=0, atol=1e-13)
+
+
+def test_a_rank_that_plays_nothing_collects_nothing() -> None:
+    assert collect([], agent_of(), 1) == collect([], agent_of(), 1, fused=True) == []
+
+
+def same(one: list[Rollout], other: list[Rollout]) -> bool:
+    """To the last bit, NaN included."""
+    pairs = [(a.tensors()[name], b.tensors()[name]) for a, b in zip(one, other, strict=True) for name in a.tensors()]
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in pairs)
+
+
+@pytest.mark.parametrize("at", range(1, ROLLOUTS))
+def test_a_restored_shard_goes_on_exactly(rollouts: list[Rollout], at: int) -> None:
+    agent = agent_of()
+    stopped = shard_of(agent)
+    play(stopped, agent, range(1, at + 1))
+    saved = {name: tensor.clone() for name, tensor in stopped.state().items()}
+    restored = shard_of(agent)
+    restored.restore(saved, at)
+    assert same(play(restored, agent, range(at + 1, ROLLOUTS + 1)), rollouts[at:])
+
+
+def test_an_engine_that_renews_begins_anew_in_every_run() -> None:
+    agent = agent_of()
+    through = shard_of(agent, renews=True)
+    play(through, agent, range(1, 3))
+    saved = {name: tensor.clone() for name, tensor in through.state().items()}
+    through.renew(2)
+    restored = shard_of(agent, renews=True)
+    restored.restore(saved, 2)
+    one, two = (play(shard, agent, range(3, 5)) for shard in (through, restored))
+    assert same(one, two)
+    assert one[0].observations[0].tolist() == [[i, 200, 0] for i in range(COUNT)]
+    assert one[0].valid[0].all()  # nothing is left of episodes that ended in the row before
+
+
+def test_renew_leaves_alone_what_can_be_restored(rollouts: list[Rollout]) -> None:
+    agent = agent_of()
+    shard = shard_of(agent)
+    play(shard, agent, range(1, 3))
+    shard.renew(2)
+    assert same(play(shard, agent, range(3, 4)), rollouts[2:3])
+
+
+def test_no_global_generator_is_used() -> None:
+    def states() -> list[bytes]:
+        numpy_state = np.random.get_state()[1].tobytes()
+        return [torch.get_rng_state().numpy().tobytes(), numpy_state, repr(random.getstate()).encode()]
+
+    before = states()
+    for spaces in (DISCRETE, CONTINUOUS):
+        for orthogonal in (True, False):
+            agent = Agent(spaces, PolicyConfig(orthogonal=orthogonal), True, seed=1, dtype=torch.float32)
+            shard = shard_of(agent)
+            update = Update(agent, PPOConfig(minibatches=2), Solo(), (0,), seed=1)
+            update(collect([shard], agent, 1), 1, 0.0)
+            chosen(agent, np.zeros((2, 3)), stream(1, "test"))
+    assert states() == before

@@ -1,0 +1,170 @@
+"""What players and trainers hand to each other, with both ends in one process."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from tests.algorithm.test_collect import DISCRETE, agent_of
+
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.collect import rollout_sizes
+from lockstep.algorithm.exchange import Exchange, ReplicasDiffer
+from lockstep.algorithm.plan import Plan, PlanConfig
+from lockstep.algorithm.update import NonFinite
+from lockstep.group.channel import LocalChannel, Spec
+from lockstep.group.solo import Solo
+from lockstep.rollout import STATUS, Rollout
+
+STEPS, COUNT = 3, 2
+NOTHING = [0.0] * len(STATUS)
+
+
+class Rank(Solo):
+    """One of two ranks in this process: a channel between them is the same object at both ends."""
+
+    def __init__(self, rank: int, channels: list[LocalChannel]) -> None:
+        super().__init__()
+        self.rank, self._channels, self._made = rank, channels, 0
+
+    def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> LocalChannel | None:
+        self._made += 1
+        if len(self._channels) < self._made:
+            self._channels.append(LocalChannel(specs, depth))
+        return self._channels[self._made - 1] if self.rank in (source, target) else None
+
+
+def exchange(group: Solo, plan: Plan, lag: int) -> tuple[Exchange, Agent]:
+    agent = agent_of(DISCRETE)
+    both = group.rank in plan.training
+    acting = agent_of(DISCRETE) if lag and both else agent
+    made = Exchange(
+        group, plan, agent, acting, Rollout.specs(rollout_sizes(agent, STEPS, COUNT)), lag, separate=lag > 0
+    )
+    made.begin(0)
+    return made, agent
+
+
+def pair(lag: int) -> tuple[tuple[Exchange, Agent], tuple[Exchange, Agent]]:
+    plan = Plan.make(PlanConfig(kind="1:1", shards=2), 2)
+    channels: list[LocalChannel] = []
+    trainer, player = (exchange(Rank(rank, channels), plan, lag) for rank in range(2))
+    return trainer, player
+
+
+def train(agent: Agent, iteration: int) -> None:
+    agent.flat.buffer.fill_(iteration)
+
+
+def acts_with(player: Exchange) -> float:
+    return player.acting.flat.buffer[0].item()
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_players_act_with_the_agent_of_lag_updates_ago(lag: int) -> None:
+    (trainer, agent), (player, _) = pair(lag)
+    first = acts_with(player)
+    used = []
+    for iteration in range(1, 6):
+        used.append(acts_with(player))
+        assert player.route(iteration, NOTHING) == []
+        if lag and iteration > 1:  # the update of the last iteration ends only now
+            assert trainer.publish(iteration - 1, 9) == 9
+        if not lag:
+            train(agent, iteration)
+            trainer.publish(iteration, 9)
+        player.publish(iteration, 9)
+        if lag:
+            train(agent, iteration)
+    assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_one_rank_acts_with_the_same_agents(lag: int) -> None:
+    alone, agent = exchange(Solo(), Plan.make(PlanConfig(shards=2), 1), lag)
+    first = acts_with(alone)
+    used = []
+    for iteration in range(1, 6):
+        used.append(acts_with(alone))
+        alone.route(iteration, NOTHING)
+        train(agent, iteration)
+        alone.publish(iteration, 9)
+    assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
+
+
+def test_a_trainer_reads_what_the_player_wrote_and_nothing_is_copied() -> None:
+    (trainer, _), (player, _) = pair(1)
+    for iteration in (1, 2, 3):
+        for shard in range(2):
+            player.slots(shard)[iteration % 2].rewards.fill_(10 * iteration + shard)
+        player.route(iteration, [1.0, *range(7)])
+        rollouts = trainer.route(iteration, NOTHING)
+        assert [rollout.rewards[0, 0].item() for rollout in rollouts] == [10 * iteration, 10 * iteration + 1]
+        assert rollouts[0].status.tolist() == [1, 0, 1, 2, 3, 4, 5, 6]
+        assert rollouts[0].rewards.data_ptr() == player.slots(0)[iteration % 2].rewards.data_ptr()
+
+
+def test_moments_are_published_too() -> None:
+    (trainer, agent), (player, own) = pair(0)
+    assert agent.observation_moments is not None
+    agent.observation_moments.mean += 3
+    agent.observation_moments.count += 5
+    agent.refresh()
+    trainer.publish(1, 9)
+    player.publish(1, 9)
+    assert own.digest() == agent.digest()
+    observations = torch.ones(1, 3, dtype=torch.float64)
+    assert torch.equal(own.normalize(observations), agent.normalize(observations))
+
+
+def test_the_last_iteration_is_told() -> None:
+    (trainer, _), (player, _) = pair(1)
+    assert player.publish(1, 9) == 9
+    assert trainer.publish(1, 2) == 2
+    assert player.publish(2, 9) == 2
+    assert trainer.publish(2, 2) == 2
+    player.confirm(2)
+
+
+def test_weights_that_came_broken_are_noticed() -> None:
+    (trainer, _), (player, _) = pair(0)
+    trainer.publish(1, 9)
+    player._incoming.slot(1)[0][0] += 1
+    with pytest.raises(ReplicasDiffer, match="after iteration 1"):
+        player.publish(1, 9)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_players_do_not_wait_for_an_update_that_failed(lag: int) -> None:
+    (trainer, _), (player, _) = pair(lag)
+    trainer.give_up(1)
+    with pytest.raises(NonFinite, match="a trainer"):
+        player.publish(1 + lag, 9)
+
+
+def test_players_save_nothing_of_an_update_that_failed() -> None:
+    (trainer, _), (player, _) = pair(1)
+    trainer.publish(1, 9)
+    player.publish(1, 9)
+    player.publish(2, 9)  # still of the first update, while the second fails
+    with pytest.raises(AssertionError, match="never sent"):
+        player.confirm(2)
+    trainer.give_up(2)
+    with pytest.raises(NonFinite, match="a trainer"):
+        player.confirm(2)
+
+
+def test_a_run_that_goes_on_begins_with_two_agents() -> None:
+    (trainer, agent), (player, own) = pair(1)
+    for one in (agent, own):
+        train(one, 50)
+    trainer.begin(50)
+    player.begin(50)
+    train(own, 49)  # as the checkpoint has it
+    used = []
+    for iteration in (51, 52, 53):
+        used.append(acts_with(player))
+        if iteration > 51:
+            trainer.publish(iteration - 1, 99)
+        player.publish(iteration, 99)
+        train(agent, iteration)
+    assert used == [49, 50, 51]

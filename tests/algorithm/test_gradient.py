@@ -1,0 +1,44 @@
+"""The gradient of a minibatch from the sums of its parts."""
+
+import pytest
+import torch
+from tests.watched import DISCRETE, agent_of
+
+from lockstep.algorithm.batch import COLUMNS, Part
+from lockstep.algorithm.gradient import AIM, BLOCK, OrderedGradient
+from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.group.solo import Solo
+from lockstep.ppo.settings import PPOConfig
+
+
+def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
+    """Every size costs a compilation."""
+    agent, sizes = agent_of(), []
+    count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + COLUMNS
+    rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    rows[:, DISCRETE.observation_size] = 1
+    aim = torch.full((len(AIM),), 0.5, dtype=torch.float64)
+
+    def counting(formula, examples):
+        sizes.append(len(examples[1]))
+        return formula
+
+    whole = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
+    ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
+    ordered.make_kernels(rows, (True, True))
+    assert sizes == [684, 683]
+    assert torch.allclose(ordered([Part(rows)], aim, (True, True)), whole, rtol=1e-12)
+    assert sizes == [684, 683], "nothing is compiled while training"
+
+
+@pytest.mark.parametrize("count", [BLOCK + 1, 2 * BLOCK + 3, 3000])
+@pytest.mark.parametrize("share", [0.25, 1 / 7])
+def test_blocks_train_the_predictor_on_the_same_rows(count: int, share: float) -> None:
+    """`curiosity.share` takes every n-th row of a part: blocks of a kernel must start at multiples of n."""
+    agent = agent_of(curiosity=CuriosityConfig("rnd", share=share))
+    rows = torch.randn(count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    rows[:, DISCRETE.observation_size] = 1
+    aim = torch.full((len(AIM),), 0.5, dtype=torch.float64)
+    whole = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
+    blocks = OrderedGradient(agent, PPOConfig(), Solo(), lambda formula, examples: formula)
+    assert torch.allclose(blocks([Part(rows)], aim, (True, True)), whole, rtol=1e-10)

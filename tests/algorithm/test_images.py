@@ -1,0 +1,105 @@
+"""Images on their way: bytes from the environment to the minibatch, numbers only inside of the networks."""
+
+import pytest
+import torch
+from tests.envs.made import PREFIX, register
+
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.batch import Pixels
+from lockstep.algorithm.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.prepare import Preparation
+from lockstep.algorithm.update import Update
+from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.settings import EnvConfig
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.rollout import Rollout
+
+register()
+STEPS, COUNT, SHARDS, GAMMA = 10, 4, 2, 0.9
+CONFIG = PPOConfig(epochs=2, minibatches=2)
+
+
+def config_of(name: str) -> EnvConfig:
+    return EnvConfig(f"{PREFIX}/{name}-v0", "gymnasium", COUNT * SHARDS)
+
+
+def agent_of(name: str, shared: bool = False, core: str = "none") -> Agent:
+    policy = PolicyConfig(encoder="impala", core=core, core_size=4, shared=shared)
+    return Agent(describe_env(config_of(name)), policy, False, 1, torch.float32)
+
+
+def shards_of(name: str, agent: Agent, sequence: int = 1) -> list[Shard]:
+    sizes, config = rollout_sizes(agent, STEPS, COUNT, sequence), config_of(name)
+    return [
+        Shard(k, make_engine(config, 1, k, SHARDS), [Rollout.empty(sizes) for _ in range(2)], 1, GAMMA)
+        for k in range(SHARDS)
+    ]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["Grey", "Stack", "Mixed"])
+def test_values_and_log_probabilities_are_those_of_what_was_seen(name: str, shared: bool) -> None:
+    agent = agent_of(name, shared)
+    shard = shards_of(name, agent)[0]
+    for iteration in (1, 2):
+        (rollout,) = collect([shard], agent, iteration)
+        assert rollout.pixels.dtype == torch.uint8
+        assert rollout.pixels.shape == (STEPS + 1, COUNT, agent.spaces.pixel_count)
+        assert len({bytes(image) for image in rollout.pixels.flatten(0, 1).numpy()}) > STEPS
+        parameters, values = agent.policy(rollout.observations.flatten(0, 1), rollout.pixels.flatten(0, 1))
+        log_probs = agent.distribution.log_prob(parameters[: STEPS * COUNT], rollout.actions.flatten(0, 1))
+        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)[:2]):
+            assert torch.allclose(found[0].flatten(), values, rtol=0, atol=1e-5)
+            assert torch.allclose(found[1].flatten(), log_probs, rtol=0, atol=1e-5)
+    assert torch.equal(shard.pixels, rollout.pixels[-1]), "the next rollout begins with them"
+
+
+def test_a_rollout_begins_where_the_last_one_ended() -> None:
+    agent = agent_of("Stack")
+    shard = shards_of("Stack", agent)[0]
+    first, second = (collect([shard], agent, iteration)[0] for iteration in (1, 2))
+    assert torch.equal(second.pixels[0], first.pixels[-1])
+
+
+def test_images_of_shards_are_taken_from_where_they_are() -> None:
+    shards = [torch.randint(0, 256, (6, 3), dtype=torch.uint8) for _ in range(3)]
+    at = torch.tensor([11, 0, 3, 1, 4, 7, 8, 0])
+    now, then = torch.cat([own[:4] for own in shards]), torch.cat([own[2:] for own in shards])
+    several, one = Pixels(shards, 2), Pixels(shards[:1], 2)  # 2 environments, 2 steps and what the last led to
+    assert torch.equal(several[at], now[at])
+    assert torch.equal(several.following(at), then[at])
+    second = torch.tensor([7, 4, 7])  # rows of one shard alone
+    assert torch.equal(several[second], now[second])
+    assert torch.equal(several.following(second), then[second])
+    assert torch.equal(one[at[1:4]], now[at[1:4]])
+    assert torch.equal(one.following(at[1:4]), then[at[1:4]])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("share_data", [False, True])
+def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool) -> None:
+    agent = agent_of("Mixed")
+    rollouts = [collect([shard], agent, 1)[0] for shard in shards_of("Mixed", agent)]
+    batch = Preparation(agent, CONFIG, Solo(), range(SHARDS), 1, share_data, False, fused, False)(rollouts, 1, 0.0)
+    rows = 0
+    for _, _, parts in batch.minibatches():
+        for part in parts:
+            assert part.pixels is not None
+            values = agent.policy(part.rows[:, : agent.spaces.observation_size], part.pixels)[1]
+            valid = part.rows[:, -1] > 0
+            assert torch.allclose(values[valid], part.rows[valid, -2], rtol=0, atol=1e-5), (
+                "the weights have not changed"
+            )
+            rows += len(part.rows)
+    assert rows == CONFIG.epochs * SHARDS * STEPS * COUNT
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_training_on_images_changes_every_weight_that_it_should(core: str) -> None:
+    agent = agent_of("Stack", core=core)
+    before = {name: weight.clone() for name, weight in agent.policy.named_parameters()}
+    shard = shards_of("Stack", agent, 1 if core == "none" else 5)[0]
+    Update(agent, CONFIG, Solo(), (0,), 1)(collect([shard], agent, 1), 1, 0.0)
+    assert [name for name, weight in agent.policy.named_parameters() if torch.equal(weight, before[name])] == []

@@ -1,0 +1,199 @@
+"""Policies with memory in training: what is trained on is what was lived through."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.algorithm.test_collect import COUNT, DISCRETE, GAMMA, STEPS, Scripted
+from torch import Tensor
+
+from lockstep.algorithm.agent import Agent, Pilot
+from lockstep.algorithm.batch import resets
+from lockstep.algorithm.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.prepare import Preparation
+from lockstep.algorithm.update import Update
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.settings import PPOConfig
+from lockstep.randomness import stream
+from lockstep.rollout import Rollout, Sizes
+
+SEQUENCE, ITERATIONS = 2, 7
+CONFIG = PPOConfig(epochs=2, minibatches=2)
+CORES = ["lstm", "gru", "mingru"]
+
+
+def agent_of(core: str = "lstm", shared: bool = False, normalize_rewards: bool = True) -> Agent:
+    policy = PolicyConfig(
+        hidden=(6,), core=core, core_size=4, core_layers=2, shared=shared, normalize_observations=True
+    )
+    agent = Agent(DISCRETE, policy, normalize_rewards, 1, torch.float64)
+    agent.flat.buffer += 0.3 * torch.from_numpy(stream(1, "moved").standard_normal(len(agent.flat.buffer)))
+    return agent
+
+
+def shard_of(agent: Agent, sequence: int = SEQUENCE, index: int = 0) -> Shard:
+    sizes = rollout_sizes(agent, STEPS, COUNT, sequence)
+    return Shard(index, Scripted(agent.spaces, False), [Rollout.empty(sizes) for _ in range(2)], 1, GAMMA)
+
+
+def stepped(agent: Agent, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Values and log-probabilities one step at a time, from the rollout's first state; forgotten after reset rows."""
+    state, values, log_probs = rollout.states[0], [], []
+    for t in range(STEPS + 1):
+        parameters, value, state = agent.policy.act(agent.normalize(rollout.observations[t]), None, state)
+        values.append(value)
+        if t < STEPS:
+            log_probs.append(agent.distribution.log_prob(parameters, rollout.actions[t]))
+            state = torch.where(rollout.valid[t].unsqueeze(1), state, 0)
+    return torch.stack(values), torch.stack(log_probs)
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_values_and_log_probabilities_are_those_of_the_episode_so_far(core: str, shared: bool) -> None:
+    agent = agent_of(core, shared)
+    shard = shard_of(agent)
+    for iteration in range(1, ITERATIONS + 1):
+        (rollout,) = collect([shard], agent, iteration)
+        values, log_probs = stepped(agent, rollout)
+        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)[:2]):
+            assert torch.allclose(found[0], values, rtol=0, atol=1e-12)
+            assert torch.allclose(found[1][rollout.valid], log_probs[rollout.valid], rtol=0, atol=1e-12)
+    assert (~rollout.valid).any()
+
+
+def test_memory_goes_on_from_rollout_to_rollout_and_ends_with_the_episode() -> None:
+    """The memory at a rollout's beginning is what the episode's rows before it leave."""
+    agent = agent_of()
+    shard = shard_of(agent)
+    lived: list[list[Tensor]] = [[] for _ in range(COUNT)]
+    for iteration in range(1, ITERATIONS + 1):
+        rollout = collect([shard], agent, iteration)[0]
+        for t in range(STEPS):
+            for b in range(COUNT):
+                if t % SEQUENCE == 0:
+                    state = torch.zeros(1, agent.state_size, dtype=torch.float64)
+                    for row in lived[b]:
+                        state = agent.policy.act(agent.normalize(row[None]), None, state)[2]
+                    assert torch.allclose(rollout.states[t // SEQUENCE, b], state[0], rtol=0, atol=1e-12)
+                lived[b] = [*lived[b], rollout.observations[t, b].clone()] if rollout.valid[t, b] else []
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("share_data", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_minibatches_are_sequences_with_the_states_they_started_from(
+    core: str, recompute: bool, share_data: bool, fused: bool
+) -> None:
+    agent = agent_of(core)
+    shards = [shard_of(agent, index=index) for index in range(2)]
+    rollouts = [collect([shard], agent, iteration)[0] for iteration in (1, 2) for shard in shards][2:]
+    batch = Preparation(agent, CONFIG, Solo(), (0, 1), 1, share_data, False, fused, recompute)(rollouts, 2, 0.0)
+    trained = []
+    for _, _, parts in batch.minibatches():
+        assert len(parts) == (1 if fused else 2)
+        for part in parts:
+            assert part.states is not None
+            assert len(part.rows) == SEQUENCE * len(part.states)
+            *_, old, weight = part.rows.unbind(1)
+            values = agent.policy(part.rows[:, :3], None, part.states, resets(part.rows, len(part.states)))[1]
+            # the weights have not changed, so the values are those that were found while collecting
+            assert torch.allclose(values[weight > 0], old[weight > 0], rtol=0, atol=1e-12)
+            trained.append(old)
+    lived = torch.cat([torch.where(rollout.valid, rollout.values[:-1], 0).flatten() for rollout in rollouts])
+    assert torch.equal(torch.cat(trained).sort().values, lived.sort().values.repeat_interleave(CONFIG.epochs))
+
+
+def test_recomputed_states_are_those_of_the_weights_of_now() -> None:
+    agent = agent_of()
+    shard, collected = shard_of(agent), agent.flat.buffer.clone()
+    for iteration in range(1, ITERATIONS + 1):
+        agent.flat.buffer.copy_(collected)
+        (rollout,) = collect([shard], agent, iteration)
+        kept, renewed = (
+            Preparation(agent, CONFIG, Solo(), (0,), 1, False, False, False, again)([rollout], iteration, 0.0)
+            for again in (False, True)
+        )
+        noted = rollout.states.flatten(0, 1)
+        assert torch.equal(renewed.remember(0), noted)
+        agent.flat.buffer *= 1.1
+        assert torch.equal(kept.remember(1), noted)
+        found = renewed.remember(1).view_as(rollout.states)
+        assert torch.equal(found[0], rollout.states[0]), "the first is what was carried over"
+        state, expected = rollout.states[0], []
+        for t in range(STEPS):
+            if t % SEQUENCE == 0:
+                expected.append(state)
+            state = agent.policy.act(agent.normalize(rollout.observations[t]), None, state)[2]
+            state = torch.where(rollout.valid[t].unsqueeze(1), state, 0)
+        assert torch.allclose(found, torch.stack(expected), rtol=0, atol=1e-12)
+        assert not torch.allclose(found[1:], rollout.states[1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_the_gradient_is_that_of_whole_sequences(core: str) -> None:
+    """One minibatch of everything against autograd through steps taken one at a time."""
+    config = replace(CONFIG, epochs=1, minibatches=1, max_grad_norm=None, learning_rate=1.0, normalize_advantages=False)
+    agent = agent_of(core, normalize_rewards=False)
+    shard = shard_of(agent, sequence=STEPS)
+    rollout = [collect([shard], agent, iteration)[0] for iteration in (1, 2)][-1]
+    batch = Preparation(agent, config, Solo(), (0,), 1, False, False, False, False)([rollout], 2, 0.0)
+    update = Update(agent, config, Solo(), (0,), 1)
+    proposed = []
+    update.adam.propose = lambda total, count, active: proposed.append(total / count) or [0.0] * 5 + [0.0]
+    update.adam.accept = lambda: None
+    update([rollout], 2, 0.0)
+    rows = batch.rows.view(STEPS, COUNT, -1)
+    parameters = dict(agent.policy.named_parameters())
+    state, loss = rollout.states[0], torch.zeros((), dtype=torch.float64)
+    for t in range(STEPS):
+        found, value, state = agent.policy.act(rows[t, :, :3], None, state)
+        old, advantages, targets, _, weight = rows[t, :, -5:].unbind(-1)
+        log_probs, _ = agent.distribution.log_prob_and_entropy(found, rows[t, :, 3].long())
+        ratio = (log_probs - old).exp()
+        surrogate = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        loss = loss + ((surrogate + 0.5 * 0.5 * (value - targets).square()) * weight).sum()
+        state = torch.where(weight.bool().unsqueeze(1), state, 0)
+    expected = torch.autograd.grad(
+        loss / batch.rows[:, -1].sum(), [parameters[name.removeprefix("policy.")] for name in agent.flat.parameters]
+    )
+    flat = torch.cat([gradient.reshape(-1) for gradient in expected])
+    assert torch.allclose(proposed[0][: len(flat)], flat, rtol=1e-9, atol=1e-11)
+
+
+def test_a_restored_shard_remembers_to_the_bit() -> None:
+    agent = agent_of()
+    whole, cut = shard_of(agent), shard_of(agent)
+    rollouts = [collect([whole], agent, iteration)[0] for iteration in (1, 2)]
+    collect([cut], agent, 1)
+    state = {name: tensor.clone() for name, tensor in cut.state().items()}
+    assert state["memory"].abs().sum() > 0
+    again = shard_of(agent)
+    again.restore(state, 1)
+    found = collect([again], agent, 2)[0]
+    for name, tensor in rollouts[1].tensors().items():
+        assert torch.equal(tensor.nan_to_num(), found.tensors()[name].nan_to_num()), name
+
+
+def test_a_pilot_remembers_within_an_episode() -> None:
+    agent = agent_of()
+    rows = stream(1, "rows").standard_normal((3, 1, 3))
+    pilot, logits, state = Pilot(agent), [], torch.zeros(1, agent.state_size, dtype=torch.float64)
+    for row in rows:
+        parameters, _, state = agent.policy.act(agent.normalize(torch.from_numpy(row)), None, state)
+        logits.append(parameters)
+    expected = [int(found.argmax()) for found in logits]
+    for _ in range(2):
+        pilot.begin()
+        assert [int(pilot.act(row)[0]) for row in rows] == expected
+    assert torch.equal(pilot.state, state)
+
+
+def test_sizes_know_the_length_of_sequences() -> None:
+    rollout = Rollout.empty(Sizes(12, 2, 3, None, (), torch.float32, state=5, sequence=4))
+    assert rollout.sequence_length == 4
+    assert rollout.states.shape == (3, 2, 5)
+    assert np.prod(rollout.pixels.shape) == 0

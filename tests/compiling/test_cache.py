@@ -1,0 +1,134 @@
+"""The cache of compiled libraries: what is checked before one is loaded, and how compiling ends when it is asked to."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from tests.compiling.test_kernels import Doubled
+
+from lockstep.compiling import cache as kernel_cache
+from lockstep.compiling import kernels
+from lockstep.compiling.kernels import CompilerFailed, ahead_of_time
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", name="compiled")
+def fixture_compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds one library."""
+    cache = tmp_path_factory.mktemp("compiled") / "cache"
+    with pytest.MonkeyPatch.context() as context:
+        context.setenv("LOCKSTEP_CACHE", str(cache))
+        assert double() == [2.0, 2.0, 2.0]
+    assert cache.stat().st_mode & 0o777 == 0o700
+    return cache
+
+
+@pytest.fixture(name="stored")
+def fixture_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Path) -> Path:
+    """A library in a cache of its own."""
+    shutil.copytree(compiled, tmp_path / "cache")
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    (library,) = (tmp_path / "cache").glob("*.so")
+    return library
+
+
+def double() -> list[float]:
+    return ahead_of_time(Doubled("stored"), (torch.ones(3),))(torch.ones(3))[0].tolist()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "empty", "no record", "broken record", "other record"])
+def test_a_damaged_library_is_noticed(stored: Path, damage: str) -> None:
+    content, record = stored.read_bytes(), stored.with_suffix(".json")
+    assert kernel_cache.defect(stored) is None
+    if "record" not in damage:
+        stored.write_bytes({"truncated": content[:5000], "empty": b"", "changed": content[:-9] + b"123456789"}[damage])
+    elif damage == "no record":
+        record.unlink()
+    else:
+        record.write_text("[" * 9 if damage == "broken record" else "7")
+    reason = (
+        "has no readable record of its hash"
+        if damage in ("no record", "broken record")
+        else "does not match its recorded hash"
+    )
+    assert kernel_cache.defect(stored) == reason
+
+
+def test_a_damaged_library_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    stored.write_bytes(stored.read_bytes()[:5000])
+    assert double() == [2.0, 2.0, 2.0]
+    first, _ = capfd.readouterr().err.splitlines()
+    assert first == f"{stored} does not match its recorded hash; compiling it again"
+    assert double() == [2.0, 2.0, 2.0]
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cache_that_others_can_write_is_refused(stored: Path) -> None:
+    stored.parent.chmod(0o777)
+    with pytest.raises(
+        CompilerFailed, match=r"can be written by other users \(`chmod go-w .*` prevents it\); name another"
+    ) as caught:
+        double()
+    assert "\n" not in str(caught.value)
+    stored.parent.chmod(0o500)  # one that nobody can write serves what it has
+    assert double() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_cache_of_another_user_is_refused(stored: Path) -> None:
+    os.chown(stored.parent, 65534, 65534)
+    with pytest.raises(CompilerFailed, match="belongs to another user; name another folder in LOCKSTEP_CACHE"):
+        double()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("of value")
+    lock = stored.parent / f"lock-{stored.name[0]}"
+    lock.unlink()
+    lock.symlink_to(tmp_path / "mine")
+    stored.unlink()
+    with pytest.raises(CompilerFailed, match="can't be written"):
+        double()
+    assert (tmp_path / "mine").read_text() == "of value"
+
+
+class Stop(Exception):
+    """Raised by `check`."""
+
+
+def test_compiling_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+
+    def check() -> None:
+        if list(tmp_path.glob("cache/building-*/*")):  # in the middle of it
+            raise Stop
+
+    with pytest.raises(Stop):
+        ahead_of_time(Doubled("stopped"), (torch.ones(3),), check)
+    assert [path.name[:5] for path in (tmp_path / "cache").iterdir()] == ["lock-"]
+    assert subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "cc1plus"], capture_output=True).stdout == b""
+
+
+def test_waiting_for_another_process_ends_when_it_is_asked_to(stored: Path) -> None:
+    stored.unlink()
+
+    def check() -> None:
+        raise Stop
+
+    with kernel_cache.locked(stored, check), pytest.raises(Stop):
+        ahead_of_time(Doubled("stored"), (torch.ones(3),), check)
+
+
+def test_the_key_depends_on_the_code_of_formulas_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "lockstep"
+    shutil.copytree(Path(kernels.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(kernels, "__file__", str(package / "compiling" / "kernels.py"))
+    before = kernels._sources.__wrapped__()
+    (package / "cli" / "train.py").write_text("changed")
+    assert kernels._sources.__wrapped__() == before
+    (package / "ppo" / "losses.py").write_text("changed")
+    assert kernels._sources.__wrapped__() != before

@@ -1,0 +1,326 @@
+"""Compiled kernels against the same formulas run operation by operation, and the cache that they come from."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, rollouts_of
+from torch import Tensor
+
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.gradient import AIM, COLUMNS, GradientFormula, Loss
+from lockstep.algorithm.update import Update
+from lockstep.compiling import cache as kernel_cache
+from lockstep.compiling import kernels, rewrites
+from lockstep.compiling.cache import cache_folder
+from lockstep.compiling.kernels import CompilerFailed, ahead_of_time
+from lockstep.compiling.rewrites import REWRITES
+from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
+from lockstep.group.solo import Solo
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.adam import StepFormula
+from lockstep.ppo.settings import PPOConfig
+
+pytestmark = pytest.mark.slow
+
+ROWS = 24
+MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """The least there is to compile."""
+
+    salt: str
+    name = "double"
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
+        return (tensors[0] * 2,)
+
+
+SMALL = {"hidden": (16,), "feature_size": 8, "combine": "two-heads", "gamma": 0.9, "share": 0.5}
+
+
+def formula_of(
+    spaces,
+    dtype: torch.dtype,
+    policy: PolicyConfig,
+    config: PPOConfig,
+    curiosity: CuriosityConfig = PLAIN,
+    count: int = ROWS,
+) -> tuple[GradientFormula, tuple]:
+    """A gradient, and weights, rows and aim that it can be taken of."""
+    agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(count, agent.layout.width, dtype=dtype, generator=generator)
+    mask = rows[:, spaces.feature_size : spaces.observation_size]
+    mask.copy_(mask > 0)
+    for column, options in enumerate(spaces.choices):
+        drawn = torch.randint(options, (count,), generator=generator)
+        rows[:, spaces.observation_size + column] = drawn.to(dtype)
+        if spaces.mask_size:
+            mask[torch.arange(count), sum(spaces.choices[:column]) + drawn] = 1
+    rows[:, -COLUMNS] = rows[:, -COLUMNS].abs().neg()
+    rows[:, -1] = 1
+    rows[3] = 0  # a reset row
+    aim = dict(zip(AIM, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
+    return GradientFormula(Loss(agent, config, (True, True))), (
+        agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
+        rows,
+        torch.tensor([*aim.values()], dtype=dtype),
+    )
+
+
+CASES = {
+    "discrete": (DISCRETE, torch.float32, PolicyConfig(hidden=(16, 16)), PPOConfig(entropy=0.01)),
+    "continuous": (
+        CONTINUOUS,
+        torch.float32,
+        PolicyConfig(hidden=(16,), shared=True, activation="silu"),
+        PPOConfig(value_clip=0.2, normalize_advantages=False),
+    ),
+    "large": (DISCRETE, torch.float32, PolicyConfig(hidden=(64, 64)), PPOConfig(), CuriosityConfig("rnd"), 520),
+    "masked": (MASKED, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(entropy=0.01)),
+    "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
+    **{
+        kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
+        for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_compiled_gradient_is_that_of_autograd(case: str) -> None:
+    formula, arguments = formula_of(*CASES[case])
+    own = formula.loss.agent.flat.buffer  # as in training, where weights change after it is compiled
+    (plain,), (compiled,) = formula(*arguments), ahead_of_time(formula, (own, *arguments[1:]))(*arguments)
+    assert plain.abs().max() > 0.1
+    bound = 1e-6 if plain.dtype == torch.float32 else 1e-12
+    assert (compiled - plain).abs().max() <= bound * plain.abs().max()
+
+
+@pytest.mark.parametrize("parts", [(40,), (25, 15)])
+def test_a_compiled_step_is_that_of_the_formula(parts: tuple[int, ...]) -> None:
+    size, generator = sum(parts), torch.Generator().manual_seed(3)
+    weights, first, total = (torch.randn(size, generator=generator) for _ in range(3))
+    total = torch.cat([total, torch.ones(5)])
+    numbers = torch.tensor([24, 0.5, 1, 1e-2, 3, *([0, 0, 1] if len(parts) == 2 else [])])
+    arguments = (weights, first, first.square(), total, numbers)
+    formula = StepFormula(parts, 1e-5, len(parts))
+    for plain, compiled in zip(formula(*arguments), ahead_of_time(formula, arguments)(*arguments), strict=True):
+        assert (compiled - plain).abs().max() <= 1e-6
+    if len(parts) == 2:  # the part that is not stepped stays as it is, to the bit
+        moved, *_ = ahead_of_time(formula, arguments)(*arguments)
+        assert torch.equal(moved[parts[0] :], weights[parts[0] :])
+        assert not torch.equal(moved[: parts[0]], weights[: parts[0]])
+
+
+def test_what_is_compiled_in_another_form_is_the_same_function() -> None:
+    x = torch.cat([torch.linspace(-12, 12, 100_001), torch.logspace(-30, 0, 1000)])
+    exact = x.double().tanh()
+    ours = REWRITES[torch.ops.aten.tanh.default](x).double()
+    assert ((ours - exact).abs() <= 4e-7 * exact.abs()).all()
+    assert not REWRITES[torch.ops.aten.tanh.default](torch.tensor([math.nan])).isfinite().any()
+    generator = torch.Generator().manual_seed(4)
+    product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
+    for rows, columns in ((30, 1), (30, 3), (2, 30)):
+        left, right = torch.randn(rows, 7, generator=generator), torch.randn(7, columns, generator=generator)
+        assert torch.allclose(product(left, right), left @ right, atol=1e-6)
+        assert torch.allclose(with_bias(right[0], left, right), right[0] + left @ right, atol=1e-6)
+    assert product(torch.zeros(30, 7), torch.zeros(7, 30)) is NotImplemented
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(512, 64, 64), (130, 130, 130)])
+def test_large_products_are_onednns_on_processors_of_amd(rows: int, depth: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    left, right = torch.randn(rows, depth, generator=generator), torch.randn(depth, columns, generator=generator)
+    product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
+    found = product(left, right), with_bias(right[0], left, right)
+    if rewrites._by_amd():
+        assert torch.allclose(found[0], left @ right, atol=1e-4)
+        assert torch.allclose(found[1], right[0] + left @ right, atol=1e-4)
+    else:
+        assert found == (NotImplemented, NotImplemented)
+    assert with_bias(right[0], left, right, beta=2) is NotImplemented
+    few = left[:100]
+    assert product(few, right) is NotImplemented
+
+
+def test_a_library_is_made_once_and_what_it_depends_on_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+    made = []
+    build = kernels._build
+    monkeypatch.setattr(kernels, "_build", lambda *arguments: (made.append(1), build(*arguments)))
+    example = (torch.ones(3),)
+    for _ in range(2):
+        assert torch.equal(
+            ahead_of_time(Doubled("once"), example)(torch.tensor([1.0, 2, 3]))[0], torch.tensor([2.0, 4, 6])
+        )
+    assert len(made) == 1
+    keys = {kernels._key(*of) for of in (
+        (Doubled("once"), example), (Doubled("other"), example), (Doubled("once"), (torch.ones(4),)),
+        (Doubled("once"), (torch.ones(3, dtype=torch.float64),)),
+    )}  # fmt: skip
+    assert len(keys) == 4
+
+
+def test_whatever_a_gradient_depends_on_names_it() -> None:
+    spaces, dtype, policy, config = CASES["discrete"]
+
+    def key(spaces=spaces, policy: PolicyConfig = policy, config: PPOConfig = config, trained=(True, True)) -> str:
+        formula, arguments = formula_of(spaces, dtype, policy, config)
+        return kernels._key(replace(formula, loss=replace(formula.loss, trained=trained)), arguments)
+
+    others = [
+        *(
+            key(config=replace(config, **setting))
+            for setting in ({"surrogate": "kl"}, {"value_clip": 0.1}, {"value_clip": 0.2})
+        ),
+        *(
+            key(config=replace(config, **setting))
+            for setting in ({"value_coefficient": 1.0}, {"normalize_advantages": False})
+        ),
+        *(
+            key(policy=replace(policy, **setting))
+            for setting in ({"activation": "relu"}, {"hidden": (16,)}, {"shared": True})
+        ),
+        *(key(trained=trained) for trained in ((True, False), (False, True))),
+        *(key(spaces=other) for other in (CONTINUOUS, MASKED, replace(MASKED, mask_size=0))),
+    ]
+    assert len({key(), *others}) == 1 + len(others)
+    free = (
+        {"learning_rate": 1.0},
+        {"clip": 0.3},
+        {"entropy": 0.5},
+        {"gamma": 0.5},
+        {"kl_coefficient": 3.0},
+        {"epochs": 9},
+    )
+    assert {key(config=replace(config, **setting)) for setting in free} == {key()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kl_stop": 1e-6, "value_learning_rate": 1e-3, "epochs": 3},
+        {"policy_epochs": 1, "value_epochs": 3},
+        {"policy_epochs": 3, "value_epochs": 1, "kl_stop": 1e-6},
+    ],
+    ids=["stopped", "critic alone", "policy alone"],
+)
+def test_nothing_is_compiled_while_training(settings: dict[str, object]) -> None:
+    agent, made, training = agent_of(), [], []
+
+    def make(formula, examples):
+        made.append(formula.name)
+        assert not training, f"the {formula.name} is compiled in the middle of the training"
+        return formula
+
+    config = PPOConfig(minibatches=2, learning_rate=1e-2, **settings)
+    update = Update(agent, config, Solo(), range(2), 1, make_kernel=make)
+    update.make_kernels(STEPS * COUNT)
+    training.append(True)
+    assert made
+    for iteration in (1, 2):
+        update(rollouts_of(agent, 2), iteration, 0.0)
+
+
+WORK = """
+import sys, torch
+sys.path.insert(0, {root!r})
+from tests.compiling.test_kernels import Doubled
+from lockstep.compiling.kernels import ahead_of_time
+print(ahead_of_time(Doubled({salt!r}), (torch.ones(3),))(torch.ones(3))[0].tolist())
+"""
+
+
+def test_processes_that_want_the_same_wait_for_one_that_makes_it(environ, root: Path, tmp_path: Path) -> None:
+    environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
+    words = [sys.executable, "-c", WORK.format(root=str(root), salt="shared")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ends = [process.communicate() for process in [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]]
+    assert [out for out, _ in ends] == ["[2.0, 2.0, 2.0]\n"] * 2, ends
+    assert sorted(bool(err) for _, err in ends) == [False, True], "one of the two compiles, and says so"
+
+
+def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Path, tmp_path: Path) -> None:
+    environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
+    words = [sys.executable, "-c", WORK.format(root=str(root), salt="killed")]
+    process = subprocess.Popen(words, env=environ, start_new_session=True)
+    while not list(tmp_path.glob("cache/building-*/*")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not list(tmp_path.glob("cache/*.so"))
+    (tmp_path / "tmp").mkdir()
+    environ |= {"TMPDIR": str(tmp_path / "tmp")}
+    finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=250)
+    assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
+    (library,) = tmp_path.glob("cache/*.so")
+    kept = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert kept == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}"}
+    assert not list((tmp_path / "tmp").iterdir()), "the compiler's own cache, of 300 MB, is not wanted"
+
+
+def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_cache, "_KEPT", 2)
+    for age, name in enumerate("cab"):
+        (tmp_path / f"{name}.so").touch()
+        (tmp_path / f"{name}.json").touch()
+        os.utime(tmp_path / f"{name}.so", (age, age))
+    kernel_cache.tidy(tmp_path / "d.so")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "b.json", "b.so"]
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(
+        CompilerFailed, match=r"^runtime.compile is 'on', but .* can't be written \(Not a directory\); name"
+    ):
+        ahead_of_time(Doubled("nowhere"), (torch.ones(3),))
+
+
+def test_a_compiler_older_than_the_processor_is_asked_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "asked").touch()
+
+    def compiled(formula: object, examples: object, folder: Path, threads: int, vec_isa_ok: bool | None) -> Path:
+        with (tmp_path / "asked").open("a") as asked:  # in the process that compiles
+            asked.write(f"{vec_isa_ok} ")
+        if vec_isa_ok:
+            raise RuntimeError("unrecognized command-line option '-mamx-tile'")
+        (folder / "made").touch()
+        return folder / "made"
+
+    monkeypatch.setattr(kernels, "_compiled", compiled)
+    kernels._build(Doubled("old"), (), tmp_path / "a.so", lambda: None)
+    assert (tmp_path / "asked").read_text() == "True None "
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "asked"]
+
+
+def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+    monkeypatch.setitem(kernels._OPTIONS, "cpp.cxx", (None, "false"))
+    with pytest.raises(CompilerFailed, match=r"compiling failed, see .*failure\.log") as caught:
+        ahead_of_time(Doubled("failed"), (torch.ones(3),))
+    assert len(str(caught.value).splitlines()) == 1
+    assert (cache_folder() / "failure.log").read_text()
+    assert not list(cache_folder().glob("building-*"))

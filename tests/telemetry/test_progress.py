@@ -1,0 +1,119 @@
+"""What the terminal shows while a run is trained."""
+
+import fcntl
+import math
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.run.folder import RunFolder
+from lockstep.telemetry import progress
+from lockstep.telemetry.progress import Bar, display
+
+METRICS = {
+    "env_steps": 2000, "return_mean": 8.0, "return_mean_20": None, "fps": 1234.5, "approx_kl": 0.25, "entropy": None,
+}  # fmt: skip
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+DRAW = """
+import os
+import sys
+from pathlib import Path
+from lockstep.run.folder import RunFolder
+from lockstep.telemetry.progress import Screen
+from lockstep.telemetry.screen import about
+from lockstep.telemetry.status import Standing
+
+screen, standing = Screen(), Standing()
+standing.take({"iteration": 5, "env_steps": 2000, "approx_kl": 0.25, "entropy": 1.0, "explained_variance": 0.5})
+for _ in sys.stdin:
+    screen.show(about(RunFolder(Path(sys.argv[1]))), standing)
+    os.write(2, b"\\0")  # a byte that terminals ignore
+"""
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "first", {"env": {"id": "CartPole-v1"}}, {})
+
+
+def test_lines_are_complete_and_in_order(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    (lines,) = display("lines", folder, 3)
+    for iteration in (1, 2, 3):
+        lines.write(METRICS | {"iteration": iteration})
+    lines.flush()
+    lines.close()
+    rest = "steps 2,000  return 8  fps 1,234  kl 0.25  entropy -"
+    assert capsys.readouterr().out.splitlines() == [f"iteration {iteration}/3  {rest}" for iteration in (1, 2, 3)]
+
+
+def test_the_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    bar = Bar(folder)
+    for iteration in range(1, 901):
+        bar.write(METRICS | {"iteration": iteration, "return_mean_20": float(iteration)})
+        bar.flush()
+    bar.close()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "return     900  best 900  ▁" in shown.err
+
+
+def test_it_is_drawn_twice_a_second_at_most(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, drawn = [100.0], []
+    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress.Screen, "show", lambda self, known, summary: drawn.append(now[0]))
+    bar = Bar(folder)
+    drawn.clear()
+    for iteration in range(1, 81):
+        now[0] += 0.0625
+        bar.write(METRICS | {"iteration": iteration})
+        bar.flush()
+    bar.close()
+    assert len(drawn) == 10 + 1  # and the end
+
+
+def test_a_run_that_is_resumed_shows_what_came_before(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder.path / "metrics.jsonl").write_text('{"iteration": 1, "return_mean_20": 77.0}\n')
+    bar = Bar(folder)
+    bar.write(METRICS | {"iteration": 2})
+    bar.close()
+    assert "return     8  best 77" in capsys.readouterr().err
+
+
+def test_what_is_shown_where(folder: RunFolder) -> None:
+    assert display("off", folder, 3) == []
+    assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # here the output is piped
+
+
+def test_a_narrower_terminal_shows_one_view(folder: RunFolder, environ: dict[str, str]) -> None:
+    """A terminal that becomes narrower wraps the lines of the last view, which takes more rows then: all of them are erased."""
+    primary, terminal = pty.openpty()
+    words = [sys.executable, "-c", DRAW, str(folder.path)]
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": terminal, "bufsize": 0}
+    drawn = ""
+    environ = {name: value for name, value in environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
+    with subprocess.Popen(words, env=environ, **options) as child:
+        assert child.stdin is not None
+        for width in (130, 24, 24, 7, 130):
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+            rows = sum(max(1, math.ceil(len(line) / width)) for line in drawn.split("\n"))
+            child.stdin.write(b"\n")
+            output = b""
+            while not output.endswith(b"\0"):
+                output += os.read(primary, 1 << 16)
+            text = output.decode().strip("\0").replace("\r\n", "\n")
+            assert text.count("\x1b[1A") == rows - 1
+            drawn = ESCAPE.sub("", text).rpartition("\r")[2]
+            assert max(map(len, drawn.split("\n"))) <= width
+        child.stdin.close()
+    os.close(terminal)
+    os.close(primary)
+    assert child.returncode == 0

@@ -1,0 +1,117 @@
+"""What is written here, TensorBoard reads."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from tensorboard.context import RequestContext
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+from lockstep.telemetry import tensorboard as events
+from lockstep.telemetry.loggers import TensorBoard
+from lockstep.telemetry.tensorboard import EventFile
+
+
+def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    found = EventAccumulator(str(folder)).Reload()
+    return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+@pytest.mark.parametrize("length", [4, 5, 8, 60, 61, 3000, 4096, 4097, 4099, 4100, 8193, 100_000, 1_000_003])
+def test_the_checksum_is_that_of_tensorboard(length: int) -> None:
+    content = bytes((7 * place * place + length) % 256 for place in range(length))
+    assert events._checksum(content) == masked_crc32c(content).to_bytes(4, "little")
+
+
+def test_tensorboard_reads_all_points(tmp_path: Path) -> None:
+    file = EventFile(tmp_path / "tb", 1)
+    steps = [1, 127, 128, 300_000, 2**40]
+    for number, step in enumerate(steps):
+        file.add(
+            step, {"train/loss": number / 4, "rollout/" + "x" * 200: -1.0} | ({"time/fps": 7} if number == 2 else {})
+        )
+    file.close()
+    assert read(tmp_path / "tb") == {
+        "train/loss": [(step, number / 4) for number, step in enumerate(steps)],
+        "rollout/" + "x" * 200: [(step, -1.0) for step in steps],
+        "time/fps": [(128, 7.0)],
+    }
+
+
+def test_numbers_that_are_too_large_are_infinite(tmp_path: Path) -> None:
+    file = EventFile(tmp_path, 1)
+    file.add(1, {"a": 1e300, "b": float("-inf"), "c": 1e-300, "d": 2**70})
+    file.close()
+    assert read(tmp_path) == {
+        "a": [(1, float("inf"))], "b": [(1, float("-inf"))], "c": [(1, 0.0)], "d": [(1, 2.0**70)],
+    }  # fmt: skip
+
+
+def test_what_is_done_again_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for begun, first in ((100, 1), (200, 3)):
+        monkeypatch.setattr(events.time, "time", lambda begun=begun: begun)
+        logger = TensorBoard(tmp_path, 10 * first, {"run": {"seed": 1}})
+        for iteration in range(first, 6):
+            logger.write(
+                {"iteration": iteration, "env_steps": 10 * iteration, "return_mean": None, "kl": begun, "digest": "a"}
+            )
+        logger.close()
+    expected = [(10, 100.0), (20, 100.0), (30, 200.0), (40, 200.0), (50, 200.0)]
+    assert read(tmp_path)["train/kl"] == expected
+    assert read(tmp_path).keys() == {"time/iteration", "time/env_steps", "train/kl"}
+
+
+def test_a_run_is_a_row_of_the_hparams_tab(tmp_path: Path) -> None:
+    config = {
+        "version": 1,
+        "ppo": {"clip": 0.2, "separate": False, "epochs": 4},
+        "env": {"id": "Pong", "threads": None},
+    }
+    config["policy"] = {"hidden": [64, 32]}
+    for name in ("one", "two"):
+        logger = TensorBoard(tmp_path / name, 1, config | {"run": {"name": name}})
+        logger.write({"iteration": 1, "env_steps": 10, "return_mean": 2.5})
+        logger.close()
+    (one, two) = sessions(tmp_path)
+    assert one.hparams["run.name"].string_value == "one"
+    expected = {"ppo.clip": 0.2, "ppo.separate": False, "ppo.epochs": 4.0, "env.id": "Pong", "env.threads": "none"}
+    expected |= {"policy.hidden": "[64, 32]", "run.name": "two"}
+    assert {name: getattr(value, value.WhichOneof("kind")) for name, value in two.hparams.items()} == expected
+    assert {value.name.tag: value.value for value in two.metric_values}["rollout/return_mean"] == 2.5
+
+
+def sessions(folder: Path) -> list[Any]:
+    """What TensorBoard's HParams tab shows, by name."""
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(str(folder)).Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(folder))
+    backend = backend_context.Context(SimpleNamespace(data_provider=provider, flags=None))
+    request = api_pb2.ListSessionGroupsRequest(start_index=0, slice_size=9, allowed_statuses=range(5))
+    groups = list_session_groups.Handler(RequestContext(), backend, "", request).run().session_groups
+    return sorted(groups, key=lambda group: group.hparams["run.name"].string_value)
+
+
+def test_a_film_is_shown(tmp_path: Path) -> None:
+    content = b"GIF89a" + bytes(range(256)) * 2000
+    file = EventFile(tmp_path, 1)
+    file.add_picture(300, "first", content, 240, 160)
+    file.close()
+    (shown,) = EventAccumulator(str(tmp_path)).Reload().Images("first")
+    assert (shown.step, shown.width, shown.height, shown.encoded_image_string) == (300, 240, 160, content)
+
+
+def test_a_kill_leaves_what_was_flushed(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from lockstep.telemetry.tensorboard import EventFile\n"
+        "file = EventFile(Path(sys.argv[1]), 1); file.add(1, {'a': 1}); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert read(tmp_path) == {"a": [(1, 1.0)]}

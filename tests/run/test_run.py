@@ -4,6 +4,7 @@ import dataclasses
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.settings import RunConfig
+from lockstep.telemetry.recorder import Recorder
 
 CONFIG = Config(
     env=EnvConfig(id="CartPole-v1", engine="gymnasium", count=4),
@@ -56,7 +58,8 @@ def prepared(path: Path, config: Config = CONFIG, group: Group | None = None, la
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
     cast = build(config, alone.runtime(group))
-    return cast, Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, last)
+    telemetry = partial(Recorder, config=config.run, modules=())
+    return cast, Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, last, 1, telemetry)
 
 
 def go(cast: Cast, run: Run) -> None:

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,13 +93,17 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
     from lockstep.run.checkpoint import Checkpoint, forget_after
     from lockstep.run.run import Run
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
+    from lockstep.telemetry.recorder import Recorder
 
     group = runtime.group
     limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
     cast = build(config, runtime)
     frames = cast.update.agent.spaces.frames_per_step
     modules = importable(config, "run.capture_video") if config.run.capture_video else ()
-    run = Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames, modules)
+    telemetry = partial(Recorder, config=config.run, modules=modules)
+    run = Run(
+        folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames, telemetry
+    )
     carried.run = run
     try:
         if resume_from:

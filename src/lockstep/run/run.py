@@ -1,9 +1,9 @@
 """A run as the loop sees it: which iteration comes next, what is recorded, when it is saved and when it stops."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,13 +22,8 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
-from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
-from lockstep.telemetry.progress import display
-from lockstep.telemetry.sidecar import Companion
-from lockstep.telemetry.trackers import TRACKERS
-from lockstep.telemetry.videos import Films
 
-__all__ = ["Run"]
+__all__ = ["Run", "Telemetry"]
 
 _OWN = 4
 """Entries of a row of `agree` before the status and the episodes: digest, the trainer's seconds since the last row and those that it
@@ -39,12 +34,25 @@ _EPISODES = _OWN + len(STATUS)
 """Those before the episodes."""
 _PERIOD = 0.25
 """Seconds between two times that metrics are written and shown. Before a checkpoint and at the end they are in any case."""
-_AFTER_ALL = 60.0
-"""Seconds that trackers and films have together after the last iteration."""
-_AFTER_A_STOP = 5.0
-"""Seconds that a tracker has when the run ends before."""
-_NICE = 5
-"""Of trackers. Their start takes seconds of a processor, and on one that is busy has to come to an end all the same."""
+
+
+class Telemetry(Protocol):
+    """All places that the metrics of a run go to: files, the terminal, trackers, videos. Rank 0 has one."""
+
+    def write(self, metrics: Mapping[str, object]) -> None:
+        """Take the metrics of one iteration."""
+
+    def flush(self) -> None:
+        """Make sure that a kill of this process loses nothing that was written so far."""
+
+    def sync(self) -> None:
+        """Wait until `metrics.jsonl` is on disk, where it survives a loss of power."""
+
+    def capture(self, iteration: int, agent: Agent) -> None:
+        """Have the agent of this iteration filmed, if videos are recorded during training."""
+
+    def close(self) -> None:
+        """Write everything to disk and end all sidecar processes."""
 
 
 class Run:
@@ -60,10 +68,10 @@ class Run:
         trainers: Group,
         iterations: int,
         frames: int = 1,
-        modules: Sequence[str] = (),
+        open_telemetry: "Callable[[Run], Telemetry] | None" = None,
     ) -> None:
         """`iterations` is the number of the last iteration; they count from 1. `trainers` is the group of those that train. A step takes
-        `frames` frames of a game. `modules` are what another process imports to play this rank's environments.
+        `frames` frames of a game. `open_telemetry` is called once, on rank 0, when training starts.
         """
         self.folder = folder
         self.last = iterations
@@ -90,11 +98,8 @@ class Run:
         self._digest = ""
         self._notes: list[tuple[int, str, NDArray[np.float64], dict[str, float], Mapping[str, float]]] = []
         self._write_at = 0.0
-        self._metrics: JsonLines | None = None
-        self._loggers: list[Logger] = []
-        self._films: Tolerant[Films] | None = None
-        self._modules = modules
-        self._closing = 0.0
+        self._open_telemetry = open_telemetry
+        self._telemetry: Telemetry | None = None
         self.saved = 0
         self._restorable = True
 
@@ -125,40 +130,16 @@ class Run:
         return self.stop_at < self.last
 
     def start(self, shards: Sequence[Shard], update: Update) -> None:
-        """Opens loggers, and listens to signals. `shards` are those that are played here."""
+        """Open telemetry and listen to signals. `shards` are those that are played here."""
         renews = torch.tensor([[any(shard.engine.renews for shard in shards)]])
         self._restorable = not bool(self._group.gather(renews, "start").any())
         if not self._restorable:
             update.renew()  # as the environments were, if the run was resumed
-        if self._group.rank == 0:
-            self._metrics = JsonLines(self.folder.path / "metrics.jsonl")
-            self._loggers.append(self._metrics)
-            self._loggers.extend(display(self._config.progress, self.folder, self.last))
-            self._loggers.extend(self._optional())
+        if self._group.rank == 0 and self._open_telemetry is not None:
+            self._telemetry = self._open_telemetry(self)
         listen(aloud=self._group.rank == 0)
         self._watch = Stopwatch(self._group)
         self._lap, self._status_lap, self._trainer_lap = Lap(self._watch), Lap(self._watch), Lap(self._watch)
-
-    def _optional(self) -> Iterator[Logger]:
-        """The loggers that training goes on without. Trackers come last, because they take films."""
-        path, chosen = self.folder.path, self._config.loggers
-        if "tensorboard" in chosen:
-            yield Tolerant("TensorBoard", lambda: TensorBoard(path / "tb", self.env_steps + 1, self.folder.tree()))
-        if self._config.capture_video:
-            self._films = Tolerant("films", lambda: Films(self.folder, self._modules, lambda: self._patience(0.0)))
-            yield self._films
-        for name in dict.fromkeys(chosen):
-            if name in TRACKERS:
-                words = ("track", str(path), name)
-                patience = partial(self._patience, _AFTER_A_STOP)
-                yield Tolerant(name, partial(Companion, name, path, words, patience, _NICE))
-
-    def _patience(self, after_a_stop: float) -> float:
-        """How many seconds a companion may take at the end."""
-        if self.done < self.last:
-            return after_a_stop
-        self._closing = self._closing or perf_counter()
-        return max(self._closing + _AFTER_ALL - perf_counter(), _AFTER_A_STOP)
 
     def iterations(self) -> Iterator[int]:
         """The iterations that are still to do, until the last one or until the ranks agree to stop."""
@@ -231,10 +212,10 @@ class Run:
                 **losses,
                 "digest": digest,
             }
-            for logger in self._loggers:
-                logger.write(metrics)
-        for logger in self._loggers:
-            logger.flush()
+            if self._telemetry is not None:
+                self._telemetry.write(metrics)
+        if self._telemetry is not None:
+            self._telemetry.flush()
         self._notes.clear()
         self._write_at = perf_counter() + _PERIOD
 
@@ -267,8 +248,8 @@ class Run:
             exchange.confirm(self.done)  # players with a lag don't know yet whether the trainers have anything to save
         if regular or self.done == self.last or (ends and self._restorable):
             self.save(shards, update, exchange.acting)
-        if self._films is not None and self.done % self._config.capture_video == 0:
-            self._films.do(lambda films: films.take(self.done, update.agent))
+        if self._telemetry is not None and self._config.capture_video and self.done % self._config.capture_video == 0:
+            self._telemetry.capture(self.done, update.agent)
         if regular:
             for shard in shards:
                 shard.renew(self.done)
@@ -278,8 +259,8 @@ class Run:
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Writes a checkpoint, all ranks together."""
         self._write_notes()  # or after a kill those before the checkpoint would be missing
-        if self._metrics is not None:
-            self._metrics.sync()  # or at a loss of power
+        if self._telemetry is not None:
+            self._telemetry.sync()  # or at a loss of power
         counters = {
             "env_steps": self.env_steps,
             "seconds": self.seconds,
@@ -314,7 +295,7 @@ class Run:
             raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 
     def close(self) -> None:
-        """Writes what is left to write, and closes the loggers."""
+        """Write the metrics that are still to be written, and close telemetry."""
         self._write_notes()
-        for logger in self._loggers:
-            logger.close()
+        if self._telemetry is not None:
+            self._telemetry.close()

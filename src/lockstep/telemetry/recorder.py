@@ -1,0 +1,85 @@
+"""The telemetry of a run: all loggers of rank 0 as one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from time import perf_counter
+
+from lockstep.algorithm.agent import Agent
+from lockstep.run.run import Run
+from lockstep.run.settings import RunConfig
+from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
+from lockstep.telemetry.progress import display
+from lockstep.telemetry.sidecar import Companion
+from lockstep.telemetry.trackers import TRACKERS
+from lockstep.telemetry.videos import Films
+
+__all__ = ["Recorder"]
+
+_END_TIMEOUT = 60.0
+"""Seconds that trackers and videos have together after the last iteration."""
+_STOP_TIMEOUT = 5.0
+"""Seconds that a tracker has when the run ends before its last iteration."""
+_NICE = 5
+"""Niceness of trackers. They need seconds of CPU time to start, and must get there on a busy machine too."""
+
+
+class Recorder:
+    """Writes `metrics.jsonl`, shows progress, and feeds the loggers that the config names."""
+
+    def __init__(self, run: Run, config: RunConfig, modules: Sequence[str]) -> None:
+        """Open everything. `modules` are imported by the process that records videos, to find environments and policies."""
+        self._run = run
+        self._config = config
+        self._modules = modules
+        self._closing_since = 0.0
+        self._videos: Tolerant[Films] | None = None
+        self._metrics = JsonLines(run.folder.path / "metrics.jsonl")
+        self._loggers: list[Logger] = [self._metrics]
+        self._loggers += display(config.progress, run.folder, run.last)
+        self._loggers += self._optional()
+
+    def _optional(self) -> Iterator[Logger]:
+        """The loggers that training can go on without. Trackers come last, because they also upload videos."""
+        run, chosen = self._run, self._config.loggers
+        path = run.folder.path
+        if "tensorboard" in chosen:
+            yield Tolerant("TensorBoard", lambda: TensorBoard(path / "tb", run.env_steps + 1, run.folder.tree()))
+        if self._config.capture_video:
+            self._videos = Tolerant("films", lambda: Films(run.folder, self._modules, lambda: self._seconds_left(0.0)))
+            yield self._videos
+        for name in dict.fromkeys(chosen):
+            if name in TRACKERS:
+                words = ("track", str(path), name)
+                timeout = partial(self._seconds_left, _STOP_TIMEOUT)
+                yield Tolerant(name, partial(Companion, name, path, words, timeout, _NICE))
+
+    def _seconds_left(self, stopped: float) -> float:
+        """The seconds that a sidecar process may still take; `stopped`: where the run ends before its last iteration."""
+        if self._run.done < self._run.last:
+            return stopped
+        self._closing_since = self._closing_since or perf_counter()
+        return max(self._closing_since + _END_TIMEOUT - perf_counter(), _STOP_TIMEOUT)
+
+    def write(self, metrics: Mapping[str, object]) -> None:
+        """See `Telemetry.write`."""
+        for logger in self._loggers:
+            logger.write(metrics)
+
+    def flush(self) -> None:
+        """See `Telemetry.flush`."""
+        for logger in self._loggers:
+            logger.flush()
+
+    def sync(self) -> None:
+        """See `Telemetry.sync`."""
+        self._metrics.sync()
+
+    def capture(self, iteration: int, agent: Agent) -> None:
+        """See `Telemetry.capture`."""
+        if self._videos is not None:
+            self._videos.do(lambda videos: videos.take(iteration, agent))
+
+    def close(self) -> None:
+        """See `Telemetry.close`."""
+        for logger in self._loggers:
+            logger.close()

@@ -21,7 +21,7 @@ import envpool
 import numpy as np
 import torch
 
-from lockstep.models.inference import Inference
+from lockstep.models.numpy_policy import NumpyPolicy
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
 
@@ -48,7 +48,7 @@ class Part:
             torch.float32,
         )
         self.policy = policy  # keeps the memory that the layers are views of
-        inference = Inference(policy, "tanh")
+        inference = NumpyPolicy(policy, "tanh")
         self.infer, self.head = inference.head(count), np.empty((count, actions), np.float32)
         self.type = space.dtype
         self.observations, _ = self.pool.reset()

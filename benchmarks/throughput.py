@@ -39,7 +39,7 @@ from typing import Any
 
 from lockstep.bench.comparison import Finish, find_peers, marked, trained
 from lockstep.bench.repeats import interleave, ratios, spread
-from lockstep.bench.works import ENVIRONMENTS, STEPS, WORKS
+from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.experiment.resolve import resolve

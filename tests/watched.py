@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.algorithm.agent import Agent, Pilot
-from lockstep.algorithm.prepare import FIT
+from lockstep.algorithm.agent import Agent, PolicyRunner
+from lockstep.algorithm.prepare import VALUE_FIT_SUMS
 from lockstep.algorithm.update import Update
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
@@ -73,7 +73,7 @@ class Watch:
     def divergences(self) -> list[float]:
         """KL of every minibatch, from the totals that travelled: weights, then policy_loss, value_loss, entropy, KL, …."""
         sums, _ = [total for phase, total in self.group.totals if phase == "advantages"]
-        counts = sums[FIT:].view(-1, 2)[:, 0]
+        counts = sums[VALUE_FIT_SUMS:].view(-1, 2)[:, 0]
         found = [total for phase, total in self.group.totals if phase == "gradients"]
         return [(total[-2] / count).item() for total, count in zip(found, counts, strict=False)]
 
@@ -141,7 +141,7 @@ def judged(agent: Agent, observations: Tensor, actions: Tensor) -> tuple[Tensor,
 
 def chosen(agent: Agent, rows: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
     """Actions for the environment: the most probable ones or, with `generator`, drawn ones."""
-    return Pilot(agent, len(rows), generator).act(rows)
+    return PolicyRunner(agent, len(rows), generator).act(rows)
 
 
 def move(agent: Agent, distance: float = 0.1) -> None:

@@ -25,13 +25,13 @@ from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
     BAD_INPUT,
     PREEMPTED,
-    carry,
+    exit_codes,
     extended_by,
-    faults,
     launch_ranks,
     prepare_resume,
-    settle,
-    settle_again,
+    resolve_resume,
+    resolve_start,
+    run_rank,
     start_warnings,
 )
 from lockstep.group.group import RankLost
@@ -40,7 +40,7 @@ from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.stop import StoppedEarly, listening
-from lockstep.runtime.place import Place, find_place
+from lockstep.runtime.rank_info import RankInfo, find_rank_info
 from lockstep.runtime.threads import limit_threads, own_threads
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def train(
     tree, make = _tree({**settings, **({} if env is None else {"env": env})})
     asked = _composed(preset, config, tree)
     import_environments(asked.env.module)
-    asked, _, ranks = settle(asked, None, ranks)
+    asked, _, ranks = resolve_start(asked, None, ranks)
     resolved = resolve(asked, ranks)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
@@ -215,7 +215,7 @@ def resume(
         extended = extended_by(found.config, _tree(settings)[0], total_steps)
         if found._make is not None:  # perhaps it has moved into a module since
             extended = dataclasses.replace(extended, env=dataclasses.replace(extended.env, id=give(found._make)))
-        extended, _, ranks = settle_again(extended, None, ranks)
+        extended, _, ranks = resolve_resume(extended, None, ranks)
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
         resume_from = prepare_resume(found.folder, found.config, extended, iteration)
         return found if resume_from is None else _carried(Run(found), ranks, resume_from, modules)
@@ -348,7 +348,7 @@ def _composed(preset: str | None, config: Config | str | os.PathLike[str] | None
 
 
 def _refuse_launchers(ranks: int) -> None:
-    place = find_place()
+    place = find_rank_info()
     if place is not None:
         raise ValueError(
             f"{place.launcher} started this program as one of {place.size} ranks: start it once, and set ranks; "
@@ -365,7 +365,7 @@ def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
         if ranks == 1:
             # listening() then passes the signal on to the program
             with _left_as_it_was(), suppress(StoppedEarly):
-                carry(Place(0, 1, 0, 1), folder, config, resume_from)
+                run_rank(RankInfo(0, 1, 0, 1), folder, config, resume_from)
         else:
             _raise_for(launch_ranks(folder, config, ranks, resume_from, modules))
     return run
@@ -388,5 +388,5 @@ def _raise_for(code: int) -> None:
     said = f"ranks ended with exit code {code}; what they said is on the standard error stream"
     if code == BAD_INPUT:
         raise ValueError(said)
-    kind = next((kind for kind, own in faults().items() if own == code > 1), RuntimeError)
+    kind = next((kind for kind, own in exit_codes().items() if own == code > 1), RuntimeError)
     raise RankLost("one of them", "train", said) if kind is RankLost else kind(said)

@@ -79,7 +79,7 @@ class Rollout:
     log_probs: Tensor
     """`[T, B]`: log-probability of the action under the weights that collected."""
     moments: Tensor
-    """Float64 sums over valid rows, see `Moments.sums`: observations (if normalized), then discounted returns (if normalized)."""
+    """Float64 sums over valid rows, see `RunningStatistics.sums`: observations (if normalized), then discounted returns (if normalized)."""
     means: Tensor
     """Float64 means that `moments` are about."""
     episodes: Tensor

@@ -28,7 +28,7 @@ from lockstep.ppo.settings import PPOConfig
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.checks import resolve_devices
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.runtime import join
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -163,7 +163,7 @@ def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: in
     settings = resolve_devices(
         RuntimeConfig(kind, backend=backend, device=os.environ.get("LOCKSTEP_TEST_DEVICE", "cpu"))
     )
-    with join(Place(rank, size, rank, size, **here), settings) as runtime:
+    with join(RankInfo(rank, size, rank, size, **here), settings) as runtime:
         allow_tensors_only()
         for column in MATRICES[matrix]:
             config = resolve(config_of(matrix, column, plan, settings, folder), size)

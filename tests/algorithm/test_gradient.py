@@ -5,7 +5,7 @@ import torch
 from tests.watched import DISCRETE, agent_of
 
 from lockstep.algorithm.batch import COLUMNS, Part
-from lockstep.algorithm.gradient import AIM, BLOCK, OrderedGradient
+from lockstep.algorithm.gradient import BLOCK, LOSS_SCALARS, OrderedGradient
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -17,7 +17,7 @@ def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
     count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + COLUMNS
     rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     rows[:, DISCRETE.observation_size] = 1
-    aim = torch.full((len(AIM),), 0.5, dtype=torch.float64)
+    aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
 
     def counting(formula, examples):
         sizes.append(len(examples[1]))
@@ -38,7 +38,7 @@ def test_blocks_train_the_predictor_on_the_same_rows(count: int, share: float) -
     agent = agent_of(curiosity=CuriosityConfig("rnd", share=share))
     rows = torch.randn(count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     rows[:, DISCRETE.observation_size] = 1
-    aim = torch.full((len(AIM),), 0.5, dtype=torch.float64)
+    aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
     whole = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
     blocks = OrderedGradient(agent, PPOConfig(), Solo(), lambda formula, examples: formula)
     assert torch.allclose(blocks([Part(rows)], aim, (True, True)), whole, rtol=1e-10)

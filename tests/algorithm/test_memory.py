@@ -8,7 +8,7 @@ import torch
 from tests.algorithm.test_collect import COUNT, DISCRETE, GAMMA, STEPS, Scripted
 from torch import Tensor
 
-from lockstep.algorithm.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, PolicyRunner
 from lockstep.algorithm.batch import resets
 from lockstep.algorithm.collect import Shard, collect, rollout_sizes
 from lockstep.algorithm.prepare import Preparation
@@ -181,7 +181,7 @@ def test_a_restored_shard_remembers_to_the_bit() -> None:
 def test_a_pilot_remembers_within_an_episode() -> None:
     agent = agent_of()
     rows = stream(1, "rows").standard_normal((3, 1, 3))
-    pilot, logits, state = Pilot(agent), [], torch.zeros(1, agent.state_size, dtype=torch.float64)
+    pilot, logits, state = PolicyRunner(agent), [], torch.zeros(1, agent.state_size, dtype=torch.float64)
     for row in rows:
         parameters, _, state = agent.policy.act(agent.normalize(torch.from_numpy(row)), None, state)
         logits.append(parameters)

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table, trained
 from lockstep.bench.training import PHASES
-from lockstep.bench.works import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
+from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
 from lockstep.processes.children import Failed

@@ -11,7 +11,7 @@ import pytest
 import lockstep
 from lockstep.cli.main import VERBS, main
 from lockstep.config.decode import known_fields
-from lockstep.experiment.start import CARRYING
+from lockstep.experiment.start import RESUMABLE_FIELDS
 
 KINDS = ("throughput", "scaling", "peers")
 PAGES = [*([verb] for verb in VERBS), *(["bench", kind] for kind in KINDS)]
@@ -72,7 +72,7 @@ def test_a_misspelt_field_names_the_nearest(verb: list[str], capsys: pytest.Capt
 
 def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(page(["resume"], capsys).split()).replace("- ", "-")
-    for path in CARRYING:
+    for path in RESUMABLE_FIELDS:
         assert f"--{path}".replace("_", "-").replace("plan.kind", "plan") in text
 
 

@@ -13,7 +13,7 @@ from lockstep.cli.main import main
 from lockstep.cli.work import resume_under_launcher
 from lockstep.experiment.execute import open_run
 from lockstep.run.folder import RunFolder
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 
 COMPLETE = "runs/first is complete: 2 iterations; give a larger --total-steps to go on\n"
 
@@ -56,7 +56,7 @@ def from_a_program(folder: RunFolder) -> None:
 
 def under_a_launcher(folder: RunFolder) -> None:
     _, config = open_run(folder.path)
-    assert resume_under_launcher(Place(0, 1, 0, 1), folder, config, config, None) == 0
+    assert resume_under_launcher(RankInfo(0, 1, 0, 1), folder, config, config, None) == 0
 
 
 @pytest.mark.parametrize("resume", [from_the_command_line, from_a_program, under_a_launcher])

@@ -17,7 +17,7 @@ from tests.live_runs import wait_for
 from lockstep.cli import watch
 from lockstep.cli.main import main
 from lockstep.run.folder import RunFolder
-from lockstep.telemetry.attempts import noting, read_starts
+from lockstep.telemetry.attempts import read_starts, record_attempt
 
 TREE = {"version": 1, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None}}
 
@@ -66,7 +66,7 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
 def test_a_run_to_its_end(
     carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noted = noting(carrier.folder, 0, 9, 1, "coupled")
+    noted = record_attempt(carrier.folder, 0, 9, 1, "coupled")
 
     def end() -> None:
         carrier.go(1)
@@ -85,7 +85,7 @@ def test_a_run_to_its_end(
 def test_a_run_that_is_killed_and_at_once_resumed(
     carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with noting(carrier.folder, 0, 9, 1, "coupled"):
+    with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
         carrier.go(5)
 
     def resume() -> None:
@@ -108,7 +108,7 @@ def test_a_run_that_is_killed_and_at_once_resumed(
     ],
 )
 def test_how_it_ended(carrier: Carrier, how: str, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    noted = noting(carrier.folder, 0, 9, 1, "coupled")
+    noted = record_attempt(carrier.folder, 0, 9, 1, "coupled")
     carried = noted.__enter__()
     carrier.go(2)
     if how == "stopped":
@@ -131,7 +131,7 @@ def test_once_of_a_run_that_goes_on(carrier: Carrier, capsys: pytest.CaptureFixt
     code, out, err = output(capsys, "first", "--once")
     assert (code, err) == (0, "")
     assert out.splitlines() == ["first  CartPole-v1", "iteration  its ranks have not met yet", "state      starting"]
-    with noting(carrier.folder, 0, 9, 1, "coupled"):
+    with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
         carrier.go(2)
         code, out, err = output(capsys, "first", "--once")
     assert (code, err) == (0, "")

@@ -16,7 +16,7 @@ from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, r
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.gradient import AIM, COLUMNS, GradientFormula, Loss
+from lockstep.algorithm.gradient import COLUMNS, LOSS_SCALARS, GradientFormula, Loss
 from lockstep.algorithm.update import Update
 from lockstep.compiling import cache as kernel_cache
 from lockstep.compiling import kernels, rewrites
@@ -76,7 +76,7 @@ def formula_of(
     rows[:, -COLUMNS] = rows[:, -COLUMNS].abs().neg()
     rows[:, -1] = 1
     rows[3] = 0  # a reset row
-    aim = dict(zip(AIM, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
+    aim = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
     return GradientFormula(Loss(agent, config, (True, True))), (
         agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
         rows,

@@ -7,7 +7,7 @@ import torch
 from tests.curiosity.rollouts import IMAGES, ONLY_IMAGES, VECTOR, pairs, rollout_of, spaces_of
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Steps
+from lockstep.curiosity.curiosity import Curiosity, Transitions
 from lockstep.envs.spaces import Spaces
 from lockstep.group.group import ordered_sum
 from lockstep.randomness import stream
@@ -23,7 +23,9 @@ SPACES = {
 }
 
 
-def steps_of(method: Curiosity, spaces: Spaces, count: int, lengths: list[int], shard: int = 0) -> Iterator[Steps]:
+def steps_of(
+    method: Curiosity, spaces: Spaces, count: int, lengths: list[int], shard: int = 0
+) -> Iterator[Transitions]:
     """Rollouts that follow one another, with reset rows here and there, the first and the last row of a rollout among them."""
     whole = rollout_of(spaces, sum(lengths), count, f"shard {shard}", dtype=method.dtype)
     random = stream(1, "ends", shard)
@@ -38,23 +40,23 @@ def steps_of(method: Curiosity, spaces: Spaces, count: int, lengths: list[int], 
     yield from parted(method.steps(whole), lengths)
 
 
-def parted(steps: Steps, lengths: list[int]) -> Iterator[Steps]:
+def parted(steps: Transitions, lengths: list[int]) -> Iterator[Transitions]:
     """The same, in several rollouts."""
     at = 0
     for length in lengths:
         rows, ahead = slice(at, at + length), slice(at, at + length + 1)
-        yield Steps(steps.features[ahead], steps.pixels[ahead], steps.actions[rows], steps.valid[rows])
+        yield Transitions(steps.features[ahead], steps.pixels[ahead], steps.actions[rows], steps.valid[rows])
         at += length
 
 
-def embedded(method: Curiosity, network: torch.nn.Module, steps: Steps) -> np.ndarray:
+def embedded(method: Curiosity, network: torch.nn.Module, steps: Transitions) -> np.ndarray:
     """What a network makes of all observations, `[T + 1, B, size]`."""
     pixels = method.seen(steps.pixels.flatten(0, 1)) if method.images else None
     with torch.no_grad():
         return network(steps.features.flatten(0, 1), pixels).view(*steps.features.shape[:2], -1).numpy()
 
 
-def is_trained_alone(method: Curiosity, steps: Steps) -> None:
+def is_trained_alone(method: Curiosity, steps: Transitions) -> None:
     """Both losses reach all parameters that are trained, and no others."""
     columns = method.columns(steps)
     assert columns.shape == (steps.valid.numel(), method.width)
@@ -71,12 +73,12 @@ def is_trained_alone(method: Curiosity, steps: Steps) -> None:
             assert parameter.grad is None, name
 
 
-def forgets(method: Curiosity, reward: Callable[[Steps, dict[str, Tensor]], Tensor]) -> None:
+def forgets(method: Curiosity, reward: Callable[[Transitions, dict[str, Tensor]], Tensor]) -> None:
     """What is before an episode's first observation means nothing to it, and what comes after means nothing to what was before."""
     (steps,) = steps_of(method, VECTOR, 2, [12])
     steps.valid[:] = True
     steps.valid[6, 0] = False  # row 7 begins an episode
-    other = Steps(steps.features.clone(), steps.pixels, steps.actions, steps.valid)
+    other = Transitions(steps.features.clone(), steps.pixels, steps.actions, steps.valid)
     other.features[:7, 0] += 1
     kept, others = method.carry(2), method.carry(2)
     one, two = reward(steps, kept), reward(other, others)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Steps
+from lockstep.curiosity.curiosity import Curiosity, Images, Transitions
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
@@ -79,21 +79,21 @@ def rollout_of(
 
 def ready(
     method: Curiosity, spaces: Spaces, steps: int = 9, count: int = 4, name: str = "rollout", scale: float = 1.0
-) -> Steps:
+) -> Transitions:
     """Steps of a random rollout, by which the method's moments have been set."""
     rollout = rollout_of(spaces, steps, count, name, scale)
     method.observe([rollout], ordered_sum)
     return method.steps(rollout)
 
 
-def pairs(steps: Steps) -> Images:
+def pairs(steps: Transitions) -> Images:
     """Images before and after each step, as minibatches have them."""
     if not steps.pixels.shape[2]:
         return None
     return steps.pixels[:-1].flatten(0, 1), steps.pixels[1:].flatten(0, 1)
 
 
-def rewards(method: Curiosity, *steps: Steps) -> list[Tensor]:
+def rewards(method: Curiosity, *steps: Transitions) -> list[Tensor]:
     count = [own.valid.shape[1] for own in steps]
     found = method.reward(steps, [method.carry(own) for own in count], ordered_sum)
     assert [own.shape for own in found] == [own.valid.shape for own in steps]

@@ -12,10 +12,10 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
-from lockstep.curiosity.embedding import ActionCode
+from lockstep.curiosity.embedding import ActionEncoder
 from lockstep.envs.spaces import Spaces
 from lockstep.group.group import ordered_sum
-from lockstep.models.moments import Moments
+from lockstep.models.normalization import RunningStatistics
 from lockstep.rollout import Rollout
 
 BUILT_IN = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
@@ -142,8 +142,8 @@ def test_an_embedding_sees_every_image(images: list[tuple[int, int, int]]) -> No
         torch.testing.assert_close(changed[1], found[1], rtol=0, atol=1e-12)
 
 
-def code_of(squash: bool, choices: Sequence[int], low: Sequence[float], high: Sequence[float]) -> ActionCode:
-    return ActionCode(spaces_of(1, choices, low, high), squash, torch.float64)
+def code_of(squash: bool, choices: Sequence[int], low: Sequence[float], high: Sequence[float]) -> ActionEncoder:
+    return ActionEncoder(spaces_of(1, choices, low, high), squash, torch.float64)
 
 
 def test_a_choice_is_a_1_in_its_place() -> None:
@@ -229,7 +229,7 @@ def test_moments_come_back(kind: str) -> None:
     other.refresh()
     assert torch.equal(other.steps(rollout).features, method.steps(rollout).features)
     assert torch.equal(other.seen(rollout.pixels[0]), method.seen(rollout.pixels[0]))
-    assert isinstance(other.moments["returns"], Moments)
+    assert isinstance(other.moments["returns"], RunningStatistics)
 
 
 @pytest.mark.parametrize("kind", TRAINED)

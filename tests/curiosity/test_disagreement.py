@@ -16,7 +16,7 @@ from tests.curiosity.rollouts import (
 )
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Steps
+from lockstep.curiosity.curiosity import Transitions
 from lockstep.curiosity.disagreement import _BLOCK, Ensemble
 from lockstep.envs.spaces import Spaces
 
@@ -84,10 +84,10 @@ def test_only_the_ensemble_is_trained() -> None:
     assert not any(torch.equal(a, b) for a, b in zip(before, method.parts().values(), strict=True))
 
 
-def transitions(now: Tensor, then: Tensor, action: Tensor) -> Steps:
+def transitions(now: Tensor, then: Tensor, action: Tensor) -> Transitions:
     """One step of as many environments."""
     count = len(now)
-    return Steps(
+    return Transitions(
         torch.stack([now, then]), torch.empty(2, count, 0), action.unsqueeze(0), torch.ones(1, count, dtype=torch.bool)
     )
 

@@ -9,7 +9,7 @@ from tests.curiosity.rollouts import VECTOR, method_of
 from torch import Tensor
 
 from lockstep.curiosity import e3b
-from lockstep.curiosity.curiosity import Steps
+from lockstep.curiosity.curiosity import Transitions
 from lockstep.curiosity.e3b import E3B, bonuses
 from lockstep.group.group import ordered_sum
 
@@ -23,7 +23,7 @@ class Paper:
         self.method, self.size = method, method.config.feature_size
         self.sums, self.inverses = {}, {}
 
-    def reward(self, steps: Steps) -> np.ndarray:
+    def reward(self, steps: Transitions) -> np.ndarray:
         rows = embedded(self.method, self.method.inverse.features, steps)
         found, ridge = np.full(steps.valid.shape, np.nan), self.method.config.ridge
         for environment in range(steps.valid.shape[1]):
@@ -50,7 +50,7 @@ def e3b_of(spaces: object = VECTOR, dtype: torch.dtype = torch.float64, **settin
     return method
 
 
-def reward(method: E3B, steps: Steps, carried: dict[str, Tensor]) -> Tensor:
+def reward(method: E3B, steps: Transitions, carried: dict[str, Tensor]) -> Tensor:
     (found,) = method.reward([steps], [carried], ordered_sum)
     return found
 

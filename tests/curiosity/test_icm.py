@@ -16,7 +16,7 @@ from tests.curiosity.rollouts import (
 )
 from torch.nn import functional
 
-from lockstep.curiosity.curiosity import Steps
+from lockstep.curiosity.curiosity import Transitions
 from lockstep.envs.spaces import Spaces
 
 BOTH = spaces_of(3, choices=(4, 2), low=[-1], high=[1])
@@ -86,12 +86,12 @@ def test_losses_vanish_where_each_action_moves_one_coordinate() -> None:
     last = train(method, columns, None, steps=300, rate=2e-2)
     assert (last < 0.01).all(), last
     # as rewards: what it was trained on is expected, the same with another action is not
-    steps = Steps(
+    steps = Transitions(
         torch.stack([before, before + action]),
         torch.empty(2, 128, 0),
         action.unsqueeze(0),
         torch.ones(1, 128, dtype=torch.bool),
     )
-    other = Steps(steps.features, steps.pixels, action.roll(1, 1).unsqueeze(0), steps.valid)
+    other = Transitions(steps.features, steps.pixels, action.roll(1, 1).unsqueeze(0), steps.valid)
     expected, surprise = (own.mean() for own in rewards(method, steps, other))
     assert surprise > 30 * expected

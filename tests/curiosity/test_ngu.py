@@ -11,13 +11,13 @@ from tests.curiosity.rollouts import VECTOR, method_of, pairs
 from torch import Tensor
 
 from lockstep.curiosity import ngu
-from lockstep.curiosity.curiosity import Steps
+from lockstep.curiosity.curiosity import Transitions
 from lockstep.curiosity.ngu import NGU, nearest, windows
 from lockstep.group.group import ordered_sum
 
 COUNT, LENGTHS = 3, [9, 14, 8]
 RMS = 1e-8
-"""What `Moments.std` adds to a variance."""
+"""What `RunningStatistics.std` adds to a variance."""
 
 
 class Paper:
@@ -27,7 +27,7 @@ class Paper:
         self.method, self.memories = method, {}
         self.all_distances, self.all_errors = [], []
 
-    def reward(self, shards: list[Steps]) -> list[np.ndarray]:
+    def reward(self, shards: list[Transitions]) -> list[np.ndarray]:
         found = {}
         for shard, steps in enumerate(shards):
             networks = self.method.inverse.features, self.method.target, self.method.predictor
@@ -142,7 +142,7 @@ def test_blocks_change_nothing(block: int, together: int, monkeypatch: pytest.Mo
     np.testing.assert_allclose(run(method, steps), expected, rtol=1e-11)
 
 
-def run(method: NGU, rollouts: list[Steps]) -> Tensor:
+def run(method: NGU, rollouts: list[Transitions]) -> Tensor:
     """Rewards of rollouts that follow one another, with moments as they are."""
     carried = method.carry(COUNT)
     return torch.cat([method.reward([steps], [carried], nothing)[0] for steps in rollouts])

@@ -5,11 +5,11 @@ import torch
 from tests.curiosity.rollouts import IMAGES, ONLY_IMAGES, VECTOR, method_of, pairs, ready, rewards, rollout_of, train
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Steps
+from lockstep.curiosity.curiosity import Transitions
 from lockstep.envs.spaces import Spaces
 
 
-def plain(network: torch.nn.Module, method: object, steps: Steps) -> Tensor:
+def plain(network: torch.nn.Module, method: object, steps: Transitions) -> Tensor:
     """A network on what every step led to, in one go."""
     images = pairs(steps)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_what_was_seen_is_no_longer_new_and_the_rest_is() -> None:
     rollout.observations[..., 0].abs_()
     method.observe([rollout], lambda rows: rows.sum(0))
     steps = method.steps(rollout)
-    elsewhere = Steps(-3 - steps.features.abs(), steps.pixels, steps.actions, steps.valid)
+    elsewhere = Transitions(-3 - steps.features.abs(), steps.pixels, steps.actions, steps.valid)
     before = rewards(method, steps)[0].mean()
     train(method, method.columns(steps), None, steps=400, rate=1e-2)
     seen, unseen = (own.mean() for own in rewards(method, steps, elsewhere))

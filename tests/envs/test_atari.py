@@ -13,7 +13,7 @@ from lockstep.envs.catalog import describe_env, make_engine, make_one
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.families import games
-from lockstep.envs.layout import Layout
+from lockstep.envs.layout import ObservationLayout
 from lockstep.envs.settings import EnvConfig
 
 pytestmark = pytest.mark.extra("ale_py", "cv2")
@@ -73,7 +73,7 @@ def test_every_engine_shows_four_grey_screens(name: str) -> None:
 def shown(game: str, actions: np.ndarray, **options: float) -> list[tuple[bytes, ...]]:
     """By a single environment, as an agent is seen to play: images, rewards and ends."""
     env = make_one(EnvConfig(id=f"ALE/{game}-v5", options=options))  # type: ignore[arg-type]
-    layout = Layout(env.observation_space, describe_env(EnvConfig(id=f"ALE/{game}-v5", engine="gymnasium")))
+    layout = ObservationLayout(env.observation_space, describe_env(EnvConfig(id=f"ALE/{game}-v5", engine="gymnasium")))
     convert = action_converter(env.action_space)
     rows = [(layout.pixels(env.reset(seed=1)[0]).tobytes(),)]
     for row in actions:

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces as kinds
 
 from lockstep.envs.actions import action_converter, each_action
-from lockstep.envs.layout import Layout, Unkept
+from lockstep.envs.layout import ObservationLayout, SpaceMismatch
 from lockstep.envs.spaces import describe
 
 BOX = kinds.Box(-1, 1, (2, 3), np.float64)
@@ -64,7 +64,7 @@ def test_one_observation_and_a_batch_become_the_same_rows(space: gym.Space[Any])
     space.seed(1)
     samples = [space.sample() for _ in range(6)]
     spaces = describe(space, TWO, "X-v0")
-    layout = Layout(space, spaces)
+    layout = ObservationLayout(space, spaces)
     for sample in samples:
         layout.check(sample)
     batch = stacked(space, samples)
@@ -84,7 +84,7 @@ def test_images_lie_channels_first_one_after_the_other() -> None:
     assert (spaces.images, spaces.pixel_count, spaces.observation_size) == (((3, 6, 5), (1, 4, 5), (2, 4, 3)), 134, 2)
     space.seed(3)
     samples = [space.sample() for _ in range(4)]
-    layout = Layout(space, spaces)
+    layout = ObservationLayout(space, spaces)
     for sample in samples:
         first, second, third = np.split(layout.pixels(sample), [90, 110])
         assert np.array_equal(first.reshape(3, 6, 5), sample["a"].transpose(2, 0, 1))
@@ -98,7 +98,7 @@ def test_images_lie_channels_first_one_after_the_other() -> None:
 
 def test_an_image_alone_has_rows_of_nothing() -> None:
     spaces = describe(IMAGE, TWO, "X-v0")
-    layout = Layout(IMAGE, spaces)
+    layout = ObservationLayout(IMAGE, spaces)
     images = np.stack([IMAGE.sample() for _ in range(3)])
     assert layout.row(images[0], {}).shape == (0,)
     assert layout.rows(images, {}).shape == (3, 0)
@@ -109,7 +109,7 @@ def test_masks_are_the_last_columns() -> None:
     acted = kinds.MultiDiscrete([2, 3])
     spaces = describe(space, acted, "X-v0")
     assert (spaces.observation_size, spaces.feature_size, spaces.mask_size) == (11, 6, 5)
-    layout = Layout(space, spaces)
+    layout = ObservationLayout(space, spaces)
     one = {"at": np.ones((2, 3)), "action_mask": (np.array([0, 1]), np.array([1, 0, 1], dtype=np.int8))}
     layout.check(one)
     assert layout.row(one, {}).tolist() == [1] * 6 + [0, 1, 1, 0, 1]
@@ -117,9 +117,9 @@ def test_masks_are_the_last_columns() -> None:
     one["action_mask"] = (np.array([0, 1]), np.array([0, 0, 0], dtype=np.int8))
     assert layout.row(one, {}, over=True).tolist() == [1] * 11
     assert layout.rows(stacked(space, [one]), {}, np.array([True])).tolist() == [[1] * 11]
-    with pytest.raises(Unkept, match=r"^gave an action_mask that forbids all 3 options of choice 1$"):
+    with pytest.raises(SpaceMismatch, match=r"^gave an action_mask that forbids all 3 options of choice 1$"):
         layout.row(one, {})
-    with pytest.raises(Unkept, match="forbids all 3 options of choice 1"):
+    with pytest.raises(SpaceMismatch, match="forbids all 3 options of choice 1"):
         layout.rows(stacked(space, [one]), {}, np.array([False]))
 
 
@@ -127,12 +127,12 @@ def test_masks_come_from_the_info() -> None:
     mask = np.array([0, 1, 1], dtype=np.int8)
     spaces = describe(TWO, kinds.Discrete(3), "X-v0", {"action_mask": mask})
     assert (spaces.observation_size, spaces.mask_size) == (5, 3)
-    layout = Layout(TWO, spaces)
+    layout = ObservationLayout(TWO, spaces)
     assert layout.row(1, {"action_mask": mask}).tolist() == [0, 1, 0, 1, 1]
     assert layout.row(1, {}, over=True).tolist() == [0, 1, 1, 1, 1]
     assert layout.rows(np.array([0, 1]), {"action_mask": np.stack([mask, mask])}).tolist() == [[1, 0, 0, 1, 1], [0, 1, 0, 1, 1]]  # fmt: skip
     for info, words in (({}, "gave no action_mask"), ({"action_mask": mask[:2]}, "gave an action_mask of 2 entries")):
-        with pytest.raises(Unkept, match=f"^{words}; 3 were promised"):
+        with pytest.raises(SpaceMismatch, match=f"^{words}; 3 were promised"):
             layout.row(1, info)
     assert describe(BOX, BOX, "X-v0", {"action_mask": None}).mask_size == 0
     with pytest.raises(
@@ -153,8 +153,8 @@ def test_masks_come_from_the_info() -> None:
     ],
 )  # fmt: skip
 def test_an_observation_of_another_shape_or_type_is_told(space: gym.Space[Any], observation: Any, words: str) -> None:
-    with pytest.raises(Unkept, match=f"^{re.escape(words)}"):
-        Layout(space, describe(space, TWO, "X-v0")).check(observation)
+    with pytest.raises(SpaceMismatch, match=f"^{re.escape(words)}"):
+        ObservationLayout(space, describe(space, TWO, "X-v0")).check(observation)
 
 
 def test_lists_and_narrower_types_will_do() -> None:
@@ -164,17 +164,17 @@ def test_lists_and_narrower_types_will_do() -> None:
         (kinds.MultiBinary(2), np.zeros(2, np.int64)),
         (TWO, np.int32(1)),
     ):
-        Layout(space, describe(space, TWO, "X-v0")).check(observation)
+        ObservationLayout(space, describe(space, TWO, "X-v0")).check(observation)
 
 
 @pytest.mark.parametrize(
     ("space", "value"), [(TWO, 2), (TWO, -1), (kinds.MultiDiscrete([2, 3]), np.array([0, 3])), (kinds.Tuple((TWO,)), (-1,))]
 )  # fmt: skip
 def test_a_value_out_of_range_is_told(space: gym.Space[Any], value: Any) -> None:
-    layout = Layout(space, describe(space, TWO, "X-v0"))
-    with pytest.raises(Unkept, match=r"came, .*Discrete.* was promised"):
+    layout = ObservationLayout(space, describe(space, TWO, "X-v0"))
+    with pytest.raises(SpaceMismatch, match=r"came, .*Discrete.* was promised"):
         layout.row(value, {})
-    with pytest.raises(Unkept, match=r"came, .*Discrete.* was promised"):
+    with pytest.raises(SpaceMismatch, match=r"came, .*Discrete.* was promised"):
         layout.rows(stacked(space, [value]), {})
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
-from lockstep.algorithm.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, PolicyRunner
 from lockstep.envs.spaces import describe
 from lockstep.models.settings import PolicyConfig
 from lockstep.report.heatmap import draw_map, map_states
@@ -41,7 +41,9 @@ def test_actions_and_values_are_the_agents(acts: Space, normalized: bool) -> Non
             row = found.held.copy()
             row[3], row[1] = found.right[right], found.up[up]
             assert found.values[up, right] == pytest.approx(agent.values(torch.from_numpy(row[None])).item(), abs=1e-12)
-            assert found.actions[:, up, right] == pytest.approx(Pilot(agent).act(row[None]).reshape(-1), abs=1e-12)
+            assert found.actions[:, up, right] == pytest.approx(
+                PolicyRunner(agent).act(row[None]).reshape(-1), abs=1e-12
+            )
 
 
 def test_the_grid_goes_over_bounds_else_over_what_was_seen() -> None:
@@ -63,7 +65,7 @@ def test_memory_is_that_of_the_beginning() -> None:
     agent = agent_of(PAIR, Discrete(2), core="lstm", core_size=4)
     found = map_states(agent, PAIR, None, "Task", cells=3)
     row = np.array([[found.right[2], found.up[0]]])
-    pilot = Pilot(agent)
+    pilot = PolicyRunner(agent)
     assert found.values[0, 2] == pytest.approx(pilot.judge(row).item(), abs=1e-12)
     pilot.act(row)
     assert found.values[0, 2] != pytest.approx(pilot.judge(row).item(), abs=1e-6)

@@ -18,7 +18,7 @@ from lockstep.algorithm.exchange import ReplicasDiffer
 from lockstep.algorithm.plan import PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
-from lockstep.experiment.build import Cast, build
+from lockstep.experiment.build import RankComponents, build
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.loop import train
@@ -54,7 +54,9 @@ def fixture_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def prepared(path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5) -> tuple[Cast, Run]:
+def prepared(
+    path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5
+) -> tuple[RankComponents, Run]:
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
     cast = build(config, alone.runtime(group))
@@ -62,7 +64,7 @@ def prepared(path: Path, config: Config = CONFIG, group: Group | None = None, la
     return cast, Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, last, 1, telemetry)
 
 
-def go(cast: Cast, run: Run) -> None:
+def go(cast: RankComponents, run: Run) -> None:
     run.start(cast.shards, cast.update)
     try:
         train(cast.shards, cast.exchange, cast.update, run)
@@ -70,7 +72,7 @@ def go(cast: Cast, run: Run) -> None:
         run.close()
 
 
-def resume(cast: Cast, run: Run, iteration: int) -> None:
+def resume(cast: RankComponents, run: Run, iteration: int) -> None:
     run.resume(Checkpoint(run.folder.checkpoint(iteration)), cast.shards, cast.update, cast.exchange)
 
 

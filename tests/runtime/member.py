@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.runtime import join
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -41,7 +41,7 @@ def gradients(policy: nn.Module, module: nn.Module, rank: int) -> np.ndarray:
 
 def main(folder: Path, kind: str, backend: str, precision: str, rank: int, size: int, memory: int | None) -> None:
     before = (torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS"), warnings.formatwarning, [*warnings.filters])
-    place = Place(rank, size, rank, size, "lockstep", memory, f"file://{folder}/meeting")
+    place = RankInfo(rank, size, rank, size, "lockstep", memory, f"file://{folder}/meeting")
     config = RuntimeConfig(kind=kind, device="cpu", backend=backend, precision=precision, timeout=30)  # type: ignore[arg-type]
     found: dict[str, object] = {}
     with join(place, config) as runtime:

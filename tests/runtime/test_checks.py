@@ -5,11 +5,11 @@ import torch
 
 from lockstep.runtime import checks
 from lockstep.runtime.checks import check_runtime, cuda_devices, resolve_devices, shares_memory
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
-TORCHRUN = Place(0, 4, 0, 4, "torchrun")
-TWO_HOSTS = Place(0, 4, 0, 2, "torchrun")
+TORCHRUN = RankInfo(0, 4, 0, 4, "torchrun")
+TWO_HOSTS = RankInfo(0, 4, 0, 2, "torchrun")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch):
     return pretend
 
 
-def line(config: RuntimeConfig, place: Place | None = None, ranks: int = 4, trainers: int | None = None) -> str:
+def line(config: RuntimeConfig, place: RankInfo | None = None, ranks: int = 4, trainers: int | None = None) -> str:
     """What is said to the user; empty: nothing."""
     try:
         check_runtime(config, place, range(trainers or ranks), range(trainers or 0, ranks))
@@ -71,11 +71,11 @@ def test_without_a_gpu(gpus) -> None:
 def test_only_who_computes_on_a_gpu_needs_one(gpus) -> None:
     gpus(0)
     config = RuntimeConfig(device="cuda", player_device="cpu", backend="nccl")
-    assert line(config, Place(1, 2, 0, 1, "torchrun"), ranks=2, trainers=1) == ""
-    assert "no CUDA device" in line(config, Place(0, 2, 0, 1, "torchrun"), ranks=2, trainers=1)
+    assert line(config, RankInfo(1, 2, 0, 1, "torchrun"), ranks=2, trainers=1) == ""
+    assert "no CUDA device" in line(config, RankInfo(0, 2, 0, 1, "torchrun"), ranks=2, trainers=1)
     turned = RuntimeConfig(device="cpu", player_device="cuda")
-    assert line(turned, Place(0, 2, 0, 1, "torchrun"), ranks=2, trainers=1) == ""
-    assert "runtime.player_device" in line(turned, Place(1, 2, 0, 1, "torchrun"), ranks=2, trainers=1)
+    assert line(turned, RankInfo(0, 2, 0, 1, "torchrun"), ranks=2, trainers=1) == ""
+    assert "runtime.player_device" in line(turned, RankInfo(1, 2, 0, 1, "torchrun"), ranks=2, trainers=1)
     assert "no CUDA device" in line(config, None, ranks=2, trainers=1)
 
 
@@ -109,12 +109,12 @@ def test_mpi_needs_a_pytorch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.distributed, "is_mpi_available", lambda: True)
     assert line(mpi) == line(mpi, TORCHRUN)
     assert line(mpi).endswith("its ranks must be started by mpirun, mpiexec or srun")
-    assert line(mpi, Place(0, 4, 0, 2, "mpirun")) == line(mpi, None, 1) == ""
+    assert line(mpi, RankInfo(0, 4, 0, 2, "mpirun")) == line(mpi, None, 1) == ""
 
 
 def test_shared_memory_is_of_one_host() -> None:
     shared = RuntimeConfig(device="cpu", backend="shared")
-    assert line(shared) == line(shared, TORCHRUN) == line(shared, Place(0, 4)) == ""
+    assert line(shared) == line(shared, TORCHRUN) == line(shared, RankInfo(0, 4)) == ""
     assert "the ranks are on several hosts" in line(shared, TWO_HOSTS)
 
 

@@ -18,24 +18,24 @@ from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.run import stop
 from lockstep.runtime.devices import choose_devices
-from lockstep.runtime.hosts import Seat
-from lockstep.runtime.place import Place
+from lockstep.runtime.hosts import HostSlot
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
 CPU = torch.device("cpu")
-SEAT = Seat(0, 1, 1)
+SEAT = HostSlot(0, 1, 1)
 EVERYBODY = range(3)
 TRAINER, PLAYER, GPU = range(3)
 """Columns of what ranks tell each other."""
 MIXED = "is 'auto': some hosts have a CUDA device and some have not; say cpu or cuda"
 
 
-def place_of(rank: int) -> Place:
-    return Place(rank, 3, rank, 3)
+def place_of(rank: int) -> RankInfo:
+    return RankInfo(rank, 3, rank, 3)
 
 
 def test_alone_on_the_cpu() -> None:
-    found = choose_devices(Place(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), SEAT, [0], [0])
+    found = choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), SEAT, [0], [0])
     assert (found.trainer, found.player, found.own_gpus) == (CPU, CPU, False)
 
 
@@ -88,8 +88,8 @@ def test_an_agent_begins_the_same_on_every_device() -> None:
 
 CHOSEN = """
 import sys, torch
-from tests.runtime.test_devices import SEAT, Place, RuntimeConfig, Solo, choose_devices
-choose_devices(Place(0, 1, 0, 1), RuntimeConfig(device="cuda"), Solo(), SEAT, [0], [0])
+from tests.runtime.test_devices import SEAT, RankInfo, RuntimeConfig, Solo, choose_devices
+choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cuda"), Solo(), SEAT, [0], [0])
 print(torch.get_deterministic_debug_mode(), "torch._inductor" in sys.modules)
 """
 

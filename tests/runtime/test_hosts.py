@@ -9,7 +9,7 @@ from torch import Tensor
 from lockstep.group.memory import usable_cores
 from lockstep.group.solo import Solo
 from lockstep.runtime import hosts
-from lockstep.runtime.hosts import Seat, take_seat
+from lockstep.runtime.hosts import HostSlot, take_seat
 from lockstep.runtime.threads import share_of_cores
 
 needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no processes")
@@ -40,7 +40,7 @@ class Among(Solo):
 
 
 def test_alone_all_cores_are_its_own() -> None:
-    assert take_seat(Solo()) == Seat(0, usable_cores(), usable_cores())
+    assert take_seat(Solo()) == HostSlot(0, usable_cores(), usable_cores())
 
 
 def test_ranks_of_other_hosts_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ def test_ranks_that_are_bound_keep_their_own_cores(monkeypatch: pytest.MonkeyPat
         os.sched_setaffinity(0, {min(allowed)})
         word, bit = divmod(min(allowed), 32)
         elsewhere = {1: {1 + word: 1 << (bit + 1) % 32}}
-        assert take_seat(Among(0, 2, elsewhere)) == Seat(0, 4, 2)
-        assert take_seat(Among(2, 3, elsewhere)) == Seat(2, 2, 2)
+        assert take_seat(Among(0, 2, elsewhere)) == HostSlot(0, 4, 2)
+        assert take_seat(Among(2, 3, elsewhere)) == HostSlot(2, 2, 2)
     finally:
         os.sched_setaffinity(0, allowed)
 

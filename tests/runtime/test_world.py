@@ -16,14 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.world import World
 
 faulthandler.dump_traceback_later(60, exit=True)
 torch.set_num_threads(1)
 rank, meeting, rounds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-world = World(Place(rank, 2, rank, 2, "lockstep", None, meeting), RuntimeConfig(timeout=30))
+world = World(RankInfo(rank, 2, rank, 2, "lockstep", None, meeting), RuntimeConfig(timeout=30))
 
 
 def replicate() -> None:

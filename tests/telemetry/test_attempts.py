@@ -11,14 +11,14 @@ import pytest
 from lockstep.algorithm.update import NonFinite
 from lockstep.run import stop
 from lockstep.run.folder import RunFolder
-from lockstep.telemetry.attempts import Carried, noting, read_starts
+from lockstep.telemetry.attempts import Attempt, read_starts, record_attempt
 
 
-def at(carried: Carried, done: int, stopped: bool = False) -> None:
+def at(carried: Attempt, done: int, stopped: bool = False) -> None:
     carried.run = SimpleNamespace(done=done, stopped=stopped)  # type: ignore[assignment]
 
 
-def at_then(carried: Carried, done: int, error: Exception) -> None:
+def at_then(carried: Attempt, done: int, error: Exception) -> None:
     at(carried, done)
     raise error
 
@@ -30,7 +30,7 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
 
 def test_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     before = datetime.now(UTC)
-    with noting(folder, 0, 9, 2, "coupled") as carried:
+    with record_attempt(folder, 0, 9, 2, "coupled") as carried:
         monkeypatch.setattr(stop, "_asked", signal.SIGTERM)
         at(carried, 3, stopped=True)
     monkeypatch.undo()
@@ -38,9 +38,9 @@ def test_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypat
         (NonFinite("the gradient's norm is\n nan"), 3, 3, "one-trainer"),
         (KeyError("wheel"), 5, 1, "coupled"),
     ):
-        with pytest.raises(type(error)), noting(folder, iteration, 9, ranks, plan) as carried:
+        with pytest.raises(type(error)), record_attempt(folder, iteration, 9, ranks, plan) as carried:
             at_then(carried, 5, error)
-    with noting(folder, 5, 9, 1, "coupled") as carried:
+    with record_attempt(folder, 5, 9, 1, "coupled") as carried:
         at(carried, 9)
     starts = read_starts(folder)
     assert [(one.how, one.why, one.done) for one in starts] == [
@@ -60,7 +60,7 @@ def test_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypat
 
 def test_a_start_without_an_end(folder: RunFolder) -> None:
     assert read_starts(folder) == []
-    with noting(folder, 0, 9, 1, "coupled"):
+    with record_attempt(folder, 0, 9, 1, "coupled"):
         (going,) = read_starts(folder)
         assert (going.how, going.ended, going.done, going.seconds) == (None, None, None, None)
     path = folder.path / "starts.jsonl"
@@ -70,7 +70,7 @@ def test_a_start_without_an_end(folder: RunFolder) -> None:
 
 
 def test_lines_that_are_something_else_are_left_out(folder: RunFolder) -> None:
-    with noting(folder, 0, 9, 1, "coupled"):
+    with record_attempt(folder, 0, 9, 1, "coupled"):
         pass
     whole = read_starts(folder)
     path = folder.path / "starts.jsonl"
@@ -84,6 +84,6 @@ def test_a_full_disk_at_the_end_hides_no_error(folder: RunFolder, monkeypatch: p
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(NonFinite), noting(folder, 0, 9, 1, "coupled") as carried:
+    with pytest.raises(NonFinite), record_attempt(folder, 0, 9, 1, "coupled") as carried:
         monkeypatch.setattr(os, "fsync", full) or at_then(carried, 5, NonFinite("too large"))
     assert read_starts(folder)[0].how is None

@@ -30,9 +30,9 @@ from pathlib import Path
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.progress import Screen
 from lockstep.telemetry.screen import about
-from lockstep.telemetry.status import Standing
+from lockstep.telemetry.status import RunStatus
 
-screen, standing = Screen(), Standing()
+screen, standing = Screen(), RunStatus()
 standing.take({"iteration": 5, "env_steps": 2000, "approx_kl": 0.25, "entropy": 1.0, "explained_variance": 0.5})
 for _ in sys.stdin:
     screen.show(about(RunFolder(Path(sys.argv[1]))), standing)

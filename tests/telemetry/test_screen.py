@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.telemetry.attempts import Start
 from lockstep.telemetry.screen import About, clock, draw, sparkline
-from lockstep.telemetry.status import Standing
+from lockstep.telemetry.status import RunStatus
 
 BEGUN = datetime(2030, 1, 1, tzinfo=UTC)
 START = Start(BEGUN, 0, 100, 2, "1:1", "here", {})
@@ -27,8 +27,8 @@ CURIOUS = {
 }
 
 
-def of(last: int = 42, **others: object) -> Standing:
-    standing = Standing()
+def of(last: int = 42, **others: object) -> RunStatus:
+    standing = RunStatus()
     for iteration in range(1, last + 1):
         standing.take(
             {**ROW, "iteration": iteration, "seconds": 60.0 + iteration, "return_mean_20": float(iteration), **others}
@@ -38,7 +38,7 @@ def of(last: int = 42, **others: object) -> Standing:
 
 
 def shown(
-    standing: Standing, width: int = 80, known: About = KNOWN, state: str = "", ascii_only: bool = False
+    standing: RunStatus, width: int = 80, known: About = KNOWN, state: str = "", ascii_only: bool = False
 ) -> list[str]:
     return draw(standing, known, state, width, ascii_only).plain.splitlines()
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lockstep.rollout import STATUS
-from lockstep.telemetry.status import PHASES, Standing, number
+from lockstep.telemetry.status import PHASES, RunStatus, number
 
 
 def row(iteration: int, seconds: float = 1.0, mean: float | None = None, **others: object) -> dict[str, object]:
@@ -14,8 +14,8 @@ def row(iteration: int, seconds: float = 1.0, mean: float | None = None, **other
     return {**first, **times, "return_mean": None, "return_mean_20": mean, **others}
 
 
-def of(*rows: dict[str, object]) -> Standing:
-    standing = Standing()
+def of(*rows: dict[str, object]) -> RunStatus:
+    standing = RunStatus()
     for one in rows:
         standing.take(one)
     standing.settle()
@@ -55,7 +55,7 @@ def test_shares_speed_and_the_time_left() -> None:
 def test_what_was_long_ago_counts_less() -> None:
     whole = [row(iteration, 1.0, fps=100.0) for iteration in range(1, 40)]
     whole += [row(iteration, 1.0, fps=200.0, idle=[0.5]) for iteration in range(40, 80)]
-    at_once, in_turn = of(*whole), Standing()
+    at_once, in_turn = of(*whole), RunStatus()
     for one in whole:
         in_turn.take(one)
         in_turn.settle()

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from lockstep.run.folder import RunFolder
-from lockstep.telemetry.tail import Follower
+from lockstep.telemetry.tail import MetricsTail
 
 
 def test_what_is_added_is_given_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    follower = Follower(path)
+    follower = MetricsTail(path)
     assert follower.read() == ([], False)  # there is none yet
     path.write_text('{"iteration": 1}\n{"itera')
     assert follower.read() == ([{"iteration": 1}], True)
@@ -22,7 +22,7 @@ def test_a_run_that_goes_back_is_read_anew(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {}, {})
     path = folder.path / "metrics.jsonl"
     path.write_text("".join(f'{{"iteration": {number}}}\n' for number in range(1, 6)))
-    follower = Follower(path)
+    follower = MetricsTail(path)
     follower.read()
     folder.cut_metrics(2)
     with path.open("a") as file:

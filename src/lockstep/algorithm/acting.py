@@ -9,24 +9,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.models.inference import Inference, silent
+from lockstep.models.numpy_policy import NumpyPolicy, silent
 from lockstep.models.policy import Policy
 from lockstep.ppo.distributions import Distribution
 
 __all__ = [
+    "ActionTransform",
     "Actor",
-    "Change",
     "Memory",
     "NumpyActor",
     "TorchActor",
-    "beside",
+    "after_discrete",
     "clip",
     "normalize",
     "squash",
     "unchanged",
 ]
 
-Change = Callable[[NDArray[Any]], NDArray[Any]]
+ActionTransform = Callable[[NDArray[Any]], NDArray[Any]]
 """What is done to an array of one shape. Its next call may overwrite what it gave."""
 
 
@@ -62,10 +62,10 @@ class NumpyActor:
 
     def __init__(
         self,
-        inference: Inference,
+        inference: NumpyPolicy,
         distribution: Distribution,
-        see: Change,
-        fit: Change,
+        see: ActionTransform,
+        fit: ActionTransform,
         noise: NDArray[Any],
         taken: NDArray[Any],
         value: Callable[[Tensor], Tensor],
@@ -97,12 +97,12 @@ class NumpyActor:
         self.act: Callable[..., NDArray[Any]] = silent(act)
         """Step t and observations `[B, O]` -> actions as environments take them, in an array that the next call may overwrite."""
 
-    def _plain(self, see: Change, heads: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
+    def _plain(self, see: ActionTransform, heads: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
         head = self._inference.head(heads.shape[1])
         return lambda t, observations: head(see(observations), heads[t])
 
     def _remembering(
-        self, memory: Memory, see: Change, heads: NDArray[Any]
+        self, memory: Memory, see: ActionTransform, heads: NDArray[Any]
     ) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
         """Moves the memory on; what the critic needs is noted."""
         rows, count = heads.shape[:2]
@@ -142,7 +142,7 @@ class TorchActor:
         policy: Policy,
         distribution: Distribution,
         see: Callable[[Tensor], Tensor],
-        fit: Change,
+        fit: ActionTransform,
         noise: Tensor,
         taken: NDArray[Any],
         value: Callable[[Tensor, Tensor], Tensor],
@@ -208,7 +208,7 @@ def unchanged(rows: NDArray[Any]) -> NDArray[Any]:
     return rows
 
 
-def normalize(shift: NDArray[Any], scale: NDArray[Any], limit: float, count: int) -> Change:
+def normalize(shift: NDArray[Any], scale: NDArray[Any], limit: float, count: int) -> ActionTransform:
     """Shifts, scales and cuts off at ±`limit`, for `[count, O]`."""
     # whole arrays of one shape: to repeat a row or a number costs more than the arithmetic
     shift, scale = np.tile(shift, (count, 1)), np.tile(scale, (count, 1))
@@ -225,7 +225,7 @@ def normalize(shift: NDArray[Any], scale: NDArray[Any], limit: float, count: int
     return change
 
 
-def clip(low: NDArray[Any], high: NDArray[Any], count: int) -> Change:
+def clip(low: NDArray[Any], high: NDArray[Any], count: int) -> ActionTransform:
     """Brings `[count, A]` within the bounds."""
     low, high = np.tile(low, (count, 1)), np.tile(high, (count, 1))
     fitting = np.empty_like(low)
@@ -238,7 +238,7 @@ def clip(low: NDArray[Any], high: NDArray[Any], count: int) -> Change:
     return change
 
 
-def beside(choices: int, change: Change) -> Change:
+def after_discrete(choices: int, change: ActionTransform) -> ActionTransform:
     """`change` for the continuous components of `[count, A]`, behind the choices."""
 
     def whole(actions: NDArray[Any]) -> NDArray[Any]:
@@ -249,7 +249,7 @@ def beside(choices: int, change: Change) -> Change:
     return whole
 
 
-def squash(low: NDArray[Any], high: NDArray[Any], count: int) -> Change:
+def squash(low: NDArray[Any], high: NDArray[Any], count: int) -> ActionTransform:
     """Maps `[count, A]` onto the bounds by tanh."""
     half, cut = 0.5 * (high - low), clip(low, high, count)
 

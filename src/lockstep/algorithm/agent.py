@@ -11,25 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.acting import (
+    ActionTransform,
     Actor,
-    Change,
     Memory,
     NumpyActor,
     TorchActor,
-    beside,
+    after_discrete,
     clip,
     normalize,
     squash,
     unchanged,
 )
-from lockstep.algorithm.batch import Layout
+from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.models.buffers import TrainedBuffers, persistent_buffers
 from lockstep.models.flat import FlatParameters
-from lockstep.models.inference import Inference
-from lockstep.models.moments import Moments
+from lockstep.models.normalization import RunningStatistics
+from lockstep.models.numpy_policy import NumpyPolicy
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
 from lockstep.models.settings import PolicyConfig
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
     from lockstep.rollout import Rollout
 
-__all__ = ["OBSERVATION_LIMIT", "Agent", "Pilot"]
+__all__ = ["OBSERVATION_LIMIT", "Agent", "PolicyRunner"]
 
 OBSERVATION_LIMIT = 10.0
 _CPU = torch.device("cpu")
@@ -87,12 +87,12 @@ class Agent:
         self.buffers = persistent_buffers(self.networks)
         """Those of a registered encoder or core, by name."""
         self.trained_buffers = TrainedBuffers(self.networks, [f"policy.{name}" for name in changed])
-        self.observation_moments = Moments(spaces.feature_size) if config.normalize_observations else None
-        self.return_moments = Moments(1) if normalize_rewards else None
+        self.observation_moments = RunningStatistics(spaces.feature_size) if config.normalize_observations else None
+        self.return_moments = RunningStatistics(1) if normalize_rewards else None
         with autocast():
             own_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         in_numpy = own_precision and self.policy.is_mlp
-        self._inference = Inference(self.policy, config.activation) if in_numpy else None
+        self._inference = NumpyPolicy(self.policy, config.activation) if in_numpy else None
         self._kind = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
         self.refresh()
 
@@ -102,11 +102,11 @@ class Agent:
         return self.policy.state_size
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RowLayout:
         """Of the rows that minibatches are made of."""
         own = self.curiosity
         curious, two_heads = (0, False) if own is None else (own.width, own.config.two_heads)
-        return Layout(self.spaces.observation_size, self.spaces.action_size, curious, two_heads)
+        return RowLayout(self.spaces.observation_size, self.spaces.action_size, curious, two_heads)
 
     @property
     def plain(self) -> bool:
@@ -142,7 +142,7 @@ class Agent:
         if self._inference is None:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
             return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, taken, self.values, memory)
-        see: Change = unchanged
+        see: ActionTransform = unchanged
         if self.observation_moments is not None:
             see = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
         return NumpyActor(self._inference, self.distribution, see, fit, noise, taken, self.values, memory)
@@ -234,22 +234,22 @@ class Agent:
                 hashed.update(value.numpy().data)
         return hashed.hexdigest()
 
-    def _fit(self, count: int) -> Change:
+    def _fit(self, count: int) -> ActionTransform:
         """`for_environment`, for `count` actions."""
         if not self.spaces.continuous_size:
             return unchanged
         low, high = (bound.astype(self._kind) for bound in (self.spaces.action_low, self.spaces.action_high))
         change = squash(low, high, count) if self.squash else clip(low, high, count)
-        return beside(len(self.spaces.choices), change) if self.spaces.choices else change
+        return after_discrete(len(self.spaces.choices), change) if self.spaces.choices else change
 
-    def _moments(self) -> list[tuple[str, Moments]]:
+    def _moments(self) -> list[tuple[str, RunningStatistics]]:
         named = [("observation_moments", self.observation_moments), ("return_moments", self.return_moments)]
         own = {} if self.curiosity is None else self.curiosity.moments
         named += [(f"curiosity_moments.{name}", moments) for name, moments in own.items()]
         return [(name, moments) for name, moments in named if moments is not None]
 
 
-class Pilot:
+class PolicyRunner:
     """An agent at the controls of `count` environments, outside of training: for `play`, `eval` and other programs."""
 
     def __init__(self, agent: Agent, count: int = 1, generator: np.random.Generator | None = None) -> None:

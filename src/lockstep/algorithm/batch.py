@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["COLUMNS", "HEAD_COLUMNS", "Batch", "Layout", "Part", "Pixels", "resets"]
+__all__ = ["COLUMNS", "HEAD_COLUMNS", "Batch", "Part", "Pixels", "RowLayout", "resets"]
 
 COLUMNS = 5
 """Last columns of a row: log-probability, advantage, value target, old value, weight."""
@@ -16,7 +16,7 @@ HEAD_COLUMNS = 2
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """What lies side by side in a row of W numbers: observation (normalized), action, what curiosity is to see, HEAD_COLUMNS with two heads,
     COLUMNS.
     """
@@ -108,7 +108,7 @@ class Batch:
     """
 
     rows: Tensor
-    """`[R, W]`, of this rank's shards or, if data are shared, of all, side by side as in `Layout`, so that a whole epoch is shuffled by
+    """`[R, W]`, of this rank's shards or, if data are shared, of all, side by side as in `RowLayout`, so that a whole epoch is shuffled by
     one operation."""
     order: Tensor
     """`[parts, E, M, K]`: which rows."""

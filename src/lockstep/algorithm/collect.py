@@ -100,9 +100,9 @@ def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool =
     rollouts = [shard.rollout(iteration) for shard in shards]
     each = [slice(place, place + 1) for place in range(len(shards))]
     for at in [slice(None)] if fused and len(shards) > 1 else each:
-        whole = rollouts[at][0] if len(rollouts[at]) == 1 else _joint(rollouts[at])
+        whole = rollouts[at][0] if len(rollouts[at]) == 1 else _concatenate(rollouts[at])
         _play(shards[at], whole, agent, iteration)
-        _deal(whole, rollouts[at])
+        _split_columns(whole, rollouts[at])
     for shard, rollout in zip(shards, rollouts, strict=True):
         _finish(shard, rollout, agent)
     return rollouts
@@ -146,7 +146,7 @@ def _memory(shards: Sequence[Shard], whole: Rollout, agent: Agent) -> Memory | N
     return Memory(state, whole.states, ended, whole.terminated.numpy(), whole.truncated.numpy())
 
 
-def _joint(rollouts: Sequence[Rollout]) -> Rollout:
+def _concatenate(rollouts: Sequence[Rollout]) -> Rollout:
     """An empty rollout with the columns of all of these."""
     own = rollouts[0]
     action_size = None if own.actions.dim() == 2 else own.actions.shape[2]
@@ -158,7 +158,7 @@ def _joint(rollouts: Sequence[Rollout]) -> Rollout:
     return Rollout.empty(Sizes(steps, count, rows, action_size, (), kind, pixels, state, own.sequence_length))
 
 
-def _deal(whole: Rollout, rollouts: Sequence[Rollout]) -> None:
+def _split_columns(whole: Rollout, rollouts: Sequence[Rollout]) -> None:
     """Gives each its columns of what was played."""
     if rollouts[0] is whole:
         return
@@ -185,7 +185,7 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     ended = rollout.terminated | rollout.truncated
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
     shard.ended.copy_(ended[-1])
-    discounted = _run_through(shard, rollout, ended)
+    discounted = _episode_returns(shard, rollout, ended)
     sums, means = [], []
     if agent.observation_moments is not None:
         features = rollout.observations[:-1].flatten(0, 1)[:, : agent.spaces.feature_size]
@@ -199,7 +199,7 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
         rollout.means.copy_(torch.cat(means))
 
 
-def _run_through(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
+def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
     """Writes returns and lengths of the episodes that ended, and gives `[T, B]` float64: `G_t = γ G_{t-1} + r_t` within each
     episode, whose deviation scales the rewards.
     """

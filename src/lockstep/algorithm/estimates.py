@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.curiosity.drive import Bonus
+from lockstep.curiosity.intrinsic import Bonus
 from lockstep.ppo.advantages import advantages, endless, vtrace
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig

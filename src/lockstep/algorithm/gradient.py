@@ -13,24 +13,24 @@ from torch.func import functional_call
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import COLUMNS, Part, resets
-from lockstep.compiling.kernels import Kernel, MakeKernel, plainly
+from lockstep.compiling.kernels import Kernel, MakeKernel, eager
 from lockstep.group.group import Group
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import STATISTICS
 
-__all__ = ["AIM", "GradientFormula", "OrderedGradient", "Replicate", "ReplicatedGradient", "Trained"]
+__all__ = ["LOSS_SCALARS", "GradientFormula", "OrderedGradient", "Replicate", "ReplicatedGradient", "TrainMask"]
 
 Replicate = Callable[[nn.Module], nn.Module]
 """Wraps a module in PyTorch's DistributedDataParallel over the ranks that train, whose backward pass averages gradients over them.
 Alone, a rank may get the module as it is."""
 
-Trained = tuple[bool, bool]
+TrainMask = tuple[bool, bool]
 """Whether a step trains the policy, and whether it trains the critic."""
 
 BLOCK = 1024
 """Rows that a kernel takes at once, so that what lies between two layers stays in the cache."""
-AIM = ("mean", "scale", "clip", "entropy", "kl_coefficient")
+LOSS_SCALARS = ("mean", "scale", "clip", "entropy", "kl_coefficient")
 """Numbers that a step's loss depends on: the mean of the minibatch's advantages over all shards, one over their deviation, ε of the
 clip, the weights of the entropy and of the KL penalty."""
 
@@ -41,7 +41,7 @@ class Loss:
 
     agent: Agent
     config: PPOConfig
-    trained: Trained
+    trained: TrainMask
 
     @property
     def key(self) -> str:
@@ -166,14 +166,14 @@ class GradientFormula:
 class OrderedGradient:
     """Each part's gradient by itself, added in the order of the parts: the same bits whoever carries them."""
 
-    def __init__(self, agent: Agent, config: PPOConfig, group: Group, make_kernel: MakeKernel = plainly) -> None:
+    def __init__(self, agent: Agent, config: PPOConfig, group: Group, make_kernel: MakeKernel = eager) -> None:
         self._agent = agent
         self._config = config
         self._group = group
         self._make_kernel = make_kernel
-        self._kernels: dict[tuple[torch.Size, Trained], Kernel] = {}
+        self._kernels: dict[tuple[torch.Size, TrainMask], Kernel] = {}
 
-    def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
+    def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: TrainMask) -> Tensor:
         """Parts and AIM -> `[P + 5]`, gradient and STATISTICS, both sums over all ranks' samples."""
         buffers, sums = self._agent.trained_buffers, []
         with buffers.training():
@@ -183,9 +183,9 @@ class OrderedGradient:
         total = self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
         return buffers.split_off(total)
 
-    def _sum(self, part: Part, aim: Tensor, trained: Trained) -> Tensor:
+    def _sum(self, part: Part, aim: Tensor, trained: TrainMask) -> Tensor:
         weights, total = self._agent.flat.buffer, None
-        if not self._agent.plain or self._make_kernel is plainly:
+        if not self._agent.plain or self._make_kernel is eager:
             return GradientFormula(Loss(self._agent, self._config, trained)).here(part, aim)
         for block in self._blocks(part.rows):
             (found,) = self._kernel(block, trained)(weights, block, aim)
@@ -198,23 +198,23 @@ class OrderedGradient:
 
         Blocks begin at multiples of the predictor's stride, so that it is trained on the same rows either way.
         """
-        if self._make_kernel is plainly or len(rows) <= BLOCK:
+        if self._make_kernel is eager or len(rows) <= BLOCK:
             return [rows]
         count, stride = math.ceil(len(rows) / BLOCK), _stride(self._agent)
         blocks: Sequence[Tensor] = rows.split(math.ceil(len(rows) / count / stride) * stride)
         return blocks
 
-    def make_kernels(self, rows: Tensor, trained: Trained) -> None:
+    def make_kernels(self, rows: Tensor, trained: TrainMask) -> None:
         """Makes what parts of a minibatch like `rows` will need."""
         for block in self._blocks(rows):
             self._kernel(block, trained)
 
-    def _kernel(self, rows: Tensor, trained: Trained) -> Kernel:
+    def _kernel(self, rows: Tensor, trained: TrainMask) -> Kernel:
         known = self._kernels.get((rows.shape, trained))
         if known is None:
             agent = self._agent
             formula = GradientFormula(Loss(agent, self._config, trained))
-            examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(AIM)))
+            examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)))
             known = self._kernels[rows.shape, trained] = self._make_kernel(formula, examples)
         return known
 
@@ -230,7 +230,7 @@ class ReplicatedGradient:
         self._group = group
         self._module = replicate(agent.networks)
 
-    def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: Trained) -> Tensor:
+    def __call__(self, minibatch: Sequence[Part], aim: Tensor, trained: TrainMask) -> Tensor:
         """As `OrderedGradient`'s."""
         self._agent.networks.zero_grad()
         buffers, found, alone = self._agent.trained_buffers, [], getattr(self._module, "no_sync", nullcontext)
@@ -252,7 +252,7 @@ class ReplicatedGradient:
             pieces.append(parameter.grad.reshape(-1))
         return torch.cat([*pieces, total])
 
-    def _loss(self, part: Part, aim: Tensor, trained: Trained) -> tuple[Tensor, Tensor]:
+    def _loss(self, part: Part, aim: Tensor, trained: TrainMask) -> tuple[Tensor, Tensor]:
         # the wrapper's forward and none of the networks' own methods: it is what makes the backward pass reduce
         own = Loss(self._agent, self._config, trained)
         loss, found, given = _evaluate(own, self._module, part, aim)

@@ -9,15 +9,15 @@ from torch import Tensor
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Batch, Pixels, resets
 from lockstep.algorithm.estimates import Estimator
-from lockstep.curiosity.drive import COUNTS, Bonus, Drive, described
+from lockstep.curiosity.intrinsic import CURIOSITY_SUMS, Bonus, IntrinsicRewards, described
 from lockstep.group.group import Group, ordered_sum
 from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout
 
-__all__ = ["FIT", "Preparation", "as_parts"]
+__all__ = ["VALUE_FIT_SUMS", "Preparation", "as_parts"]
 
-FIT = 5
+VALUE_FIT_SUMS = 5
 """Sums per shard that go ahead of the minibatches': targets, their squares, what the critic left of them, its squares, ratios."""
 
 
@@ -43,11 +43,11 @@ class Preparation:
     ) -> None:
         """Arguments as in `Update`."""
         own = agent.curiosity
-        self.drive: Drive | None = None
+        self.drive: IntrinsicRewards | None = None
         """Intrinsic rewards, if there are any."""
         if own is not None:
             gamma = config.gamma if own.config.gamma is None else own.config.gamma
-            self.drive = Drive(own, gamma, shards, self._reduce)
+            self.drive = IntrinsicRewards(own, gamma, shards, self._reduce)
         self._estimate = Estimator(agent, config, vtrace)
         self._agent = agent
         self._config = config
@@ -141,13 +141,17 @@ class Preparation:
 
     def _described(self, told: Tensor, count: Tensor, progress: float) -> dict[str, float]:
         """Metrics of the sums that went ahead of the minibatches'."""
-        means = (told[:FIT] / count).tolist()
+        means = (told[:VALUE_FIT_SUMS] / count).tolist()
         metrics = {"explained_variance": _explained(means)} | ({"vtrace_ratio": means[-1]} if self._vtrace else {})
         if self._agent.layout.two_heads:
-            metrics["intrinsic_explained_variance"] = _explained((told[FIT : 2 * FIT] / count).tolist())
+            metrics["intrinsic_explained_variance"] = _explained(
+                (told[VALUE_FIT_SUMS : 2 * VALUE_FIT_SUMS] / count).tolist()
+            )
         if self.drive is None:
             return metrics
-        return metrics | described(told[-COUNTS:].tolist()) | {"curiosity_weight": self._estimate.weight(progress)}
+        return (
+            metrics | described(told[-CURIOSITY_SUMS:].tolist()) | {"curiosity_weight": self._estimate.weight(progress)}
+        )
 
     def _rows(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
         """One shard's rows `[N, W]`, N = T × B with time first, and its sums: FIT, FIT of the second head if there is one, COUNTS."""

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Batch
-from lockstep.algorithm.gradient import OrderedGradient, Replicate, ReplicatedGradient, Trained
+from lockstep.algorithm.gradient import OrderedGradient, Replicate, ReplicatedGradient, TrainMask
 from lockstep.algorithm.non_finite import locate_non_finite
 from lockstep.algorithm.prepare import Preparation, as_parts
-from lockstep.compiling.kernels import MakeKernel, plainly
+from lockstep.compiling.kernels import MakeKernel, eager
 from lockstep.group.group import Group
 from lockstep.models.state import check_state
 from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
-from lockstep.ppo.statistics import KL, STATISTICS, Tally
+from lockstep.ppo.statistics import KL, STATISTICS, MeanAccumulator
 from lockstep.rollout import Rollout
 
 __all__ = ["NonFinite", "Update"]
@@ -59,7 +59,7 @@ class Update:
         fused: bool = False,
         recompute: bool = False,
         replicate: Replicate | None = None,
-        make_kernel: MakeKernel = plainly,
+        make_kernel: MakeKernel = eager,
     ) -> None:
         """A rank's share of the training.
 
@@ -87,7 +87,7 @@ class Update:
             if replicate is None
             else ReplicatedGradient(agent, config, group, replicate)
         )
-        self.adam = self._optimizer(make_kernel if shards else plainly)
+        self.adam = self._optimizer(make_kernel if shards else eager)
         self.rate_factor = 1.0
         """What the KL-adaptive learning rate has been multiplied by so far."""
         self.kl_coefficient = config.kl_coefficient
@@ -174,7 +174,7 @@ class Update:
             return
         rows = (samples // config.minibatches) * (len(held) if self.fused else 1)
         policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None
-        alone: list[Trained] = [(True, False)] * (policy > value)
+        alone: list[TrainMask] = [(True, False)] * (policy > value)
         alone += [(False, True)] * (policy < value or (stops and config.separate))
         for trained in [(True, True), *alone]:
             self._gradient.make_kernels(
@@ -182,7 +182,7 @@ class Update:
             )
 
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
-        config, tally, stopped = self._config, Tally(self._config.minibatches, self._others), False
+        config, tally, stopped = self._config, MeanAccumulator(self._config.minibatches, self._others), False
         for (epoch, (count, _, _), minibatch), aim in zip(batch.minibatches(), self._aims(batch, rates), strict=True):
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
             if not any(trained):
@@ -220,7 +220,7 @@ class Update:
         policy, value, *others = (schedule(progress) for schedule in self._schedules)
         return Rates(policy * self.rate_factor, value * self.rate_factor, *others)
 
-    def _active(self, rates: Rates, trained: Trained) -> Mapping[str, float]:
+    def _active(self, rates: Rates, trained: TrainMask) -> Mapping[str, float]:
         own = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}
         if not self._config.separate:
             return {"all": rates.policy, **own}

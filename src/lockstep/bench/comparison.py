@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
 from lockstep.bench.training import PHASES, prepared
-from lockstep.bench.works import PEERS, Peer, Work
+from lockstep.bench.workloads import PEERS, Peer, Work
 from lockstep.config import Config
 from lockstep.processes.children import Failed, child, own_environment
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from lockstep.cli.benchmarks import tell
 from lockstep.processes.children import Failed
-from lockstep.runtime.place import find_place
+from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         close = get_close_matches(kind, _KINDS, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_KINDS)}"
         raise ValueError(f"{kind}: there is no such benchmark; {hint}")
-    place = find_place()
+    place = find_rank_info()
     if place is not None:
         raise ValueError(f"bench starts its own ranks: use it without {place.launcher}, with --ranks")
     try:

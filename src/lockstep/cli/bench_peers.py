@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
 
     from lockstep.bench import comparison
     from lockstep.bench.repeats import interleave
-    from lockstep.bench.works import ENVIRONMENTS, STEPS, WORKS
+    from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKS
 
     if own.work not in WORKS:
         close = get_close_matches(own.work, WORKS, 1)

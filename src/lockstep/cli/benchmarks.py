@@ -34,9 +34,9 @@ def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
     iteration is no error. Raises ValueError.
     """
     from lockstep.experiment.resolve import resolve
-    from lockstep.experiment.start import settle
+    from lockstep.experiment.start import resolve_start
 
-    config, _, count = settle(config, None, ranks)
+    config, _, count = resolve_start(config, None, ranks)
     environments = config.env.per_rank * count if config.env.per_rank else config.env.count
     steps = max(config.run.total_steps, environments * config.rollout.steps)
     return resolve(dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=steps)), count), count

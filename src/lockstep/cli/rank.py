@@ -20,10 +20,10 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.cli.work import train_at
     from lockstep.envs.functions import take
     from lockstep.run.folder import RunFolder
-    from lockstep.runtime.place import Place
+    from lockstep.runtime.rank_info import RankInfo
 
     memory = environment.get("LOCKSTEP_MEMORY")
-    place = Place(
+    place = RankInfo(
         rank,
         size,
         local_rank=rank,

@@ -9,14 +9,14 @@ from lockstep.cli.start import complete, import_again, listen_under, start, told
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
-from lockstep.runtime.place import Place, find_place
+from lockstep.runtime.rank_info import RankInfo, find_rank_info
 
 __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
     """Goes on, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
-    place = find_place()
+    place = find_rank_info()
     with told_once(place):
         tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
         own = _parser().read(rest)
@@ -26,16 +26,16 @@ def main(argv: Sequence[str]) -> int:
         return _resume(folder, place, tree, own)
 
 
-def _resume(folder: RunFolder, place: Place | None, tree: dict[str, dict[str, object]], own: Namespace) -> int:
+def _resume(folder: RunFolder, place: RankInfo | None, tree: dict[str, dict[str, object]], own: Namespace) -> int:
     with told_once(place):
         from lockstep.experiment.execute import open_run
-        from lockstep.experiment.start import extended_by, prepare_resume, settle_again
+        from lockstep.experiment.start import extended_by, prepare_resume, resolve_resume
 
         _, config = open_run(folder.path)
         import_again(config, tree.get("env", {}).get("module"))
         extended = extended_by(config, tree, own.total_steps)
         listen_under(place)
-        extended, place, ranks = settle_again(extended, place, own.ranks)
+        extended, place, ranks = resolve_resume(extended, place, own.ranks)
     if place is not None:
         from lockstep.cli.work import resume_under_launcher
 

@@ -7,7 +7,7 @@ from lockstep.config import Config
 from lockstep.envs.modules import import_environments
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 
 __all__ = ["complete", "import_again", "listen_under", "start", "told_once"]
 
@@ -26,7 +26,7 @@ def import_again(config: Config, module: object) -> None:
 
 
 @contextmanager
-def told_once(place: Place | None) -> Iterator[None]:
+def told_once(place: RankInfo | None) -> Iterator[None]:
     """What every rank finds wrong before they have met, the first rank of each host tells alone. `place` is this rank's."""
     try:
         yield
@@ -36,7 +36,7 @@ def told_once(place: Place | None) -> Iterator[None]:
         raise
 
 
-def listen_under(place: Place | None) -> None:
+def listen_under(place: RankInfo | None) -> None:
     """Takes signals as requests to stop, in a rank that a launcher started; our own launch does so by itself."""
     if place is not None:
         listen(aloud=place.rank == 0)

@@ -15,7 +15,7 @@ from lockstep.config.flags import parse_flags
 from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
 from lockstep.run.settings import RunConfig
-from lockstep.runtime.place import find_place
+from lockstep.runtime.rank_info import find_rank_info
 from lockstep.sweep.values import SEED, Search, read_over, read_search, taken_from
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     The exit code is 0 when all is done, 75 when it was stopped, 1 when a run failed.
     """
     own, tree, over, spaces = read(argv)
-    place = find_place()
+    place = find_rank_info()
     if place is not None:
         raise ValueError(f"sweep starts its own processes: use it without {place.launcher}, with --jobs and --ranks")
 

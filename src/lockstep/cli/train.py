@@ -12,7 +12,7 @@ from lockstep.config import Config
 from lockstep.config.compose import load, written
 from lockstep.config.flags import parse_flags
 from lockstep.envs.modules import import_environments, import_registered
-from lockstep.runtime.place import find_place
+from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
         preset = next((presets.read(word) for word in argv if word in presets.names()), None)
         print(help_text("train", load(preset, None, {}), parser.format_help()))
         return 0
-    place = find_place()
+    place = find_rank_info()
     with told_once(place):
         tree, rest = parse_flags(argv)
         own = parser.read(rest)
@@ -37,9 +37,9 @@ def main(argv: Sequence[str]) -> int:
         listen_under(place)
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.resolve import resolve
-        from lockstep.experiment.start import settle, start_warnings
+        from lockstep.experiment.start import resolve_start, start_warnings
 
-        config, place, ranks = settle(config, place, own.ranks)
+        config, place, ranks = resolve_start(config, place, own.ranks)
         resolved = resolve(config, ranks)
         if place is None or place.rank == 0:
             for line in start_warnings(config, resolved):

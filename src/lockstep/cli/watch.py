@@ -11,8 +11,8 @@ from lockstep.run.locate import locate
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.progress import Lines, Screen
 from lockstep.telemetry.screen import about, clock, draw
-from lockstep.telemetry.status import Standing
-from lockstep.telemetry.tail import Follower
+from lockstep.telemetry.status import RunStatus
+from lockstep.telemetry.tail import MetricsTail
 
 __all__ = ["main", "read"]
 
@@ -56,15 +56,15 @@ class _Watch:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._follower = Follower(folder.path / "metrics.jsonl")
+        self._follower = MetricsTail(folder.path / "metrics.jsonl")
         self._gone = 0
-        self.standing = Standing()
+        self.standing = RunStatus()
 
     def look(self) -> list[dict[str, object]]:
         """Takes in what is new, and returns it."""
         rows, anew = self._follower.read()
         if anew:
-            self.standing = Standing()
+            self.standing = RunStatus()
         for row in rows:
             self.standing.take(row)
         self.standing.settle()

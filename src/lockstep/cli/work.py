@@ -14,12 +14,12 @@ from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import PREEMPTED, carry, faults, prepare_resume
+from lockstep.experiment.start import PREEMPTED, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.runtime import Runtime, join
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
@@ -29,16 +29,16 @@ _PATH_BYTES = 4096
 
 def train_alone(folder: RunFolder, resume_from: int) -> int:
     """The run in this process, as its only rank."""
-    return train_at(Place(0, 1, 0, 1), folder, resume_from)
+    return train_at(RankInfo(0, 1, 0, 1), folder, resume_from)
 
 
-def train_at(place: Place, folder: RunFolder, resume_from: int) -> int:
+def train_at(place: RankInfo, folder: RunFolder, resume_from: int) -> int:
     """The run as one of the ranks that our own launch started."""
     _, config = open_run(folder.path)
-    return _guarded(place.rank, lambda: _finish(place.rank, carry(place, folder, config, resume_from)))
+    return _guarded(place.rank, lambda: _finish(place.rank, run_rank(place, folder, config, resume_from)))
 
 
-def train_under_launcher(place: Place, config: Config, preset: str | None) -> int:
+def train_under_launcher(place: RankInfo, config: Config, preset: str | None) -> int:
     """A new run of a resolved config, as one of the ranks that a launcher started. Rank 0 makes the folder and tells the others
     where.
     """
@@ -58,7 +58,7 @@ def train_under_launcher(place: Place, config: Config, preset: str | None) -> in
 
 
 def resume_under_launcher(
-    place: Place, folder: RunFolder, before: Config, config: Config, iteration: int | None
+    place: RankInfo, folder: RunFolder, before: Config, config: Config, iteration: int | None
 ) -> int:
     """Resume a run as one of the ranks that a launcher started. Rank 0 locks the run, then chooses the checkpoint for all ranks.
 
@@ -106,7 +106,7 @@ def _agree(group: Group, make: Callable[[], tuple[RunFolder, int]]) -> tuple[Run
     return RunFolder(Path(place)), int(first)
 
 
-def _meet(place: Place, config: Config) -> Runtime:
+def _meet(place: RankInfo, config: Config) -> Runtime:
     plan = Plan.make(config.plan, place.size)
     return join(place, config.runtime, plan.training, plan.playing)
 
@@ -119,7 +119,7 @@ def _finish(rank: int, run: Run) -> int:
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
     """Runs `work`; faults that have an exit code of their own become one line and that code."""
-    codes = faults()
+    codes = exit_codes()
     try:
         return work()
     except tuple(codes) as error:

@@ -24,7 +24,7 @@ from torch import Tensor
 from lockstep.compiling.cache import CacheUnusable, cache_folder, check_folder, defect, locked, share, store, tidy
 from lockstep.processes.parent import run_in_child
 
-__all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "plainly"]
+__all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
 
 _BUILT, _ERROR = "built.so", "error.txt"
 _REACHED = ("algorithm", "compiling", "curiosity", "models", "ppo")
@@ -58,7 +58,7 @@ MakeKernel = Callable[[Formula, Sequence[Tensor]], Kernel]
 """Makes a kernel of a formula, for arguments like the examples."""
 
 
-def plainly(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     """The formula itself, run operation by operation."""
     return formula
 

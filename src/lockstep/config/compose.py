@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lockstep.config import Config
-from lockstep.config.counterparts import Iterations
 from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
+from lockstep.config.gin_aliases import Iterations
 
 __all__ = ["load", "written"]
 

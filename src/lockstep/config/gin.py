@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from reprlib import Repr
 
-from lockstep.config.counterparts import Binding, translate
+from lockstep.config.gin_aliases import Binding, translate
 
 __all__ = ["parse_gin"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.embedding import ActionCode, Embedding
+from lockstep.curiosity.embedding import ActionEncoder, Embedding
 from lockstep.curiosity.settings import CuriosityConfig
-from lockstep.models.moments import Moments
+from lockstep.models.normalization import RunningStatistics
 
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
     from lockstep.rollout import Rollout
 
-__all__ = ["Curiosity", "Images", "Reduce", "Steps", "fixed"]
+__all__ = ["Curiosity", "Images", "Reduce", "Transitions", "fixed"]
 
 Reduce = Callable[[Tensor], Tensor]
 """What this rank's shards contribute to a sum, `[shards, n]` float64 -> the sum over all shards of all ranks, `[n]`."""
@@ -29,7 +29,7 @@ _BLOCK = 256
 
 
 @dataclass
-class Steps:
+class Transitions:
     """One shard's rollout as methods see it, with letters as in `Rollout`. All on the CPU."""
 
     features: Tensor
@@ -37,7 +37,7 @@ class Steps:
     pixels: Tensor
     """`[T + 1, B, P]` uint8."""
     actions: Tensor
-    """`[T, B, E]`, see `ActionCode`."""
+    """`[T, B, E]`, see `ActionEncoder`."""
     valid: Tensor
     """`[T, B]` bool: False for reset rows, where rewards are not looked at."""
     embedded: dict[nn.Module, Tensor] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Curiosity(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.dtype = dtype
-        self.code = ActionCode(spaces, squash, dtype)
+        self.code = ActionEncoder(spaces, squash, dtype)
         channels = config.channels
         kept, self.images, start = [], [], 0
         for count, height, width in spaces.images:
@@ -78,7 +78,7 @@ class Curiosity(nn.Module, ABC):
         self._kept = torch.cat(kept) if kept and channels is not None else None
         self.feature_size = spaces.feature_size
         sizes = {"features": spaces.feature_size, "pixels": sum(map(len, kept)), "returns": 1}
-        self.moments = {name: Moments(size) for name, size in sizes.items() if size}
+        self.moments = {name: RunningStatistics(size) for name, size in sizes.items() if size}
         self.refresh()
 
     @property
@@ -97,7 +97,9 @@ class Curiosity(nn.Module, ABC):
         return f"{self} {self.weights} {self.config.share} {self.code}"
 
     @abstractmethod
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> Sequence[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> Sequence[Tensor]:
         """How new what each step led to is, `[T, B]` for each of this rank's shards.
 
         Args:
@@ -106,7 +108,7 @@ class Curiosity(nn.Module, ABC):
             reduce: Called equally often on all ranks.
         """
 
-    def columns(self, steps: Steps) -> Tensor:
+    def columns(self, steps: Transitions) -> Tensor:
         """`[T × B, C]`: what `loss` is to see of every step, besides images."""
         return steps.features.new_zeros(steps.valid.numel(), 0)
 
@@ -123,14 +125,14 @@ class Curiosity(nn.Module, ABC):
         hidden = (*self.config.hidden, *[self.config.hidden[-1]] * extra)
         return Embedding(self.feature_size, self.images, hidden, self.config.feature_size).to(self.dtype)
 
-    def steps(self, rollout: "Rollout") -> Steps:
+    def steps(self, rollout: "Rollout") -> Transitions:
         """A rollout, as methods see it."""
         features = rollout.observations[..., : self.feature_size]
         if "features" in self.moments:
             features = ((features - self._shifts["features"]) * self._scales["features"]).clamp(-_LIMIT, _LIMIT)
         valid = rollout.valid
         coded = self.code(rollout.actions.flatten(0, 1)).view(*valid.shape, -1)
-        return Steps(features, rollout.pixels, coded, valid)
+        return Transitions(features, rollout.pixels, coded, valid)
 
     def seen(self, pixels: Tensor) -> Tensor:
         """Bytes of images `[N, P]` -> `[N, P']`, those channels that are looked at, shifted and scaled as features are."""
@@ -139,7 +141,7 @@ class Curiosity(nn.Module, ABC):
         return ((own.to(self.dtype) - shift) * scale).clamp(-_LIMIT, _LIMIT)
 
     @torch.no_grad()
-    def embed(self, network: nn.Module, steps: Steps) -> Tensor:
+    def embed(self, network: nn.Module, steps: Transitions) -> Tensor:
         """`[T + 1, B, size]`, what a network makes of all observations."""
         if network in steps.embedded:
             return steps.embedded[network]
@@ -169,7 +171,7 @@ class Curiosity(nn.Module, ABC):
         total = reduce(torch.stack(sums))
         for name in names:
             moments = self.moments[name]
-            width = Moments.width(moments.mean.numel())
+            width = RunningStatistics.width(moments.mean.numel())
             moments.merge(total[:width], moments.mean)
             total = total[width:]
         self.refresh()

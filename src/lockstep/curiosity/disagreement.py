@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps, fixed
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class Disagreement(Curiosity):
         self.ensemble = Ensemble(config.ensemble, size + self.code.size, config.hidden[-1], size).to(dtype)
 
     @torch.no_grad()
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> list[Tensor]:
         """See `Curiosity.reward`."""
         found, device = [], self.ensemble.first.device
         for own in steps:
@@ -56,7 +58,7 @@ class Disagreement(Curiosity):
         """See `Curiosity.width`."""
         return 2 * self.config.feature_size + self.code.size
 
-    def columns(self, steps: Steps) -> Tensor:
+    def columns(self, steps: Transitions) -> Tensor:
         """Features before, action, features after: made once per rollout, for the encoder stays as it is."""
         features = self.embed(self.encoder, steps)
         return torch.cat([features[:-1], steps.actions, features[1:]], -1).flatten(0, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Images, Reduce, Steps
+from lockstep.curiosity.curiosity import Images, Reduce, Transitions
 from lockstep.curiosity.inverse import Controlled
 
 __all__ = ["E3B"]
@@ -33,7 +33,9 @@ class E3B(Controlled):
         size = self.config.feature_size
         return {"ellipsoid": self.config.ridge * torch.eye(size, dtype=torch.float64).repeat(count, 1, 1)}
 
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> list[Tensor]:
         """See `Curiosity.reward`."""
         found = []
         for own, kept in zip(steps, carried, strict=True):

@@ -12,7 +12,7 @@ from lockstep.models.encoders import convolutions
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
 
-__all__ = ["ActionCode", "Embedding"]
+__all__ = ["ActionEncoder", "Embedding"]
 
 _GAIN = math.sqrt(2)
 
@@ -53,7 +53,7 @@ class Embedding(nn.Module):
         return outputs
 
 
-class ActionCode:
+class ActionEncoder:
     """Actions as networks see them: a 1 for what was chosen, and continuous components as the environment takes them, from -1 to 1 where
     they have bounds.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Images, Reduce, Steps
+from lockstep.curiosity.curiosity import Images, Reduce, Transitions
 from lockstep.curiosity.inverse import Controlled
 from lockstep.curiosity.settings import CuriosityConfig
 
@@ -41,7 +41,9 @@ class ICM(Controlled):
         return 1 - self.config.forward_share, self.config.forward_share
 
     @torch.no_grad()
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> list[Tensor]:
         """See `Curiosity.reward`."""
         found = []
         for own in steps:

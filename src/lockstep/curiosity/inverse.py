@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Steps
+from lockstep.curiosity.curiosity import Curiosity, Images, Transitions
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class InverseDynamics(nn.Module):
         """Number of `columns`."""
         return sum(self._sizes)
 
-    def columns(self, steps: Steps) -> Tensor:
+    def columns(self, steps: Transitions) -> Tensor:
         """`[T × B, width]`: both observations and the action."""
         return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)
 
@@ -64,6 +64,6 @@ class Controlled(Curiosity):
         """See `Curiosity.width`."""
         return self.inverse.width
 
-    def columns(self, steps: Steps) -> Tensor:
+    def columns(self, steps: Transitions) -> Tensor:
         """Both observations and the action."""
         return self.inverse.columns(steps)

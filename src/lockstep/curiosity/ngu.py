@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Images, Reduce, Steps
+from lockstep.curiosity.curiosity import Images, Reduce, Transitions
 from lockstep.curiosity.inverse import InverseDynamics
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
-from lockstep.models.moments import Moments
+from lockstep.models.normalization import RunningStatistics
 
 if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
@@ -52,7 +52,7 @@ class NGU(RND):
         """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
-        self.moments |= {name: Moments(1) for name in _MEANS}
+        self.moments |= {name: RunningStatistics(1) for name in _MEANS}
         self.refresh()
 
     def carry(self, count: int) -> dict[str, Tensor]:
@@ -61,7 +61,9 @@ class NGU(RND):
         return {"memory": memory, "filled": torch.zeros(count, dtype=torch.int64)}
 
     @torch.no_grad()
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> list[Tensor]:
         """See `Curiosity.reward`."""
         found, sums = [], []
         for own, kept in zip(steps, carried, strict=True):
@@ -75,11 +77,11 @@ class NGU(RND):
             sums.append(torch.cat(parts))
             found.append((distances, known, errors))
         total = reduce(torch.stack(sums))
-        for name, part in zip(_MEANS, total.split(Moments.width(1)), strict=True):
+        for name, part in zip(_MEANS, total.split(RunningStatistics.width(1)), strict=True):
             self.moments[name].merge(part, self.moments[name].mean)
         return [self._combined(*own) for own in found]
 
-    def _neighbours(self, steps: Steps, kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _neighbours(self, steps: Transitions, kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Of what each step led to: squared distances to its nearest, `[T, B, k]`, and whether there are k, `[T, B]`; `kept` goes on."""
         features = self.embed(self.inverse.features, steps).transpose(0, 1)
         memory, filled = kept["memory"], kept["filled"]
@@ -112,7 +114,7 @@ class NGU(RND):
         """See `Curiosity.width`."""
         return self.inverse.width + super().width
 
-    def columns(self, steps: Steps) -> Tensor:
+    def columns(self, steps: Transitions) -> Tensor:
         """What the inverse loss is to see, then what that of RND is."""
         return torch.cat([self.inverse.columns(steps), super().columns(steps)], 1)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Reduce, Steps, fixed
+from lockstep.curiosity.curiosity import Curiosity, Reduce, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class RE3(Curiosity):
         super().__init__(spaces, config, squash, dtype)
         self.encoder = fixed(self.embedding())
 
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> list[Tensor]:
         """See `Curiosity.reward`."""
         found = []
         for own in steps:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Steps, fixed
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ class RND(Curiosity):
         self.target = fixed(self.embedding())
         self.predictor = self.embedding(extra=1)
 
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: Reduce) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+    ) -> list[Tensor]:
         """See `Curiosity.reward`."""
         return [self.errors(own) for own in steps]
 
-    def errors(self, steps: Steps) -> Tensor:
+    def errors(self, steps: Transitions) -> Tensor:
         """`[T, B]`: the prediction's error at what each step led to."""
         missed = self.embed(self.predictor, steps) - self.embed(self.target, steps)
         error: Tensor = missed[1:].square().mean(-1)
@@ -48,7 +50,7 @@ class RND(Curiosity):
         """See `Curiosity.width`."""
         return self.feature_size + self.config.feature_size
 
-    def columns(self, steps: Steps) -> Tensor:
+    def columns(self, steps: Transitions) -> Tensor:
         """What each step led to, and the target there, which costs less once per rollout than once per epoch."""
         target = self.embed(self.target, steps)
         return torch.cat([steps.features[1:], target[1:]], -1).flatten(0, 1)

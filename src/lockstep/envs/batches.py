@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.layout import Layout, Unkept
+from lockstep.envs.layout import ObservationLayout, SpaceMismatch
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 
@@ -21,7 +21,7 @@ class Batches:
     def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
         """`space` is a single environment's, and `spaces` what `describe` made of it; `first` numbers the first environment."""
         self._columns = None if recipe.columns is None else np.array(recipe.columns)
-        self._layout = Layout(space, spaces)
+        self._layout = ObservationLayout(space, spaces)
         self._images = bool(spaces.images)
         self._plain = self._layout.plain and space.dtype == self._layout.dtype
         self._name = f"one of environments {first} to {first + count - 1} ({recipe.env_id})"
@@ -35,7 +35,7 @@ class Batches:
         try:
             self._layout.check(observations, (self._count,))
             return self._rows(observations, infos, None)
-        except Unkept as error:
+        except SpaceMismatch as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a reset)") from None
 
     def step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
@@ -44,7 +44,7 @@ class Batches:
             return self.kept(observations), rewards, terminated, truncated
         try:
             return self._rows(observations, infos, terminated | truncated), rewards, terminated, truncated
-        except Unkept as error:
+        except SpaceMismatch as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a step)") from None
 
     def kept(self, observations: Any) -> Any:

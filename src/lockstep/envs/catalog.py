@@ -60,7 +60,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
 
             return Pool(recipe, seeds, first, count, config.threads or cores)
         case "ale":
-            from lockstep.envs.arcade import Arcade
+            from lockstep.envs.ale import Arcade
 
             return Arcade(recipe, seeds, first, count, config.threads or cores)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from gymnasium import Env, Space
 
-from lockstep.envs.layout import Layout, Unkept
+from lockstep.envs.layout import ObservationLayout, SpaceMismatch
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import MASK, Spaces, describe
 
@@ -18,7 +18,7 @@ class Interface:
     """Of one environment."""
 
     spaces: Spaces
-    layout: Layout
+    layout: ObservationLayout
     action_space: Space[Any]
 
     @classmethod
@@ -42,7 +42,7 @@ class Interface:
                     raise problem from error
                 if MASK in info:
                     spaces = describe(seen, acted, recipe.env_id, info, recipe.frames_per_step)
-            return cls(spaces, Layout(seen, spaces), acted)
+            return cls(spaces, ObservationLayout(seen, spaces), acted)
         finally:
             env.close()
 
@@ -51,7 +51,7 @@ def told(kind: type[BaseException], error: object) -> str:
     """What went wrong in an environment, in words that go behind its name."""
     if issubclass(kind, SystemExit):
         return exited(error)
-    return str(error) if issubclass(kind, Unkept) else f"failed: {kind.__name__}: {error}"
+    return str(error) if issubclass(kind, SpaceMismatch) else f"failed: {kind.__name__}: {error}"
 
 
 def exited(error: object) -> str:
@@ -63,7 +63,7 @@ def reset_values(answer: Any) -> tuple[Any, dict[str, Any]]:
     """Return the observation and info of a `reset`. Raises Unkept for anything else, such as the observation alone."""
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
         return answer
-    raise Unkept(
+    raise SpaceMismatch(
         f"returned {type(answer).__name__} from reset: Gymnasium's API returns (observation, info); an environment of the old "
         "Gym API must be converted, for example with shimmy"
     )

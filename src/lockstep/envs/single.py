@@ -15,9 +15,9 @@ import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
 from lockstep.envs.atari import Game, is_game
+from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
 from lockstep.envs.functions import is_function, make_given
-from lockstep.envs.partly import registration
 from lockstep.envs.tasks.hidden import HIDDEN, Columns, kept
 
 __all__ = ["Recipe"]

@@ -15,7 +15,7 @@ from lockstep.algorithm.collect import Shard, rollout_sizes
 from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
-from lockstep.compiling.kernels import ahead_of_time, plainly
+from lockstep.compiling.kernels import ahead_of_time, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.spaces import Spaces
@@ -27,14 +27,14 @@ from lockstep.rollout import Rollout
 from lockstep.run.stop import raise_if_asked
 from lockstep.runtime.runtime import Runtime
 
-__all__ = ["Cast", "build", "make_agent", "restore_agent"]
+__all__ = ["RankComponents", "build", "make_agent", "restore_agent"]
 
 _SPARE = 4
 """Parameters that modules may register per saved tensor, as some are replaced while a module is constructed."""
 
 
 @dataclass(frozen=True)
-class Cast:
+class RankComponents:
     """What one rank does in an experiment: nothing, where a list is empty."""
 
     plan: Plan
@@ -52,7 +52,7 @@ class Cast:
             shard.engine.close()
 
 
-def build(config: Config, runtime: Runtime) -> Cast:
+def build(config: Config, runtime: Runtime) -> RankComponents:
     """This rank's part of a resolved experiment."""
     env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
     plan = Plan.make(config.plan, group.size)
@@ -89,10 +89,10 @@ def build(config: Config, runtime: Runtime) -> Cast:
         fused=not config.plan.exact,
         recompute=config.rollout.recompute_states,
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else plainly,
+        make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else eager,
     )
     update.make_kernels(env.count // shards * config.rollout.steps)
-    return Cast(plan, trainers, played, exchange, update)
+    return RankComponents(plan, trainers, played, exchange, update)
 
 
 def make_agent(

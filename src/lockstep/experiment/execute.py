@@ -19,11 +19,11 @@ from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from lockstep.algorithm.agent import Agent
-    from lockstep.experiment.build import Cast
+    from lockstep.experiment.build import RankComponents
     from lockstep.group.group import Group
     from lockstep.run.run import Run
     from lockstep.runtime.runtime import Runtime
-    from lockstep.telemetry.attempts import Carried
+    from lockstep.telemetry.attempts import Attempt
 
 __all__ = [
     "check_checkpoint",
@@ -79,15 +79,15 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
-    from lockstep.telemetry.attempts import Carried, noting
+    from lockstep.telemetry.attempts import Attempt, record_attempt
 
     group = runtime.group
     start = folder, resume_from, iterations(config), group.size, config.plan.kind
-    with nullcontext(Carried()) if group.rank else noting(*start) as carried:
+    with nullcontext(Attempt()) if group.rank else record_attempt(*start) as carried:
         return _execute(folder, config, runtime, resume_from, carried)
 
 
-def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, carried: "Carried") -> "Run":
+def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, carried: "Attempt") -> "Run":
     from lockstep.experiment.build import build
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, forget_after
@@ -135,7 +135,7 @@ def _meet_after_compiling(group: "Group") -> None:
         raise
 
 
-def _train(cast: "Cast", run: "Run") -> None:
+def _train(cast: "RankComponents", run: "Run") -> None:
     from lockstep.algorithm.update import NonFinite
     from lockstep.loop import train
 

@@ -10,11 +10,11 @@ import torch
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from lockstep.algorithm.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, PolicyRunner
 from lockstep.config import Config
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.catalog import make_one
-from lockstep.envs.layout import Layout, Unkept
+from lockstep.envs.layout import ObservationLayout, SpaceMismatch
 from lockstep.envs.spaces import MASK, leaves, place_of
 from lockstep.experiment.execute import load_agent, pick_checkpoint
 from lockstep.randomness import seed_of, stream
@@ -48,9 +48,9 @@ class TrainedPolicy:
         """Of the checkpoint that it is from."""
         self._agent = agent
         self._generator = generator
-        self._layout = Layout(observation_space, agent.spaces)
+        self._layout = ObservationLayout(observation_space, agent.spaces)
         self._convert = action_converter(action_space)
-        self._pilot = Pilot(agent, generator=generator if sample else None)
+        self._pilot = PolicyRunner(agent, generator=generator if sample else None)
 
     @property
     def digest(self) -> str:
@@ -113,7 +113,7 @@ class TrainedPolicy:
         """
         masks = None if action_masks is None else np.asarray(action_masks)
         rows, pixels, alone = self._read(observation, {} if masks is None else {MASK: masks})
-        pilot = Pilot(self._agent, len(rows), None if deterministic else self._generator)
+        pilot = PolicyRunner(self._agent, len(rows), None if deterministic else self._generator)
         if state is not None and self._agent.state_size:
             pilot.state = torch.from_numpy(np.array(state)).to(pilot.state).reshape(pilot.state.shape)
         if episode_start is not None:
@@ -132,7 +132,7 @@ class TrainedPolicy:
             if layout.plain:
                 observation = np.asarray(observation, dtype=layout.dtype)
             return layout.rows(observation, info), layout.batch_pixels(observation) if images else None, False
-        except Unkept as error:
+        except SpaceMismatch as error:
             raise ValueError(f"the environment {error}") from None
 
     def _count(self, observation: Any) -> int | None:

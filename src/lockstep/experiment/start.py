@@ -12,23 +12,23 @@ from lockstep.experiment.resolve import compiles, cut_episodes, iterations, reso
 from lockstep.group.memory import usable_cores
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
-from lockstep.runtime.meeting import choose_meeting
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
+from lockstep.runtime.rendezvous import choose_rendezvous
 
 if TYPE_CHECKING:
     from lockstep.run.run import Run
 
 __all__ = [
     "BAD_INPUT",
-    "CARRYING",
     "PREEMPTED",
-    "carry",
+    "RESUMABLE_FIELDS",
+    "exit_codes",
     "extended_by",
-    "faults",
     "launch_ranks",
     "prepare_resume",
-    "settle",
-    "settle_again",
+    "resolve_resume",
+    "resolve_start",
+    "run_rank",
     "start_warnings",
 ]
 
@@ -39,7 +39,7 @@ BAD_INPUT = 2
 """The exit code of ranks that a user's mistake has ended."""
 PREEMPTED = 75
 """The exit code of ranks that stopped because they were asked to."""
-CARRYING = (
+RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
     *(f"run.{field}" for field in ("progress", "loggers", "capture_video")),
@@ -49,7 +49,7 @@ CARRYING = (
 """What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""
 
 
-def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:
+def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> tuple[Config, RankInfo | None, int]:
     """What a start needs to know: the config with its devices decided, the place with its meeting, the number of ranks.
 
     `ranks` is what a user asked for. Raises ValueError, in one line, for what this host or the launcher can't give.
@@ -58,7 +58,7 @@ def settle(config: Config, place: Place | None, ranks: int | None) -> tuple[Conf
         raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
     runtime = resolve_devices(config.runtime)
     if place is not None:
-        place = choose_meeting(place, runtime.rendezvous)
+        place = choose_rendezvous(place, runtime.rendezvous)
     size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
     plan = Plan.make(config.plan, size)
     check_runtime(runtime, place, plan.training, plan.playing)
@@ -79,10 +79,10 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     Raises ValueError for a field that would change the experiment, and for fewer steps.
     """
     given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
-    fixed = next((name for name in given if name not in CARRYING), None)
+    fixed = next((name for name in given if name not in RESUMABLE_FIELDS), None)
     if fixed:
         raise ValueError(
-            f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(CARRYING)}"
+            f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(RESUMABLE_FIELDS)}"
         )
     named = {} if "plan.kind" not in given else {"players": None, "trainers": None}
     plan = named | dict(tree.get("plan", {}))
@@ -96,9 +96,9 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
 
 
-def settle_again(config: Config, place: Place | None, ranks: int | None) -> tuple[Config, Place | None, int]:
+def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) -> tuple[Config, RankInfo | None, int]:
     """`settle` for a run that goes on. Raises ValueError also if it can't go on as it is here."""
-    config, place, ranks = settle(config, place, ranks)
+    config, place, ranks = resolve_start(config, place, ranks)
     if resolve(config, ranks).runtime.compile != config.runtime.compile:
         raise ValueError(
             "runtime.compile is 'on' in this run: there is no C++ compiler here; install g++, or let CXX name one"
@@ -142,7 +142,7 @@ def _first_of(folder: RunFolder, iteration: int | None) -> int:
     return (found[-1] if found else 0) if iteration is None else iteration
 
 
-def faults() -> dict[type[Exception], int]:
+def exit_codes() -> dict[type[Exception], int]:
     """Faults that end a rank, and the exit codes that tell of them."""
     from lockstep.algorithm.exchange import ReplicasDiffer
     from lockstep.algorithm.update import NonFinite
@@ -171,7 +171,7 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
     return launch(["rank", str(folder.path), str(resume_from), *modules], ranks, config.runtime)
 
 
-def carry(place: Place, folder: RunFolder, config: Config, resume_from: int) -> "Run":
+def run_rank(place: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
     """Meets the other ranks, and trains as `execute` does."""
     from lockstep.runtime.runtime import join
 

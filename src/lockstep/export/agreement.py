@@ -14,9 +14,9 @@ from torch import Tensor
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.actions import action_converter
 from lockstep.envs.spaces import leaves
-from lockstep.export.drawing import Drawing
 from lockstep.export.formats import Arrays
-from lockstep.export.ports import ACTION, NEXT_STATE, STATE, name_of
+from lockstep.export.sampling import ObservationSampler
+from lockstep.export.tensor_spec import ACTION, NEXT_STATE, STATE, name_of
 from lockstep.randomness import stream
 
 __all__ = ["TOLERANCE", "difference"]
@@ -35,7 +35,7 @@ def difference(
     Infinite for an array that is missing or has another shape, for a number that is not finite, and for a choice that is not the agent's
     (between options that are equally probable to rounding, any will do).
     """
-    drawing = Drawing(agent, observation_space, stream(0, "export"))
+    drawing = ObservationSampler(agent, observation_space, stream(0, "export"))
     worst, own, its = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
     for count in _STEPS:
         if len(own) != count:

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch.export import Dim, ExportedProgram
 
-from lockstep.export.ports import Port
 from lockstep.export.program import Program
+from lockstep.export.tensor_spec import TensorSpec
 
 __all__ = ["FORMATS", "METADATA", "Arrays", "Format"]
 
@@ -80,7 +80,7 @@ def _pack_onnx(program: Program, about: Mapping[str, str]) -> bytes:
     return content
 
 
-def _describe(graph: Any, ports: list[Port]) -> None:
+def _describe(graph: Any, ports: list[TensorSpec]) -> None:
     """Names the batch's dimension, and says what each array is."""
     meanings = {port.name: port.meaning for port in ports}
     del graph.value_info[:]  # what lies between has the dimension under another name

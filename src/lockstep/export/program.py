@@ -6,9 +6,9 @@ from gymnasium import Space
 from torch import Tensor, nn
 
 from lockstep.algorithm.agent import Agent
-from lockstep.export.ports import NEXT_STATE, STATE, Port
-from lockstep.export.reading import Reading
-from lockstep.export.taking import Taking
+from lockstep.export.actions import ActionDecoder
+from lockstep.export.observations import ObservationEncoder
+from lockstep.export.tensor_spec import NEXT_STATE, STATE, TensorSpec
 
 __all__ = ["Program"]
 
@@ -22,7 +22,7 @@ class Program(nn.Module):
     def __init__(self, agent: Agent, observation_space: Space[object], action_space: Space[object]) -> None:
         """The spaces are one environment's."""
         super().__init__()
-        self.reading, self.taking = Reading(agent, observation_space), Taking(agent, action_space)
+        self.reading, self.taking = ObservationEncoder(agent, observation_space), ActionDecoder(agent, action_space)
         self.policy = copy.deepcopy(agent.policy).requires_grad_(False)
         self.policy.intrinsic_head = None
         apart = self.policy.critic_trunk is not None and not agent.state_size
@@ -32,14 +32,16 @@ class Program(nn.Module):
             self.policy.critic_trunk = nn.Identity()  # not asked for, so its weights need not be there
         else:
             self.outputs.append(
-                Port("value", (), agent.dtype, "expected discounted return, of rewards as training scales them")
+                TensorSpec("value", (), agent.dtype, "expected discounted return, of rewards as training scales them")
             )
         if agent.state_size:
             size = (agent.state_size,)
             self.inputs.append(
-                Port(STATE, size, agent.dtype, f"zeros at an episode's start, then the last step's {NEXT_STATE}")
+                TensorSpec(STATE, size, agent.dtype, f"zeros at an episode's start, then the last step's {NEXT_STATE}")
             )
-            self.outputs.append(Port(NEXT_STATE, size, agent.dtype, f"what is remembered: the next step's {STATE}"))
+            self.outputs.append(
+                TensorSpec(NEXT_STATE, size, agent.dtype, f"what is remembered: the next step's {STATE}")
+            )
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """See the class."""

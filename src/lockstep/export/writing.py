@@ -14,8 +14,8 @@ from lockstep import __version__
 from lockstep.algorithm.agent import Agent
 from lockstep.export.agreement import TOLERANCE, difference
 from lockstep.export.formats import FORMATS
-from lockstep.export.ports import Port
 from lockstep.export.program import Program
+from lockstep.export.tensor_spec import TensorSpec
 from lockstep.run.folder import write_aside
 
 __all__ = ["Exported", "check_place", "export_policy"]
@@ -26,8 +26,8 @@ class Exported:
     """A file that was written."""
 
     path: Path
-    inputs: Sequence[Port]
-    outputs: Sequence[Port]
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
     difference: float
     """The greatest between the file's outputs and the agent's, relative above 1."""
 
@@ -91,7 +91,7 @@ def export_policy(
     return Exported(path, program.inputs, program.outputs, apart)
 
 
-def _told(ports: Sequence[Port]) -> str:
+def _told(ports: Sequence[TensorSpec]) -> str:
     """JSON."""
     return json.dumps(
         {port.name: {"type": port.type_name, "shape": ["N", *port.shape], "meaning": port.meaning} for port in ports}

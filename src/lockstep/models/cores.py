@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from lockstep.models.episode_boundaries import CLOSED, EpisodeBoundaries
 from lockstep.models.scan import linear_recurrence
-from lockstep.models.spacing import CLOSED, Spacing
 
 __all__ = ["Core", "Gru", "Lstm", "MinGru"]
 
@@ -84,7 +84,7 @@ class _Sequential(_Gated):
 
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.sequence`."""
-        rows, spacing, after = features, Spacing.of(resets, features.dtype), list[Tensor]()
+        rows, spacing, after = features, EpisodeBoundaries.of(resets, features.dtype), list[Tensor]()
         if spacing is not None:
             rows = spacing.spread(rows)
         state = torch.where(resets[0].unsqueeze(1), 0, state)
@@ -94,7 +94,7 @@ class _Sequential(_Gated):
             after += [rows[-1] if spacing is None else spacing.last(rows), *others]
         return rows if spacing is None else spacing.gather(rows), torch.cat(after, 1)
 
-    def _weights(self, layer: int, spacing: Spacing | None) -> list[Tensor]:
+    def _weights(self, layer: int, spacing: EpisodeBoundaries | None) -> list[Tensor]:
         """As the kernels want them. Only usual rows have a bias, where there are others."""
         inputs, states, bias = self.input_weights[layer], self.state_weights[layer], self.biases[layer]
         if spacing is None:

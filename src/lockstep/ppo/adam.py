@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.compiling.kernels import MakeKernel, plainly
+from lockstep.compiling.kernels import MakeKernel, eager
 
 __all__ = ["Adam", "StepFormula"]
 
@@ -78,7 +78,7 @@ class Adam:
         epsilon: float,
         limit: float | None = None,
         others: int = 0,
-        make_kernel: MakeKernel = plainly,
+        make_kernel: MakeKernel = eager,
         free: int = 0,
     ) -> None:
         """`weights` `[P]` is updated in place; `parts` gives sizes of its parts, one after the other. `limit` is the largest

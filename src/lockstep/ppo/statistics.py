@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-__all__ = ["KL", "STATISTICS", "Tally"]
+__all__ = ["KL", "STATISTICS", "MeanAccumulator"]
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
 """Means over a minibatch, in the order in which they travel behind the gradient."""
 KL = STATISTICS.index("approx_kl")
 
 
-class Tally:
+class MeanAccumulator:
     """Means over minibatches, each over those that trained the part it speaks of."""
 
     def __init__(self, minibatches: int, others: Sequence[str] = ()) -> None:

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.algorithm.agent import Agent, Pilot
+from lockstep.algorithm.agent import Agent, PolicyRunner
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.names import action_names, observation_names, option_names
 from lockstep.report.style import COLOURS, picture
@@ -67,7 +67,7 @@ def map_states(
     held = np.concatenate([mean, np.ones(spaces.mask_size)])
     rows = np.tile(held, (cells * cells, 1))
     rows[:, chosen[0]], rows[:, chosen[1]] = np.tile(right, cells), np.repeat(up, cells)
-    pilot = Pilot(agent, len(rows))
+    pilot = PolicyRunner(agent, len(rows))
     values = pilot.judge(rows).reshape(cells, cells)
     actions = np.asarray(pilot.act(rows)).reshape(cells, cells, -1)
     return StateMap(chosen, right, up, np.moveaxis(actions, -1, 0), values, mean)

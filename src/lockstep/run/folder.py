@@ -139,7 +139,7 @@ class RunFolder:
             file.seek(max(end - 1, 0))
             cut_off = end > 0 and file.read(1) != b"\n"
             if end < size or cut_off:
-                # A new file, because `Follower` takes it for the sign that the run went back.
+                # A new file, because `MetricsTail` takes it for the sign that the run went back.
                 write_aside(path, itertools.chain(_blocks(file, end), [b"\n"] * cut_off))
 
     def lock(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["check_runtime", "cuda_devices", "find_compiler", "resolve_devices", "shares_memory"]
@@ -49,7 +49,7 @@ def shares_memory(config: RuntimeConfig) -> bool:
 
 
 def check_runtime(
-    config: RuntimeConfig, place: Place | None, trainers: Collection[int], players: Collection[int]
+    config: RuntimeConfig, place: RankInfo | None, trainers: Collection[int], players: Collection[int]
 ) -> None:
     """Raises ValueError, in one line, for what `config` wants and this host or launcher can't give.
 
@@ -85,7 +85,7 @@ def _check_cuda(name: str, device: str) -> None:
         raise ValueError(f"runtime.{name} is {device!r}: this host has {known}")
 
 
-def _check_nccl(config: RuntimeConfig, place: Place | None, trainers: Collection[int]) -> None:
+def _check_nccl(config: RuntimeConfig, place: RankInfo | None, trainers: Collection[int]) -> None:
     if place is not None and place.rank not in trainers:
         return
     count = cuda_devices()
@@ -108,7 +108,7 @@ def _check_nccl(config: RuntimeConfig, place: Place | None, trainers: Collection
         raise ValueError("runtime.backend is 'nccl': this PyTorch is built without it; use auto or gloo")
 
 
-def _check_mpi(config: RuntimeConfig, place: Place | None, ranks: int) -> None:
+def _check_mpi(config: RuntimeConfig, place: RankInfo | None, ranks: int) -> None:
     import torch.distributed as dist
 
     if not dist.is_mpi_available():

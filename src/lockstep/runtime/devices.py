@@ -8,8 +8,8 @@ import torch
 
 from lockstep.group.group import Group
 from lockstep.run.stop import end_unheard
-from lockstep.runtime.hosts import Seat, number_of
-from lockstep.runtime.place import Place
+from lockstep.runtime.hosts import HostSlot, number_of
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["Devices", "choose_devices", "refuse"]
@@ -31,10 +31,10 @@ class Devices:
 
 
 def choose_devices(
-    place: Place,
+    place: RankInfo,
     config: RuntimeConfig,
     group: Group,
-    seat: Seat,
+    seat: HostSlot,
     trainers: Collection[int],
     players: Collection[int],
 ) -> Devices:
@@ -63,7 +63,7 @@ def choose_devices(
     return Devices(trainer, player, own_gpus)
 
 
-def refuse(place: Place, line: str) -> NoReturn:
+def refuse(place: RankInfo, line: str) -> NoReturn:
     """Ends all ranks, which have found the same: rank 0 raises ValueError with the line for the user, the others SystemExit."""
     if place.rank:
         end_unheard()

@@ -22,8 +22,8 @@ from lockstep.group.network import NetworkGroup
 from lockstep.group.solo import Solo
 from lockstep.group.wire import Wire
 from lockstep.runtime.devices import Devices
-from lockstep.runtime.hosts import Seat
-from lockstep.runtime.place import Place
+from lockstep.runtime.hosts import HostSlot
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.runtime import Runtime, torch_autocast
 from lockstep.runtime.world import World
 
@@ -68,7 +68,7 @@ class _Ranks(ClusterEnvironment):
     main_address = "127.0.0.1"
     main_port = 0
 
-    def __init__(self, place: Place, local_rank: int) -> None:
+    def __init__(self, place: RankInfo, local_rank: int) -> None:
         super().__init__()
         self._place = place
         self._local_rank = local_rank
@@ -96,7 +96,7 @@ class _Ranks(ClusterEnvironment):
         return 0
 
 
-def _strategy(place: Place, seat: Seat, device: torch.device, **options: object) -> Strategy:
+def _strategy(place: RankInfo, seat: HostSlot, device: torch.device, **options: object) -> Strategy:
     """Fabric's own detection where torchrun, or `fabric run`, started the ranks; else they are where our `place` says."""
     if place.size == 1:
         return SingleDeviceStrategy(device)
@@ -109,7 +109,7 @@ def _strategy(place: Place, seat: Seat, device: torch.device, **options: object)
 class FabricRuntime(Runtime):
     """Fabric decides how networks compute, wraps what is replicated, and moves the rows of a `FabricGroup`."""
 
-    def __init__(self, world: World, group: Group, devices: Devices, seat: Seat) -> None:
+    def __init__(self, world: World, group: Group, devices: Devices, seat: HostSlot) -> None:
         super().__init__(world, group, devices, seat)
         place, config = world.place, world.config
         if place.size > 1:

@@ -12,14 +12,14 @@ from lockstep.group.group import Group
 from lockstep.group.memory import usable_cores
 from lockstep.runtime.threads import share_of_cores
 
-__all__ = ["Seat", "number_of", "take_seat"]
+__all__ = ["HostSlot", "number_of", "take_seat"]
 
 _WORDS = 32
 """Of 32 bits, for the cores of a host; what lies beyond is not told apart."""
 
 
 @dataclass(frozen=True)
-class Seat:
+class HostSlot:
     """A rank's place on its host."""
 
     local_rank: int
@@ -30,10 +30,10 @@ class Seat:
     """Cores that the host's ranks may use together."""
 
 
-def take_seat(group: Group) -> Seat:
+def take_seat(group: Group) -> HostSlot:
     """Every rank calls it. Launchers may bind each rank to cores of its own: only ranks with the same cores share them."""
     if group.size == 1:
-        return Seat(0, usable_cores(), usable_cores())
+        return HostSlot(0, usable_cores(), usable_cores())
     everybody = group.gather(torch.tensor([[_host(), *_cores()]]), "start")
     own = everybody[group.rank]
     on_host = everybody[:, 0] == own[0]
@@ -41,7 +41,7 @@ def take_seat(group: Group) -> Seat:
     together = [0] * _WORDS
     for row in everybody[on_host].tolist():
         together = [mine | other for mine, other in zip(together, row[1:], strict=True)]
-    return Seat(
+    return HostSlot(
         local_rank=int(on_host[: group.rank].sum()),
         cores=share_of_cores(int(alike[: group.rank].sum()), int(alike.sum()), usable_cores()),
         host_cores=max(1, sum(word.bit_count() for word in together)),

@@ -18,8 +18,8 @@ from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.devices import Devices, choose_devices, refuse
-from lockstep.runtime.hosts import Seat, take_seat
-from lockstep.runtime.place import Place
+from lockstep.runtime.hosts import HostSlot, take_seat
+from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.world import World
 
@@ -32,7 +32,7 @@ __all__ = ["Runtime", "TorchRuntime", "join", "torch_autocast"]
 class Runtime(ABC):
     """A rank's own. Used in a `with` statement, that leaves the other ranks in order."""
 
-    def __init__(self, world: World, group: Group, devices: Devices, seat: Seat) -> None:
+    def __init__(self, world: World, group: Group, devices: Devices, seat: HostSlot) -> None:
         self._world = world
         self._seat = seat
         self._own_gpus = devices.own_gpus
@@ -78,7 +78,10 @@ class Runtime(ABC):
 
 
 def join(
-    place: Place, config: RuntimeConfig, trainers: Collection[int] | None = None, players: Collection[int] | None = None
+    place: RankInfo,
+    config: RuntimeConfig,
+    trainers: Collection[int] | None = None,
+    players: Collection[int] | None = None,
 ) -> Runtime:
     """Meets the other ranks.
 

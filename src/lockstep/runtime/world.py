@@ -11,8 +11,8 @@ import torch.distributed as dist
 from lockstep.group.group import RankLost
 from lockstep.group.network import NetworkGroup
 from lockstep.runtime.checks import shares_memory
-from lockstep.runtime.meeting import FileMeeting
-from lockstep.runtime.place import Place
+from lockstep.runtime.rank_info import RankInfo
+from lockstep.runtime.rendezvous import FileMeeting
 from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["World"]
@@ -26,7 +26,7 @@ while it holds Python's lock, and the thread may be about to ask for that: a dea
 class World:
     """Ranks of one host that share memory can do without; then it is made when something first needs it."""
 
-    def __init__(self, place: Place, config: RuntimeConfig) -> None:
+    def __init__(self, place: RankInfo, config: RuntimeConfig) -> None:
         self.place = place
         self.config = config
         self._network: NetworkGroup | None = None

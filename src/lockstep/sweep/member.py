@@ -13,14 +13,14 @@ from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.resolve import iterations, resolve
-from lockstep.experiment.start import CARRYING, settle
+from lockstep.experiment.start import RESUMABLE_FIELDS, resolve_start
 from lockstep.run.folder import RunFolder
 
 __all__ = ["Member", "check_folder", "experiment", "is_done", "labels", "name_of", "prepare", "settled"]
 
 _LONGEST = 90
 """Letters of a name, that a digest may still follow."""
-_MAY_DIFFER = {*CARRYING, "run.folder", "run.name", "runtime.compile"}
+_MAY_DIFFER = {*RESUMABLE_FIELDS, "run.folder", "run.name", "runtime.compile"}
 """Fields that do not tell experiments apart. (Whether it is compiled was decided when the run was created.)"""
 
 
@@ -48,7 +48,7 @@ class Member:
 def settled(config: Config, ranks: int | None, values: Mapping[str, object], folder: Path, name: str) -> Member:
     """The run of a config, on `ranks` or as few as its plan can do with. Raises ValueError for what can't be run."""
     config = replace(config, run=replace(config.run, folder=str(folder), name=name, progress="off"))
-    config, _, count = settle(config, None, ranks or default_ranks(config.plan, 1))
+    config, _, count = resolve_start(config, None, ranks or default_ranks(config.plan, 1))
     return Member(values, resolve(config, count), count)
 
 

@@ -19,7 +19,7 @@ from lockstep.run.stop import StoppedEarly, asked_to_stop
 if TYPE_CHECKING:
     from lockstep.run.run import Run
 
-__all__ = ["Carried", "Start", "noting", "read_starts"]
+__all__ = ["Attempt", "Start", "read_starts", "record_attempt"]
 
 _FILE = "starts.jsonl"
 
@@ -56,19 +56,19 @@ class Start:
         return None if self.ended is None else (self.ended - self.begun).total_seconds()
 
 
-class Carried:
-    """What `noting` is told of a run that goes on."""
+class Attempt:
+    """What `record_attempt` is told of a run that goes on."""
 
     run: "Run | None" = None
     """As soon as there is one."""
 
 
 @contextmanager
-def noting(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) -> Iterator[Carried]:
+def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) -> Iterator[Attempt]:
     """Notes that a run is started now, and afterwards how it ended. For rank 0; arguments as in `Start`."""
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": platform.node()}
     _add(folder, {"event": "start", "time": _now(), **start, "packages": packages()})
-    carried = Carried()
+    carried = Attempt()
     how, why = "done", ""
     try:
         yield carried

@@ -8,7 +8,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import over_a_drawing
 from lockstep.telemetry.loggers import Logger
 from lockstep.telemetry.screen import About, about, draw
-from lockstep.telemetry.status import Standing, number
+from lockstep.telemetry.status import RunStatus, number
 
 __all__ = ["Bar", "Lines", "Screen", "display"]
 
@@ -56,7 +56,7 @@ class Screen:
         self.console.show_cursor(True)  # a kill could not bring it back
         over_a_drawing(self.console.is_terminal)
 
-    def show(self, known: About, standing: Standing, state: str = "") -> None:
+    def show(self, known: About, standing: RunStatus, state: str = "") -> None:
         """Draws."""
         from rich.text import Text
 
@@ -91,7 +91,7 @@ class Bar:
 
     def __init__(self, folder: RunFolder) -> None:
         """Begins with what the run's metrics say so far."""
-        self._known, self._standing = about(folder), Standing()
+        self._known, self._standing = about(folder), RunStatus()
         for row in folder.readable_metrics():
             self._standing.take(row)
         self._screen = Screen()

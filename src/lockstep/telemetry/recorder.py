@@ -9,9 +9,9 @@ from lockstep.run.run import Run
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
 from lockstep.telemetry.progress import display
-from lockstep.telemetry.sidecar import Companion
+from lockstep.telemetry.sidecar import Sidecar
 from lockstep.telemetry.trackers import TRACKERS
-from lockstep.telemetry.videos import Films
+from lockstep.telemetry.videos import VideoSidecar
 
 __all__ = ["Recorder"]
 
@@ -32,7 +32,7 @@ class Recorder:
         self._config = config
         self._modules = modules
         self._closing_since = 0.0
-        self._videos: Tolerant[Films] | None = None
+        self._videos: Tolerant[VideoSidecar] | None = None
         self._metrics = JsonLines(run.folder.path / "metrics.jsonl")
         self._loggers: list[Logger] = [self._metrics]
         self._loggers += display(config.progress, run.folder, run.last)
@@ -45,13 +45,15 @@ class Recorder:
         if "tensorboard" in chosen:
             yield Tolerant("TensorBoard", lambda: TensorBoard(path / "tb", run.env_steps + 1, run.folder.tree()))
         if self._config.capture_video:
-            self._videos = Tolerant("films", lambda: Films(run.folder, self._modules, lambda: self._seconds_left(0.0)))
+            self._videos = Tolerant(
+                "films", lambda: VideoSidecar(run.folder, self._modules, lambda: self._seconds_left(0.0))
+            )
             yield self._videos
         for name in dict.fromkeys(chosen):
             if name in TRACKERS:
                 words = ("track", str(path), name)
                 timeout = partial(self._seconds_left, _STOP_TIMEOUT)
-                yield Tolerant(name, partial(Companion, name, path, words, timeout, _NICE))
+                yield Tolerant(name, partial(Sidecar, name, path, words, timeout, _NICE))
 
     def _seconds_left(self, stopped: float) -> float:
         """The seconds that a sidecar process may still take; `stopped`: where the run ends before its last iteration."""

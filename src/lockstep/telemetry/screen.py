@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
-from lockstep.telemetry.status import Standing, number
+from lockstep.telemetry.status import RunStatus, number
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -57,7 +57,7 @@ def about(folder: RunFolder) -> About:
     return About(folder.path.name, str(env.get("id", "")), number(run.get("solved_return")), read_starts(folder))
 
 
-def draw(standing: Standing, known: About, state: str, width: int, ascii_only: bool = False) -> "Text":
+def draw(standing: RunStatus, known: About, state: str, width: int, ascii_only: bool = False) -> "Text":
     """The view, `width` columns wide at most. `state` is what is to be said of the run as a whole, if anything."""
     from rich.text import Text
 
@@ -96,7 +96,7 @@ def _title(known: About) -> "Text":
     return Text(known.name, style="bold").append(_GAP + ", ".join([known.env, *ranks]), style="not bold dim")
 
 
-def _iteration(standing: Standing, known: About, width: int) -> "Text":
+def _iteration(standing: RunStatus, known: About, width: int) -> "Text":
     from rich.text import Text
 
     done = number(standing.newest.get("iteration"))
@@ -115,7 +115,7 @@ def _iteration(standing: Standing, known: About, width: int) -> "Text":
     return Text.assemble(_label("iteration"), head, bar, tail)
 
 
-def _return_line(standing: Standing, known: About, width: int) -> "Text | None":
+def _return_line(standing: RunStatus, known: About, width: int) -> "Text | None":
     if standing.mean_return is None:
         return _labelled("return", ["no episode has ended yet"], width) if standing.newest else None
     parts = [f"{standing.mean_return:.4g}"]
@@ -128,7 +128,7 @@ def _return_line(standing: Standing, known: About, width: int) -> "Text | None":
     return line
 
 
-def _speed(standing: Standing, width: int) -> "Text | None":
+def _speed(standing: RunStatus, width: int) -> "Text | None":
     rate, newest = standing.steps_per_second, standing.newest
     if rate is None:
         return None
@@ -139,7 +139,7 @@ def _speed(standing: Standing, width: int) -> "Text | None":
     return _labelled("speed", parts, width)
 
 
-def _update(standing: Standing, width: int) -> "Text | None":
+def _update(standing: RunStatus, width: int) -> "Text | None":
     newest = standing.newest
     if "warmup" in newest:
         return _labelled("update", ["warming up: nothing is trained yet"], width)
@@ -158,7 +158,7 @@ def _update(standing: Standing, width: int) -> "Text | None":
     return _labelled("update", parts, width) if parts else None
 
 
-def _curiosity(standing: Standing, width: int) -> "Text | None":
+def _curiosity(standing: RunStatus, width: int) -> "Text | None":
     mean, deviation, weight, whole = (
         number(standing.newest.get(name))
         for name in ("intrinsic_reward_mean", "intrinsic_reward_std", "curiosity_weight", "intrinsic_return")
@@ -171,7 +171,7 @@ def _curiosity(standing: Standing, width: int) -> "Text | None":
     return _labelled("curiosity", parts, width)
 
 
-def _phases(standing: Standing, width: int) -> "list[Text]":
+def _phases(standing: RunStatus, width: int) -> "list[Text]":
     from rich.text import Text
 
     roles = [
@@ -203,7 +203,7 @@ def _cells(shares: dict[str, float], room: int) -> dict[str, int]:
     return {name: end - start for name, (start, end) in zip(shares, pairwise(ends), strict=True)}
 
 
-def _waiting(standing: Standing, width: int) -> "Text | None":
+def _waiting(standing: RunStatus, width: int) -> "Text | None":
     idle = standing.idle
     if len(idle) < 2:
         return None

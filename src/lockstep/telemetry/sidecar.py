@@ -23,7 +23,7 @@ from typing import cast
 from lockstep.processes.parent import look_where_parent_looks, own_command, own_environment
 from lockstep.run.stop import SIGNALS, asked_to_stop
 
-__all__ = ["Companion", "CompanionFailed", "Errand"]
+__all__ = ["Errand", "Sidecar", "SidecarFailed"]
 
 _SAID = 2.0
 """Seconds of waiting before the terminal says so."""
@@ -31,11 +31,11 @@ _ORPHANED = 5.0
 """Seconds that a companion has when rank 0 has ended without a word."""
 
 
-class CompanionFailed(RuntimeError):
+class SidecarFailed(RuntimeError):
     """It ended by itself, or had not done its work in time. The message says why."""
 
 
-class Companion:
+class Sidecar:
     """A companion, as rank 0 sees it: a logger that only looks whether it is still there."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Companion:
         """Tells what it has to say. Raises CompanionFailed if it has ended."""
         self._tell()
         if self._process.poll() is not None:
-            raise CompanionFailed(self._reason())
+            raise SidecarFailed(self._reason())
 
     def close(self) -> None:
         """Waits for the rest of its work. Raises CompanionFailed if that was not done."""
@@ -100,9 +100,9 @@ class Companion:
         self._input.close()
         self._output.close()
         if late and patience > _SAID:
-            raise CompanionFailed("it was not done in time")
+            raise SidecarFailed("it was not done in time")
         if code and not late:
-            raise CompanionFailed(self._reason())
+            raise SidecarFailed(self._reason())
         with suppress(OSError):
             self._log.unlink()
             self._log.parent.rmdir()

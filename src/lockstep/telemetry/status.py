@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["PHASES", "Standing", "number"]
+__all__ = ["PHASES", "RunStatus", "number"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """Parts of a rank's time, which add up to `iter`. (Those of `STATUS`, which can't be had without PyTorch.)"""
@@ -53,7 +53,7 @@ class _Recent:
         self.idle = [before + seconds * share for before, share in zip(self.idle, shares, strict=True)]
 
 
-class Standing:
+class RunStatus:
     """Of the rows that it was given, which must come in order."""
 
     def __init__(self) -> None:

@@ -4,10 +4,10 @@ import json
 import os
 from pathlib import Path
 
-__all__ = ["Follower"]
+__all__ = ["MetricsTail"]
 
 
-class Follower:
+class MetricsTail:
     """Gives what was added since it last looked."""
 
     def __init__(self, path: Path) -> None:

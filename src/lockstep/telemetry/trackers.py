@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from lockstep.run.folder import RunFolder, write_aside
 from lockstep.telemetry.loggers import Logger, flat, scalars
 from lockstep.telemetry.sidecar import Errand
-from lockstep.telemetry.tail import Follower
+from lockstep.telemetry.tail import MetricsTail
 
 __all__ = ["TRACKERS", "Tracker", "check_trackers", "track"]
 
@@ -144,7 +144,7 @@ def track(folder: RunFolder, kind: str, name: str, errand: Errand) -> None:
     """Hands over all that is new, again and again, until training has ended."""
     with closing(_Own(folder.path / kind)) as own:
         tracker = TRACKERS[kind](folder, name, own, errand.tell)
-        follower = Follower(folder.path / "metrics.jsonl")
+        follower = MetricsTail(folder.path / "metrics.jsonl")
         over = False
         while not over:
             own.keep()

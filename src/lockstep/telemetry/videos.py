@@ -12,14 +12,14 @@ from pathlib import Path
 from lockstep.algorithm.agent import Agent
 from lockstep.run.checkpoint import pack
 from lockstep.run.folder import RunFolder
-from lockstep.telemetry.sidecar import Companion, CompanionFailed
+from lockstep.telemetry.sidecar import Sidecar, SidecarFailed
 
-__all__ = ["Films", "left_agents"]
+__all__ = ["VideoSidecar", "left_agents"]
 
 _WAITING = 8
 
 
-class Films(Companion):
+class VideoSidecar(Sidecar):
     """Takes agents to be filmed."""
 
     def __init__(self, folder: RunFolder, modules: Sequence[str], patience: Callable[[], float]) -> None:
@@ -41,7 +41,7 @@ class Films(Companion):
         aside.rename(self._agents / f"{iteration:08d}.safetensors")
 
     def close(self) -> None:
-        """See `Companion.close`. Raises CompanionFailed also if agents were left out."""
+        """See `Sidecar.close`. Raises CompanionFailed also if agents were left out."""
         complete = self._patience() > 0
         if complete and left_agents(self._run_folder):
             # training is spared no more: what is left is filmed by a process like any other, which a busy machine does not starve
@@ -58,7 +58,7 @@ class Films(Companion):
             if complete:
                 shutil.rmtree(self._agents, ignore_errors=True)
         if self._left_out and complete:
-            raise CompanionFailed(
+            raise SidecarFailed(
                 f"{self._left_out} of them were not made, because the processor had no time to spare for so many; a larger "
                 "run.capture_video asks for fewer"
             )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lockstep.models.flat import FlatParameters
-from lockstep.models.inference import _BLOCK, Inference, silent
+from lockstep.models.numpy_policy import _BLOCK, NumpyPolicy, silent
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
@@ -24,7 +24,7 @@ def rows_of(count: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(stream(1, "test").normal(0, 3, (count, OBSERVATION))).to(dtype)
 
 
-def head_of(inference: Inference, rows: torch.Tensor) -> np.ndarray:
+def head_of(inference: NumpyPolicy, rows: torch.Tensor) -> np.ndarray:
     return inference.head(len(rows))(rows.numpy(), np.empty((len(rows), HEAD), dtype=rows.numpy().dtype))
 
 
@@ -34,7 +34,7 @@ def head_of(inference: Inference, rows: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("count", [1, 8, _BLOCK + 3])
 def test_equals_pytorch(activation: str, shared: bool, dtype: torch.dtype, count: int) -> None:
     policy, _ = policy_of(dtype, activation=activation, shared=shared)
-    inference, rows = Inference(policy, activation), rows_of(count, dtype)
+    inference, rows = NumpyPolicy(policy, activation), rows_of(count, dtype)
     head, values = policy(rows)
     found = (head_of(inference, rows), *inference.forward(rows.numpy()), inference.value(rows.numpy()))
     for ours, theirs in zip(found, (head, head, values, values), strict=True):
@@ -45,7 +45,7 @@ def test_equals_pytorch(activation: str, shared: bool, dtype: torch.dtype, count
 @pytest.mark.parametrize("std_size", [0, HEAD])
 def test_follows_the_weights(std_size: int) -> None:
     policy, flat = policy_of(torch.float64, std_size)
-    inference, rows = Inference(policy, "tanh"), rows_of(4, torch.float64)
+    inference, rows = NumpyPolicy(policy, "tanh"), rows_of(4, torch.float64)
     before = head_of(inference, rows)
     flat.buffer += 0.25
     head, values = policy(rows)
@@ -59,7 +59,7 @@ def test_follows_the_weights(std_size: int) -> None:
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
 def test_what_is_not_finite_passes_in_silence(activation: str) -> None:
     policy, _ = policy_of(torch.float32, activation=activation)
-    inference = Inference(policy, activation)
+    inference = NumpyPolicy(policy, activation)
     rows = np.full((2, OBSERVATION), [[np.inf], [np.nan]], dtype=np.float32)
     with np.errstate(all="raise"):
         assert inference.forward(rows)[1][1].isnan()

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lockstep.models.cores import Core
 from lockstep.models.flat import FlatParameters
+from lockstep.models.numpy_cores import stepper
 from lockstep.models.registry import core_factory
-from lockstep.models.stepping import stepper
 from lockstep.randomness import stream
 
 INPUT, SIZE = 5, 7

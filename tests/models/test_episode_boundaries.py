@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from lockstep.models.spacing import Spacing
+from lockstep.models.episode_boundaries import EpisodeBoundaries
 
 RESETS = st.tuples(st.integers(1, 12), st.integers(1, 5)).flatmap(lambda shape: arrays(np.bool_, shape))
 
@@ -14,7 +14,7 @@ RESETS = st.tuples(st.integers(1, 12), st.integers(1, 5)).flatmap(lambda shape: 
 @given(RESETS)
 def test_each_episode_begins_behind_a_row_that_forgets(resets: np.ndarray) -> None:
     length, count = resets.shape
-    spacing = Spacing.of(torch.from_numpy(resets), torch.float64)
+    spacing = EpisodeBoundaries.of(torch.from_numpy(resets), torch.float64)
     if spacing is None:
         assert not resets[1:].any()
         return
@@ -36,5 +36,5 @@ def test_each_episode_begins_behind_a_row_that_forgets(resets: np.ndarray) -> No
 @given(RESETS)
 def test_resets_stay_as_they_are(resets: np.ndarray) -> None:
     given_resets = torch.from_numpy(resets.copy())
-    Spacing.of(given_resets, torch.float32)
+    EpisodeBoundaries.of(given_resets, torch.float32)
     np.testing.assert_array_equal(given_resets, resets)

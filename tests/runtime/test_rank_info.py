@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from lockstep.runtime.place import Place, find_place, launcher_process
+from lockstep.runtime.rank_info import RankInfo, find_rank_info, launcher_process
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 OPEN_MPI = {
@@ -36,29 +36,29 @@ SHELL = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SL
     [(TORCHRUN, "torchrun"), (OPEN_MPI, "mpirun"), (HYDRA, "mpiexec"), (SRUN, "srun")],
 )
 def test_every_launcher_is_recognized(variables: dict[str, str], launcher: str) -> None:
-    assert find_place(variables) == Place(3, 4, 1, 2, launcher)
+    assert find_rank_info(variables) == RankInfo(3, 4, 1, 2, launcher)
 
 
 @pytest.mark.parametrize("variables", [{}, {"RANK": "0"}, BATCH, SHELL])
 def test_what_no_launcher_started_has_no_place(variables: dict[str, str]) -> None:
-    assert find_place(variables) is None
+    assert find_rank_info(variables) is None
 
 
 def test_the_nearer_launcher_wins() -> None:
-    assert find_place(SRUN | OPEN_MPI | TORCHRUN | {"RANK": "0"}) == Place(0, 4, 1, 2, "torchrun")
-    assert find_place(SRUN | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}) == Place(2, 4, 1, 2, "mpirun")
-    assert find_place(BATCH | OPEN_MPI) == Place(3, 4, 1, 2, "mpirun")
+    assert find_rank_info(SRUN | OPEN_MPI | TORCHRUN | {"RANK": "0"}) == RankInfo(0, 4, 1, 2, "torchrun")
+    assert find_rank_info(SRUN | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}) == RankInfo(2, 4, 1, 2, "mpirun")
+    assert find_rank_info(BATCH | OPEN_MPI) == RankInfo(3, 4, 1, 2, "mpirun")
 
 
 def test_a_world_of_one_is_on_one_host() -> None:
-    place = find_place({"RANK": "0", "WORLD_SIZE": "1"})
-    assert place == Place(0, 1, 0, 1, "torchrun")
+    place = find_rank_info({"RANK": "0", "WORLD_SIZE": "1"})
+    assert place == RankInfo(0, 1, 0, 1, "torchrun")
     assert place.on_one_host
 
 
 def test_hosts_are_unknown_where_the_launcher_does_not_say() -> None:
-    place = find_place({"RANK": "0", "WORLD_SIZE": "2"})
-    assert place == Place(0, 2, None, None, "torchrun")
+    place = find_rank_info({"RANK": "0", "WORLD_SIZE": "2"})
+    assert place == RankInfo(0, 2, None, None, "torchrun")
     assert not place.on_one_host
 
 
@@ -67,7 +67,7 @@ def test_hosts_are_unknown_where_the_launcher_does_not_say() -> None:
     [("4", "0", 4), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("1,2", "1", 2), ("", "0", None), ("2", "5", None)],
 )
 def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
-    place = find_place(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
+    place = find_rank_info(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
     assert place is not None
     assert place.local_size == local_size
 
@@ -83,15 +83,15 @@ def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
 )
 def test_nonsense_gets_one_line(variables: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError, match="is") as caught:
-        find_place(variables)
+        find_rank_info(variables)
     assert str(caught.value).startswith(line)
 
 
 def test_ranks_find_their_launcher_through_shells(environ: dict[str, str]) -> None:
     code = (
         "import os\n"
-        "from lockstep.runtime.place import find_place, launcher_process\n"
-        "print(launcher_process(find_place()), os.getppid())\n"
+        "from lockstep.runtime.rank_info import find_rank_info, launcher_process\n"
+        "print(launcher_process(find_rank_info()), os.getppid())\n"
     )
     # `true` keeps the shells from replacing themselves by what they start
     command = ["sh", "-c", "sh -c \"$0 -c '$1'; true\"; true", sys.executable, code]
@@ -102,4 +102,4 @@ def test_ranks_find_their_launcher_through_shells(environ: dict[str, str]) -> No
 
 
 def test_the_launcher_of_an_own_rank_is_its_parent() -> None:
-    assert launcher_process(Place(0, 2)) == os.getppid()
+    assert launcher_process(RankInfo(0, 2)) == os.getppid()

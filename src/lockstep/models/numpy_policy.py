@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lockstep.models.numpy_cores import stepper
 from lockstep.models.policy import FORBIDDEN, Policy
-from lockstep.models.stepping import stepper
 
-__all__ = ["Inference", "silent"]
+__all__ = ["NumpyPolicy", "silent"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -54,7 +54,7 @@ _ACTIVATIONS: dict[str, Callable[[NDArray[Any]], None]] = {"tanh": _tanh, "relu"
 """Each in place."""
 
 
-class Inference:
+class NumpyPolicy:
     """Computes what a `Policy` without images computes on the CPU, in the weights' own precision; equal to rounding.
 
     Its arrays are views of the policy's parameters: whatever is trained or loaded in place, it follows.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lockstep.group.group import ordered_sum
-from lockstep.models.moments import _BLOCK, Moments
+from lockstep.models.normalization import _BLOCK, RunningStatistics
 from lockstep.randomness import stream
 
 SHARDS, ROWS, SIZE, ITERATIONS = 4, 50, 3, 5
@@ -18,8 +18,8 @@ def rows_of(mean: float, std: float) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(drawn), torch.from_numpy(stream(2, "test").random((ITERATIONS, SHARDS, ROWS)) < 0.8)
 
 
-def merged(rows: Tensor, valid: Tensor) -> Moments:
-    moments = Moments(SIZE)
+def merged(rows: Tensor, valid: Tensor) -> RunningStatistics:
+    moments = RunningStatistics(SIZE)
     for batch, which in zip(rows, valid, strict=True):
         total = ordered_sum(torch.stack([moments.sums(*shard) for shard in zip(batch, which, strict=True)]))
         moments.merge(total, moments.mean)
@@ -51,12 +51,12 @@ def test_a_mean_far_from_zero_leaves_the_variance_accurate() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_bits_do_not_depend_on_the_number_of_ranks(ranks: int) -> None:
     rows, valid = rows_of(2.0, 3.0)
-    moments = Moments(SIZE)
+    moments = RunningStatistics(SIZE)
     for batch, which in zip(rows, valid, strict=True):
         own = SHARDS // ranks  # every rank makes the sums of the shards that it carries, in its own copy of the moments
         gathered = []
         for rank in range(ranks):
-            mine = Moments(SIZE)
+            mine = RunningStatistics(SIZE)
             mine.load(moments.state())
             gathered += [mine.sums(batch[shard], which[shard]) for shard in range(rank * own, (rank + 1) * own)]
         moments.merge(ordered_sum(torch.stack(gathered)), moments.mean)
@@ -77,7 +77,7 @@ def test_rows_that_do_not_count_change_nothing() -> None:
 
 def test_by_hand() -> None:
     # 1, 2 and 6: mean 3, squares of deviations 4 + 1 + 9 = 14; then 7: mean 4, squares 9 + 4 + 4 + 9 = 26
-    moments = Moments(1)
+    moments = RunningStatistics(1)
     moments.merge(
         moments.sums(torch.tensor([[1.0], [2.0], [6.0], [99.0]]), torch.tensor([True, True, True, False])), moments.mean
     )
@@ -87,14 +87,14 @@ def test_by_hand() -> None:
 
 
 def test_nothing_merged_means_nothing_changed() -> None:
-    moments = Moments(2)
+    moments = RunningStatistics(2)
     moments.merge(moments.sums(torch.ones(3, 2), torch.zeros(3, dtype=torch.bool)), moments.mean)
     assert moments.std.tolist() == [1, 1]
     assert moments.mean.tolist() == [0, 0]
 
 
 def test_a_quantity_that_never_varies_keeps_a_finite_scale() -> None:
-    moments = Moments(1)
+    moments = RunningStatistics(1)
     moments.merge(moments.sums(torch.full((10, 1), 0.1), torch.ones(10, dtype=torch.bool)), moments.mean)
     assert moments.std.item() == pytest.approx(1e-4, rel=1e-3)  # √1e-8
 
@@ -102,9 +102,9 @@ def test_a_quantity_that_never_varies_keeps_a_finite_scale() -> None:
 def test_sums_may_be_about_an_older_mean() -> None:
     """As those of a player that is an update behind: what comes of it is the same, to rounding."""
     rows, valid = rows_of(50.0, 2.0)
-    moments, about = Moments(SIZE), torch.zeros(SIZE, dtype=torch.float64)
+    moments, about = RunningStatistics(SIZE), torch.zeros(SIZE, dtype=torch.float64)
     for batch, which in zip(rows.flatten(1, 2), valid.flatten(1), strict=True):
-        older = Moments(SIZE)
+        older = RunningStatistics(SIZE)
         older.mean = about
         about = moments.mean
         moments.merge(older.sums(batch, which), older.mean)
@@ -118,7 +118,7 @@ def test_rows_that_do_not_count_may_be_anything_in_any_block() -> None:
     rows = torch.from_numpy(stream(1, "test").normal(2, 3, (count, SIZE)))
     valid = torch.from_numpy(stream(2, "test").random(count) < 0.5)
     rows[~valid] = torch.nan
-    moments = Moments(SIZE)
+    moments = RunningStatistics(SIZE)
     moments.load({**moments.state(), "mean": torch.full((SIZE,), 2.0, dtype=torch.float64)})
     kept = rows[valid] - 2.0
     expected = [len(kept), *kept.sum(0), *kept.square().sum(0)]

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Reduce, Steps
+from lockstep.curiosity.curiosity import Curiosity, Reduce, Transitions
 from lockstep.models.state import check_state
 from lockstep.rollout import Rollout
 
-__all__ = ["COUNTS", "Bonus", "Drive", "described"]
+__all__ = ["CURIOSITY_SUMS", "Bonus", "IntrinsicRewards", "described"]
 
-COUNTS = 5
+CURIOSITY_SUMS = 5
 """What is counted of intrinsic rewards: their sum, their squares', how many, the sum of the returns of episodes that ended, how many."""
 
 
@@ -26,10 +26,10 @@ class Bonus:
     columns: Tensor
     """`[T × B, C]`, see `Curiosity.columns`."""
     counts: Tensor
-    """`[COUNTS]` float64."""
+    """`[CURIOSITY_SUMS]` float64."""
 
 
-class Drive:
+class IntrinsicRewards:
     """Asks a method how new everything is, and makes rewards of it."""
 
     def __init__(self, curiosity: Curiosity, gamma: float, shards: Sequence[int], reduce: Reduce) -> None:
@@ -69,7 +69,7 @@ class Drive:
             for own, of, rollout, kept in zip(rewards, steps, rollouts, carried, strict=True)
         ]
 
-    def _returns(self, rewards: Tensor, steps: Steps, carried: Mapping[str, Tensor]) -> Tensor:
+    def _returns(self, rewards: Tensor, steps: Transitions, carried: Mapping[str, Tensor]) -> Tensor:
         """`[T, B]` float64: `G_t = γ G_{t-1} + r_t`, over reset rows as if they were not there."""
         found = rewards.to(torch.float64, copy=True).numpy()
         running, decay = carried["discounted"].numpy(), np.where(steps.valid.numpy(), self._gamma, 1.0)

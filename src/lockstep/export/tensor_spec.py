@@ -8,14 +8,14 @@ import torch
 
 from lockstep.envs.spaces import MASK, Path
 
-__all__ = ["ACTION", "INFO_MASK", "NEXT_STATE", "OBSERVATION", "STATE", "Port", "name_of", "torch_type"]
+__all__ = ["ACTION", "INFO_MASK", "NEXT_STATE", "OBSERVATION", "STATE", "TensorSpec", "name_of", "torch_type"]
 
 OBSERVATION, ACTION, INFO_MASK = "observation", "action", MASK
 STATE, NEXT_STATE = "state", "next_state"  # no two arrays of an ONNX graph have the same name
 
 
 @dataclass(frozen=True)
-class Port:
+class TensorSpec:
     """One input or output: what it is called, what it holds for each of `N` environments, and what that is."""
 
     name: str

@@ -24,9 +24,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lockstep.runtime.place import Place, launcher_process
+from lockstep.runtime.rank_info import RankInfo, launcher_process
 
-__all__ = ["FileMeeting", "choose_meeting", "first_host"]
+__all__ = ["FileMeeting", "choose_rendezvous", "first_host"]
 
 _POLL = 0.02
 _PRIVATE = "lockstep-meeting-"
@@ -34,7 +34,7 @@ _FIRST_PORT, _PORTS = 12_000, 20_000
 """Below those that systems give to outgoing connections."""
 
 
-def choose_meeting(place: Place, rendezvous: str | None, environ: Mapping[str, str] | None = None) -> Place:
+def choose_rendezvous(place: RankInfo, rendezvous: str | None, environ: Mapping[str, str] | None = None) -> RankInfo:
     """`place` with the address at which its ranks meet.
 
     That is `rendezvous` (the config's) if there is one, else MASTER_ADDR and MASTER_PORT, else a file in the temporary folder if
@@ -148,7 +148,7 @@ class FileMeeting:
         return []
 
 
-def _private_folder(place: Place, variables: Mapping[str, str]) -> Path:
+def _private_folder(place: RankInfo, variables: Mapping[str, str]) -> Path:
     """A folder that the ranks of this job agree on without having met; `_enter` makes it."""
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID")
     known = [place.launcher, str(place.size), str(launcher_process(place))]

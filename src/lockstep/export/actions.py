@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import has_float32_bounds, leaves, place_of
-from lockstep.export.ports import ACTION, Port, name_of, torch_type
+from lockstep.export.tensor_spec import ACTION, TensorSpec, name_of, torch_type
 
-__all__ = ["Taking"]
+__all__ = ["ActionDecoder"]
 
 
-class Taking(nn.Module):
+class ActionDecoder(nn.Module):
     """Parameters `[N, D]` -> actions by name, `[N, …]` each, then `logits`, `mean` and `log_std` where there are such."""
 
     _low: Tensor
@@ -35,20 +35,20 @@ class Taking(nn.Module):
             self.register_buffer("_low", torch.from_numpy(spaces.action_low).to(agent.dtype))
             self.register_buffer("_high", torch.from_numpy(spaces.action_high).to(agent.dtype))
         self.ports = [
-            Port(name_of(ACTION, path), leaf.shape, torch_type(leaf.dtype), f"action{place_of(path)} for step()")
+            TensorSpec(name_of(ACTION, path), leaf.shape, torch_type(leaf.dtype), f"action{place_of(path)} for step()")
             for path, leaf in leaves(space)
         ]
         """All that is given."""
         if self._options:
             meaning = f"of the options of all choices: {', '.join(map(str, spaces.choices))}"
-            self.ports.append(Port("logits", (self._options,), agent.dtype, meaning))
+            self.ports.append(TensorSpec("logits", (self._options,), agent.dtype, meaning))
         if self._size:
             fitted = "tanh brings them onto the bounds" if self._squash else "they are clipped to the bounds"
             for name, meaning in (
                 ("mean", f"of continuous components side by side, before {fitted}"),
                 ("log_std", "natural logarithm of their standard deviations, before the same"),
             ):
-                self.ports.append(Port(name, (self._size,), agent.dtype, meaning))
+                self.ports.append(TensorSpec(name, (self._size,), agent.dtype, meaning))
 
     def forward(self, parameters: Tensor) -> dict[str, Tensor]:
         """See the class."""

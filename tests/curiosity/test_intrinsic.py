@@ -8,8 +8,8 @@ import torch
 from tests.watched import COUNT, STEPS, agent_of, rollouts_of
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Steps
-from lockstep.curiosity.drive import Drive, described
+from lockstep.curiosity.curiosity import Curiosity, Transitions
+from lockstep.curiosity.intrinsic import IntrinsicRewards, described
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.group import ordered_sum
 from lockstep.rollout import Rollout
@@ -20,7 +20,9 @@ GAMMA = 0.9
 class Sum(Curiosity):
     """Rewards the sum of the next observation, and what was carried along; carries the number of steps of the episode."""
 
-    def reward(self, steps: Sequence[Steps], carried: Sequence[dict[str, Tensor]], reduce: object) -> list[Tensor]:
+    def reward(
+        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: object
+    ) -> list[Tensor]:
         for own in carried:
             own["steps"] += 1
         return [own.features[1:].sum(-1).abs() for own in steps]
@@ -29,11 +31,11 @@ class Sum(Curiosity):
         return {"steps": torch.zeros(count)}
 
 
-def drive_of(shards: Sequence[int] = (0, 1), **settings: object) -> tuple[Drive, Sum]:
+def drive_of(shards: Sequence[int] = (0, 1), **settings: object) -> tuple[IntrinsicRewards, Sum]:
     torch.manual_seed(1)
     config = CuriosityConfig("rnd", **settings)  # type: ignore[arg-type]
     method = Sum(agent_of().spaces, config, False, torch.float64)
-    return Drive(method, GAMMA, shards, ordered_sum), method
+    return IntrinsicRewards(method, GAMMA, shards, ordered_sum), method
 
 
 def rollouts() -> list[Rollout]:

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Place", "find_place", "launcher_process"]
+__all__ = ["RankInfo", "find_rank_info", "launcher_process"]
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """Which rank this process is, of how many, and how it meets the others."""
 
     rank: int
@@ -69,7 +69,7 @@ _LAUNCHERS = (
 )
 
 
-def find_place(environ: Mapping[str, str] | None = None) -> Place | None:
+def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
     """The place that a launcher gave this process, its meeting still open; None if no launcher started it.
 
     A launcher nearer to the process wins over the scheduler that it may run under. Raises ValueError, naming the variable, if
@@ -88,11 +88,11 @@ def find_place(environ: Mapping[str, str] | None = None) -> Place | None:
         local_rank, local_size = _local(launcher, variables)
         if size == 1:
             local_rank, local_size = 0, 1
-        return Place(rank, size, local_rank, local_size, launcher.name)
+        return RankInfo(rank, size, local_rank, local_size, launcher.name)
     return None
 
 
-def launcher_process(place: Place) -> int:
+def launcher_process(place: RankInfo) -> int:
     """The nearest ancestor that is not part of a rank itself, as a shell around it is: the same for all ranks of a host.
 
     0 where the system does not say.

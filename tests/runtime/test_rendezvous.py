@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.runtime.meeting import FileMeeting, choose_meeting, first_host
-from lockstep.runtime.place import Place, find_place
+from lockstep.runtime.rank_info import RankInfo, find_rank_info
+from lockstep.runtime.rendezvous import FileMeeting, choose_rendezvous, first_host
 from lockstep.runtime.settings import RuntimeConfig
 
-ONE_HOST = Place(1, 2, 1, 2, "mpirun")
-TWO_HOSTS = Place(1, 4, 1, 2, "mpirun")
+ONE_HOST = RankInfo(1, 2, 1, 2, "mpirun")
+TWO_HOSTS = RankInfo(1, 4, 1, 2, "mpirun")
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_ID": "2",
@@ -30,30 +30,30 @@ def met(path: Path, size: int, timeout: float = 20) -> set[Path]:
 
 def test_the_users_word_counts_most(tmp_path: Path) -> None:
     for rendezvous in (f"file://{tmp_path}/meet", "tcp://somewhere:1", "env://"):
-        assert choose_meeting(ONE_HOST, rendezvous, MASTER).meeting == rendezvous
-    assert choose_meeting(TWO_HOSTS, None, MASTER).meeting == "env://"
+        assert choose_rendezvous(ONE_HOST, rendezvous, MASTER).meeting == rendezvous
+    assert choose_rendezvous(TWO_HOSTS, None, MASTER).meeting == "env://"
 
 
 def test_on_one_host_it_is_a_file_that_all_ranks_find() -> None:
-    first, second = (choose_meeting(Place(rank, 2, rank, 2, "mpirun"), None, {}).meeting for rank in range(2))
+    first, second = (choose_rendezvous(RankInfo(rank, 2, rank, 2, "mpirun"), None, {}).meeting for rank in range(2))
     assert first == second
     assert first.startswith(f"file://{tempfile.gettempdir()}/lockstep-meeting-{os.getuid()}-")
     others = [
-        choose_meeting(ONE_HOST, None, {"PMIX_NAMESPACE": "7"}).meeting,
-        choose_meeting(Place(1, 3, 1, 3, "mpirun"), None, {}).meeting,
-        choose_meeting(Place(1, 2, 1, 2, "srun"), None, SLURM).meeting,
+        choose_rendezvous(ONE_HOST, None, {"PMIX_NAMESPACE": "7"}).meeting,
+        choose_rendezvous(RankInfo(1, 3, 1, 3, "mpirun"), None, {}).meeting,
+        choose_rendezvous(RankInfo(1, 2, 1, 2, "srun"), None, SLURM).meeting,
     ]
     assert len({first, *others}) == 4
 
 
 def test_alone_nobody_is_met() -> None:
-    assert choose_meeting(Place(0, 1, 0, 1, "mpirun"), None, {}).meeting == ""
+    assert choose_rendezvous(RankInfo(0, 1, 0, 1, "mpirun"), None, {}).meeting == ""
 
 
 def test_slurm_meets_on_the_steps_first_host() -> None:
-    place = Place(1, 4, 1, 2, "srun")
-    assert choose_meeting(place, None, SLURM).meeting == f"tcp://x02:{12_000 + (31 * 4711 + 2) % 20_000}"
-    assert choose_meeting(place, None, SLURM | {"SLURM_STEP_ID": "3"}) != choose_meeting(place, None, SLURM)
+    place = RankInfo(1, 4, 1, 2, "srun")
+    assert choose_rendezvous(place, None, SLURM).meeting == f"tcp://x02:{12_000 + (31 * 4711 + 2) % 20_000}"
+    assert choose_rendezvous(place, None, SLURM | {"SLURM_STEP_ID": "3"}) != choose_rendezvous(place, None, SLURM)
 
 
 @pytest.mark.parametrize(
@@ -75,15 +75,15 @@ def test_first_host(nodes: str, host: str) -> None:
     ("place", "rendezvous", "part"),
     [
         (TWO_HOSTS, None, "runtime.rendezvous is needed: nothing says where the 4 ranks meet"),
-        (find_place({"RANK": "0", "WORLD_SIZE": "2"}), None, "runtime.rendezvous is needed"),
-        (Place(0, 4, 0, 2, "srun"), None, "runtime.rendezvous is needed"),
+        (find_rank_info({"RANK": "0", "WORLD_SIZE": "2"}), None, "runtime.rendezvous is needed"),
+        (RankInfo(0, 4, 0, 2, "srun"), None, "runtime.rendezvous is needed"),
         (ONE_HOST, "env://", "MASTER_ADDR and MASTER_PORT"),
         (ONE_HOST, "file:///nowhere/at/all", "'file:///nowhere/at/all': the file's folder does not exist"),
     ],
 )
-def test_nowhere_to_meet_gets_one_line(place: Place, rendezvous: str | None, part: str) -> None:
+def test_nowhere_to_meet_gets_one_line(place: RankInfo, rendezvous: str | None, part: str) -> None:
     with pytest.raises(ValueError, match=r"runtime\.rendezvous") as caught:
-        choose_meeting(place, rendezvous, {"MASTER_PORT": "1"})
+        choose_rendezvous(place, rendezvous, {"MASTER_PORT": "1"})
     assert part in str(caught.value)
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Moments"]
+__all__ = ["RunningStatistics"]
 
 _BLOCK, _CELLS = 1024, 2**20
 """Rows and numbers that are summed at a time at most, so that their deviations stay in the cache."""
 
 
-class Moments:
+class RunningStatistics:
     """Count, mean and sum of squared deviations of `[size]` quantities, in float64.
 
     They are frozen while a rollout is collected. Afterwards every shard contributes `sums` about the frozen mean, the shards'

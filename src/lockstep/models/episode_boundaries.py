@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["CLOSED", "MARKS", "Spacing"]
+__all__ = ["CLOSED", "MARKS", "EpisodeBoundaries"]
 
 CLOSED = -1e6
 """What closes a gate, whatever else it is given."""
@@ -21,7 +21,7 @@ MARKS = 3
 
 
 @dataclass(frozen=True)
-class Spacing:
+class EpisodeBoundaries:
     """Where the rows of `N` sequences of length `L` go in longer ones of length `M`, `L` and the most episodes that begin in one.
     Sequences in which fewer begin are filled up at their end by rows that keep the state.
     """
@@ -34,7 +34,7 @@ class Spacing:
     """`[M, N, MARKS]`: 1 in the column of a row's kind."""
 
     @staticmethod
-    def of(resets: Tensor, dtype: torch.dtype) -> "Spacing | None":
+    def of(resets: Tensor, dtype: torch.dtype) -> "EpisodeBoundaries | None":
         """For resets `[L, N]`; None where no episode begins behind the first row, and so nothing is to be put in."""
         begins = resets.cpu().numpy().copy()
         begins[0] = False
@@ -50,7 +50,7 @@ class Spacing:
         order[places] = np.arange(length * count).reshape(length, count)
         marks = np.eye(MARKS)[kinds].reshape(-1, count, MARKS)
         device = resets.device
-        return Spacing(
+        return EpisodeBoundaries(
             torch.from_numpy(order).to(device),
             torch.from_numpy(places.reshape(-1)).to(device),
             torch.from_numpy(marks).to(device, dtype),

@@ -20,14 +20,14 @@ from lockstep.envs.spaces import (
     mask_leaves,
     place_of,
 )
-from lockstep.export.ports import INFO_MASK, OBSERVATION, Port, name_of, torch_type
+from lockstep.export.tensor_spec import INFO_MASK, OBSERVATION, TensorSpec, name_of, torch_type
 
-__all__ = ["Reading"]
+__all__ = ["ObservationEncoder"]
 
 Inputs = dict[str, Tensor]
 
 
-class Reading(nn.Module):
+class ObservationEncoder(nn.Module):
     """Inputs by name, `[N, …]` each -> normalized rows `[N, O]` and pixels `[N, P]`, None without images."""
 
     _shift: Tensor
@@ -91,7 +91,7 @@ def _channels_first(images: Tensor, leaf: Box) -> Tensor:
     return images
 
 
-def _ports(space: Space[object], spaces: Spaces) -> list[Port]:
+def _ports(space: Space[object], spaces: Spaces) -> list[TensorSpec]:
     kinds = [
         (feature_leaves(space), ""),
         (image_leaves(space), ", an image"),
@@ -100,11 +100,11 @@ def _ports(space: Space[object], spaces: Spaces) -> list[Port]:
     ports = [_port(leaf, rest) for found, rest in kinds for leaf in found]
     if spaces.mask_size and not mask_leaves(space):
         meaning = f"info[{MASK!r}], not 0 for options that are allowed: those of all choices side by side"
-        ports.append(Port(INFO_MASK, (spaces.mask_size,), torch.int8, meaning))
+        ports.append(TensorSpec(INFO_MASK, (spaces.mask_size,), torch.int8, meaning))
     return ports
 
 
-def _port(found: Leaf, rest: str) -> Port:
+def _port(found: Leaf, rest: str) -> TensorSpec:
     path, leaf = found
     meaning = f"observation{place_of(path)} as the environment gives it{rest}"
-    return Port(name_of(OBSERVATION, path), leaf.shape, torch_type(leaf.dtype), meaning)
+    return TensorSpec(name_of(OBSERVATION, path), leaf.shape, torch_type(leaf.dtype), meaning)

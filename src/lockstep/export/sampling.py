@@ -11,12 +11,12 @@ from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
 from lockstep.algorithm.agent import Agent
-from lockstep.envs.layout import Layout
+from lockstep.envs.layout import ObservationLayout
 from lockstep.envs.spaces import MASK, Path, feature_leaves, image_leaves, mask_leaves
 from lockstep.export.formats import Arrays
-from lockstep.export.ports import INFO_MASK, OBSERVATION, name_of
+from lockstep.export.tensor_spec import INFO_MASK, OBSERVATION, name_of
 
-__all__ = ["Drawing"]
+__all__ = ["ObservationSampler"]
 
 _FAR, _FAR_TIMES = 1 / 16, 30
 """The share of numbers that are far from the others, where normalization cuts them off, and how far."""
@@ -24,12 +24,12 @@ _WIDE = 1e3
 """Bounds beyond this say little about what is seen between them."""
 
 
-class Drawing:
+class ObservationSampler:
     """Draws observations of a space, which are fit for an agent."""
 
     def __init__(self, agent: Agent, space: Space[Any], generator: np.random.Generator) -> None:
         self._agent, self._space, self._generator = agent, space, generator
-        self._layout = Layout(space, agent.spaces)
+        self._layout = ObservationLayout(space, agent.spaces)
 
     def inputs(self, count: int) -> Arrays:
         """Of the exported policy, by name, but for the state."""

@@ -15,7 +15,7 @@ help:
 	@echo "make train    train CartPole until it is solved, draw its curve and film it (seconds, after the install)"
 	@echo "make test     all tests"
 	@echo "make quick    the fast tests: the inner loop"
-	@echo "make check    format, lint, types, import floors, documentation"
+	@echo "make check    format, lint, types, import layers, documentation"
 	@echo "make format   format the code and sort its imports"
 	@echo "make docs     build the documentation into site/"
 	@echo "make clean    remove .venv, site/ and caches; runs/ stays"

@@ -1,6 +1,6 @@
 """One tree of frozen dataclasses: all that defines an experiment.
 
-Every section is defined in the room that reads it. Order of precedence: defaults < preset < file < flags.
+Every section is defined in the package that reads it. Order of precedence: defaults < preset < file < flags.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The way into this room: engines, single environments and what is known of them."""
+"""The interface of this package: engines, single environments, and the environments that are known to work."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -208,9 +208,8 @@ def resume(
     """
     _refuse_launchers(ranks)
     path = run.path if isinstance(run, Run) else locate(os.fspath(run))
-    with RunFolder.open(
-        path
-    ).locked():  # before its config and checkpoints are read: another process may be adding to them
+    # locked before its config and checkpoints are read: another process may be adding to them
+    with RunFolder.open(path).locked():
         found = Run(run, env)
         extended = extended_by(found.config, _tree(settings)[0], total_steps)
         if found._make is not None:  # perhaps it has moved into a module since

@@ -75,6 +75,26 @@ def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, 
 
 
 @pytest.mark.slow
+def test_an_environment_may_change_its_actions_in_place(run_cli, tmp_path: Path, module: Path) -> None:
+    changing = MODULE.replace("gym.spaces.Discrete(2)", "gym.spaces.Box(-1, 1, (2,))")
+    module.write_text(
+        changing.replace("self.left = 5", "self.left, self.sum = 50, 0")
+        .replace(
+            "        self.left -= 1\n", "        self.left -= 1\n        self.sum += action[0]\n        action *= 7\n"
+        )
+        .replace("float(action), self.left", "float(self.sum), self.left")
+        .replace("self.left / 5, 0]", "self.left / 50, self.sum / 50]")
+    )
+    words = ("--env.engine", "gymnasium", "--env.module", "my_envs")
+    finished = run_cli("train", *FLAGS, *words)
+    assert finished.rc == 0, finished
+    digest = run_cli("digest", "runs/run").stdout.split()[-1]
+    finished = run_cli("resume", "runs/run", "--iteration", 2, "--env.module", "my_envs")
+    assert finished.rc == 0, finished
+    assert run_cli("digest", "runs/run").stdout.split()[-1] == digest
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces as kinds
 
 from lockstep.envs.actions import action_converter, each_action
-from lockstep.envs.layout import ObservationLayout, SpaceMismatch
+from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.spaces import describe
 
 BOX = kinds.Box(-1, 1, (2, 3), np.float64)
@@ -117,9 +117,9 @@ def test_masks_are_the_last_columns() -> None:
     one["action_mask"] = (np.array([0, 1]), np.array([0, 0, 0], dtype=np.int8))
     assert layout.row(one, {}, over=True).tolist() == [1] * 11
     assert layout.rows(stacked(space, [one]), {}, np.array([True])).tolist() == [[1] * 11]
-    with pytest.raises(SpaceMismatch, match=r"^gave an action_mask that forbids all 3 options of choice 1$"):
+    with pytest.raises(ContractViolation, match=r"^gave an action_mask that forbids all 3 options of choice 1$"):
         layout.row(one, {})
-    with pytest.raises(SpaceMismatch, match="forbids all 3 options of choice 1"):
+    with pytest.raises(ContractViolation, match="forbids all 3 options of choice 1"):
         layout.rows(stacked(space, [one]), {}, np.array([False]))
 
 
@@ -132,7 +132,7 @@ def test_masks_come_from_the_info() -> None:
     assert layout.row(1, {}, over=True).tolist() == [0, 1, 1, 1, 1]
     assert layout.rows(np.array([0, 1]), {"action_mask": np.stack([mask, mask])}).tolist() == [[1, 0, 0, 1, 1], [0, 1, 0, 1, 1]]  # fmt: skip
     for info, words in (({}, "gave no action_mask"), ({"action_mask": mask[:2]}, "gave an action_mask of 2 entries")):
-        with pytest.raises(SpaceMismatch, match=f"^{words}; 3 were promised"):
+        with pytest.raises(ContractViolation, match=f"^{words}; 3 were promised"):
             layout.row(1, info)
     assert describe(BOX, BOX, "X-v0", {"action_mask": None}).mask_size == 0
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_masks_come_from_the_info() -> None:
     ],
 )  # fmt: skip
 def test_an_observation_of_another_shape_or_type_is_told(space: gym.Space[Any], observation: Any, words: str) -> None:
-    with pytest.raises(SpaceMismatch, match=f"^{re.escape(words)}"):
+    with pytest.raises(ContractViolation, match=f"^{re.escape(words)}"):
         ObservationLayout(space, describe(space, TWO, "X-v0")).check(observation)
 
 
@@ -172,9 +172,9 @@ def test_lists_and_narrower_types_will_do() -> None:
 )  # fmt: skip
 def test_a_value_out_of_range_is_told(space: gym.Space[Any], value: Any) -> None:
     layout = ObservationLayout(space, describe(space, TWO, "X-v0"))
-    with pytest.raises(SpaceMismatch, match=r"came, .*Discrete.* was promised"):
+    with pytest.raises(ContractViolation, match=r"came, .*Discrete.* was promised"):
         layout.row(value, {})
-    with pytest.raises(SpaceMismatch, match=r"came, .*Discrete.* was promised"):
+    with pytest.raises(ContractViolation, match=r"came, .*Discrete.* was promised"):
         layout.rows(stacked(space, [value]), {})
 
 

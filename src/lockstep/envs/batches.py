@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.layout import ObservationLayout, SpaceMismatch
+from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 
@@ -35,7 +35,7 @@ class Batches:
         try:
             self._layout.check(observations, (self._count,))
             return self._rows(observations, infos, None)
-        except SpaceMismatch as error:
+        except ContractViolation as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a reset)") from None
 
     def step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
@@ -44,7 +44,7 @@ class Batches:
             return self.kept(observations), rewards, terminated, truncated
         try:
             return self._rows(observations, infos, terminated | truncated), rewards, terminated, truncated
-        except SpaceMismatch as error:
+        except ContractViolation as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a step)") from None
 
     def kept(self, observations: Any) -> Any:

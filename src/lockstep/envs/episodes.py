@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.interface import Interface, exited, reset_values
-from lockstep.envs.layout import SpaceMismatch
+from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
@@ -91,11 +91,11 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         try:
             observation, reward, terminated, truncated, info = self._step(action)
         except SystemExit as error:
-            raise SpaceMismatch(exited(error)) from error
+            raise ContractViolation(exited(error)) from error
         except ValueError as error:  # also from a wrapper of Gymnasium between the environment and here
             if str(error) != "not enough values to unpack (expected 5, got 4)":
                 raise
-            raise SpaceMismatch(_OLD_STEP) from error
+            raise ContractViolation(_OLD_STEP) from error
         # NumPy would broadcast an observation of shape (1,)
         if self._first or reward is None or (self._plain and getattr(observation, "shape", None) != self._shape):
             self._check(observation, reward)
@@ -104,8 +104,8 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         if not self._plain:
             try:
                 observation = self._seen(observation, info)
-            except SpaceMismatch as error:
-                raise SpaceMismatch(f"{error} (after action {action} in episode {self.episode})") from None
+            except ContractViolation as error:
+                raise ContractViolation(f"{error} (after action {action} in episode {self.episode})") from None
             except Exception:
                 self._layout.check(observation)
                 raise
@@ -122,19 +122,19 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         try:
             observation, info = reset_values(self.env.reset(seed=self._seeds(self._index, episode)))
         except SystemExit as error:
-            raise SpaceMismatch(exited(error)) from error
+            raise ContractViolation(exited(error)) from error
         try:
             self._layout.check(observation)
             return self._seen(observation, info)
-        except SpaceMismatch as error:
-            raise SpaceMismatch(f"{error} (after the reset to episode {episode})") from None
+        except ContractViolation as error:
+            raise ContractViolation(f"{error} (after the reset to episode {episode})") from None
 
     def _check(self, observation: Any, reward: Any) -> None:
         """Check a step: the first of an episode, and any other that looks wrong. To check all would cost a fast environment over 1%."""
         self._first = False
         number = np.asarray(reward)
         if number.size != 1 or number.dtype.kind not in "biuf":
-            raise SpaceMismatch(
+            raise ContractViolation(
                 f"returned a reward of type {type(reward).__name__} ({reward!r}); a number was promised"
             )
         if self._plain:

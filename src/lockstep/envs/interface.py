@@ -6,7 +6,7 @@ from typing import Any
 
 from gymnasium import Env, Space
 
-from lockstep.envs.layout import ObservationLayout, SpaceMismatch
+from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import MASK, Spaces, describe
 
@@ -51,7 +51,7 @@ def told(kind: type[BaseException], error: object) -> str:
     """What went wrong in an environment, in words that go behind its name."""
     if issubclass(kind, SystemExit):
         return exited(error)
-    return str(error) if issubclass(kind, SpaceMismatch) else f"failed: {kind.__name__}: {error}"
+    return str(error) if issubclass(kind, ContractViolation) else f"failed: {kind.__name__}: {error}"
 
 
 def exited(error: object) -> str:
@@ -63,7 +63,7 @@ def reset_values(answer: Any) -> tuple[Any, dict[str, Any]]:
     """Return the observation and info of a `reset`. Raises Unkept for anything else, such as the observation alone."""
     if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict):
         return answer
-    raise SpaceMismatch(
+    raise ContractViolation(
         f"returned {type(answer).__name__} from reset: Gymnasium's API returns (observation, info); an environment of the old "
         "Gym API must be converted, for example with shimmy"
     )

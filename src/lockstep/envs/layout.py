@@ -28,15 +28,15 @@ from lockstep.envs.spaces import (
     place_of,
 )
 
-__all__ = ["ObservationLayout", "SpaceMismatch"]
+__all__ = ["ContractViolation", "ObservationLayout"]
 
 Info = Mapping[str, Any]
 Encode = Callable[[NDArray[Any]], NDArray[Any]]
 """A batch of a leaf's values `[N, …]` to its columns `[N, size]`."""
 
 
-class SpaceMismatch(ValueError):
-    """An environment gave something else than its spaces promise. The message goes on where one has named the environment."""
+class ContractViolation(ValueError):
+    """An environment broke its spaces or Gymnasium's API. The message continues a line that names the environment."""
 
 
 class ObservationLayout:
@@ -89,7 +89,7 @@ class ObservationLayout:
         if self._choices:
             given = [_at(observations, path) for path in self._masks] or [infos.get(MASK)]
             if any(part is None for part in given):
-                raise SpaceMismatch(f"gave no {MASK}")
+                raise ContractViolation(f"gave no {MASK}")
             count = len(given[0])
             ended = np.zeros(count, dtype=np.bool_) if over is None else over
             # Gymnasium makes an array of objects of what are tuples
@@ -121,7 +121,7 @@ class ObservationLayout:
             value = _at(observation, path, leaf)
             came, typed = np.asarray(value), isinstance(value, (np.ndarray, np.generic))
             if came.shape != (*lead, *leaf.shape) or not _fits(came.dtype, leaf, typed):
-                raise SpaceMismatch(
+                raise ContractViolation(
                     _broken(path, f"{type(value).__name__} of shape {came.shape} and type {came.dtype}", leaf)
                 )
 
@@ -131,7 +131,7 @@ class ObservationLayout:
         if mask is None or len(mask) != size:
             if over and mask is None:
                 return np.ones(size, dtype=self.dtype)
-            raise SpaceMismatch(
+            raise ContractViolation(
                 f"gave {'no ' + MASK if mask is None else f'an {MASK} of {len(mask)} entries'}; {size} were promised"
             )
         allowed: NDArray[np.bool_] = mask != 0
@@ -140,7 +140,7 @@ class ObservationLayout:
                 if over:
                     return np.ones(size, dtype=self.dtype)
                 of = f" of choice {number}" if len(self._choices) > 1 else ""
-                raise SpaceMismatch(f"gave an {MASK} that forbids all {end - begin} options{of}")
+                raise ContractViolation(f"gave an {MASK} that forbids all {end - begin} options{of}")
         return allowed.astype(self.dtype)
 
 
@@ -156,7 +156,7 @@ def _at(observation: Any, path: Path, leaf: Space[Any] | None = None) -> Any:
     try:
         return reduce(getitem, path, observation)
     except (KeyError, IndexError, TypeError):
-        raise SpaceMismatch(_broken(path, f"nothing within {type(observation).__name__}", leaf)) from None
+        raise ContractViolation(_broken(path, f"nothing within {type(observation).__name__}", leaf)) from None
 
 
 def _broken(path: Path, came: str, leaf: Space[Any] | None) -> str:
@@ -185,7 +185,7 @@ def _one_hot(space: Discrete) -> Callable[[Any], NDArray[Any]]:
     def row(value: Any) -> NDArray[Any]:
         place = value - start
         if not 0 <= place < count:
-            raise SpaceMismatch(_broken((), str(value), space))
+            raise ContractViolation(_broken((), str(value), space))
         return table[place]  # type: ignore[no-any-return]
 
     return row
@@ -199,7 +199,7 @@ def _one_hots(space: Discrete) -> Encode:
         try:
             return table[(values - start).astype(np.uint32)]  # what is below 0 becomes huge
         except IndexError:
-            raise SpaceMismatch(_broken((), str(values.tolist()), space)) from None
+            raise ContractViolation(_broken((), str(values.tolist()), space)) from None
 
     return rows
 
@@ -215,7 +215,7 @@ def _encoder(space: Space[Any]) -> Encode:
     def encode(values: NDArray[Any]) -> NDArray[Any]:
         places = values.reshape(len(values), -1).astype(np.int64) - starts
         if ((places < 0) | (places >= counts)).any():
-            raise SpaceMismatch(_broken((), str(values.tolist()), space))
+            raise ContractViolation(_broken((), str(values.tolist()), space))
         rows = np.zeros((len(values), size), dtype=np.float32)
         np.put_along_axis(rows, places + offsets, 1, axis=1)
         return rows

@@ -24,7 +24,7 @@ from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
 from lockstep.envs.history import History, check_replay, check_state, pasts, seen_now
 from lockstep.envs.interface import Interface, told
-from lockstep.envs.layout import SpaceMismatch
+from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.processes.parent import die_with_parent
@@ -98,7 +98,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
         if not all(successes):
             index, kind, value, trace = self.error_queue.get(timeout=10)
             # of a breach of the API that this package found, the trace shows nothing of the user's code
-            own = issubclass(kind, SpaceMismatch) and "direct cause" not in trace
+            own = issubclass(kind, ContractViolation) and "direct cause" not in trace
             raise _Failed(index, told(kind, value), "" if own else trace)
 
     def end(self) -> None:

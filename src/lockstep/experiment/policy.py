@@ -14,7 +14,7 @@ from lockstep.algorithm.agent import Agent, PolicyRunner
 from lockstep.config import Config
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.catalog import make_one
-from lockstep.envs.layout import ObservationLayout, SpaceMismatch
+from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.spaces import MASK, leaves, place_of
 from lockstep.experiment.execute import load_agent, pick_checkpoint
 from lockstep.randomness import seed_of, stream
@@ -132,7 +132,7 @@ class TrainedPolicy:
             if layout.plain:
                 observation = np.asarray(observation, dtype=layout.dtype)
             return layout.rows(observation, info), layout.batch_pixels(observation) if images else None, False
-        except SpaceMismatch as error:
+        except ContractViolation as error:
             raise ValueError(f"the environment {error}") from None
 
     def _count(self, observation: Any) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.main import main
+from lockstep.envs.modules import import_registered
 
 MODULE = """
 import gymnasium as gym
@@ -175,6 +176,12 @@ def test_a_module_without_or_with_several_environments_needs_an_id(
     (tmp_path / f"{name}.py").write_text("\n".join(["import gymnasium", *lines]))
     assert main(["train", "--env.module", name]) == 2
     assert f"registered {listed}; choose one" in capsys.readouterr().err
+
+
+def test_a_module_of_a_core_leaves_the_default_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "core_alone.py").write_text("import lockstep\nlockstep.register_core('alone', lambda *sizes: None)")
+    assert import_registered("core_alone", "Default-v0") == "Default-v0"
 
 
 def test_speed_is_measured_of_them_too(run_cli, module: Path) -> None:

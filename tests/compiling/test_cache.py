@@ -2,12 +2,14 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from tests.compiling.test_kernels import Doubled
+from tests.live_runs import wait_for
 
 from lockstep.compiling import cache as kernel_cache
 from lockstep.compiling import kernels
@@ -111,6 +113,60 @@ def test_compiling_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp
         ahead_of_time(Doubled("stopped"), (torch.ones(3),), check)
     assert [path.name[:5] for path in (tmp_path / "cache").iterdir()] == ["lock-"]
     assert subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "cc1plus"], capture_output=True).stdout == b""
+
+
+def test_a_signal_to_every_process_ends_the_compiler_and_what_it_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Schedulers signal all processes of a job: the compiling one leaves it to its parent to stop."""
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    pids = tmp_path / "pids"
+
+    def compiled(*arguments: object, **options: object) -> Path:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with subprocess.Popen(["sleep", "300"]) as started:
+            pids.with_suffix(".new").write_text(f"{os.getpid()} {started.pid}")
+            pids.with_suffix(".new").rename(pids)
+        return tmp_path
+
+    def check() -> None:
+        if pids.exists():
+            raise Stop
+
+    monkeypatch.setattr(kernels, "_compiled", compiled)
+    with pytest.raises(Stop):
+        ahead_of_time(Doubled("signalled"), (torch.ones(3),), check)
+    for pid in pids.read_text().split():
+        wait_for(lambda pid=pid: not running(pid), "the end of the compiler")
+
+
+def running(pid: str) -> bool:
+    """Whether a process is there and no zombie."""
+    status = Path("/proc", pid, "stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_where_there_is_a_gpu_compiling_needs_no_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def compiled(formula: object, examples: object, folder: Path, *others: object, **options: object) -> Path:
+        (folder / "made").write_text(str(os.getpid()))
+        return folder / "made"
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(kernels, "_compiled", compiled)
+    threads = torch.get_num_threads()
+    kernels._build(Doubled("here"), (), tmp_path / "a.so", lambda: None)
+    assert (tmp_path / "a.so").read_text() == str(os.getpid())
+    assert torch.get_num_threads() == threads
+
+
+def test_a_library_that_cannot_be_opened_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    built = stored.with_name("built.so")
+    built.write_bytes(b"no library")
+    kernel_cache.store(built, stored)
+    assert double() == [2.0, 2.0, 2.0]
+    first, _ = capfd.readouterr().err.splitlines()
+    assert first.startswith(f"{stored} can't be opened (")
+    assert first.endswith("; compiling it again")
 
 
 def test_waiting_for_another_process_ends_when_it_is_asked_to(stored: Path) -> None:

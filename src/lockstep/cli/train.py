@@ -59,7 +59,7 @@ def _with_environments(config: Config, chosen: bool) -> Config:
     if module is None or chosen:
         import_environments(module)
         return config
-    return replace(config, env=replace(config.env, id=import_registered(module)))
+    return replace(config, env=replace(config.env, id=import_registered(module, config.env.id)))
 
 
 def _parser() -> Arguments:

@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -75,26 +75,38 @@ def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[
     library = folder / f"{_key(formula, examples)}.so"
     try:
         check_folder(folder)
-        if defect(library) is not None:
+        runner, _ = _opened(library)
+        if runner is None:
             with locked(library, check):
-                problem = defect(library)
+                runner, problem = _opened(library)  # another process may have compiled it meanwhile
                 if problem:
                     print(f"{library} {problem}; compiling it again", file=sys.stderr, flush=True)
-                if problem is not None:
+                if runner is None:
                     _build(formula, examples, library, check)
+                    runner, problem = _opened(library)
     except CacheUnusable as error:
         raise CompilerFailed(
             f"runtime.compile is 'on', but the cache folder {error}; name another folder in LOCKSTEP_CACHE"
         ) from None
     with suppress(OSError):  # a cache that others fill may be read-only
         os.utime(library)
-    # PyTorch's public way, `aoti_load_package`, imports the whole compiler first: 1.5 s and 80 MB
-    try:
-        runner: Any = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise CompilerFailed(f"{library} can't be loaded ({reason}); remove it, and it is compiled again") from error
+    if runner is None:
+        raise CompilerFailed(
+            f"runtime.compile is 'on', but {library} {problem}; use --runtime.compile off in a new run"
+        )
     return lambda *tensors: runner.run(list(tensors))
+
+
+def _opened(library: Path) -> tuple[Any, str]:
+    """The open library, or None and its defect, which is empty if there is no library."""
+    problem = defect(library)
+    if problem is not None:
+        return None, problem
+    try:
+        # PyTorch's public way, `aoti_load_package`, imports the whole compiler first: 1.5 s and 80 MB
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1), ""
+    except RuntimeError as error:
+        return None, f"can't be opened ({' '.join(str(error).split())[:200]})"
 
 
 def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
@@ -122,11 +134,15 @@ def _processor() -> str:
 
 
 def _build(formula: Formula, examples: Sequence[Tensor], library: Path, check: Callable[[], None]) -> None:
-    """Compile `formula` into `library`, in a process of its own. Only the process that holds the library's lock may."""
+    """Compile `formula` into `library`, in a process of its own. Only the process that holds the library's lock may.
+
+    Where there is a GPU it is this process, since CUDA does not work in a forked one: `check` is heeded after the compilation then.
+    """
     print(f"compiling the {formula.name} for this machine, once; it may take a minute", file=sys.stderr, flush=True)
     tidy(library)
     with _workplace(library) as folder:
-        if run_in_child(lambda: _compile(formula, examples, folder), check):
+        work = partial(_compile, formula, examples, folder)
+        if _run_here(work) if torch.cuda.is_available() else run_in_child(work, check):
             log = library.parent / "failure.log"
             error = folder / _ERROR
             log.write_text(error.read_text() if error.exists() else "the compiling process was killed")
@@ -134,6 +150,19 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path, check: C
                 f"runtime.compile is 'on', but compiling failed, see {log}; use --runtime.compile off in a new run"
             )
         store(folder / _BUILT, library)
+
+
+def _run_here(work: Callable[[], None]) -> int:
+    """Run `work` in this process, and return 1 if it raised, else 0."""
+    threads = torch.get_num_threads()
+    try:
+        with warnings.catch_warnings():
+            work()
+    except Exception:
+        return 1  # it has left its message
+    finally:
+        torch.set_num_threads(threads)
+    return 0
 
 
 def _compile(formula: Formula, examples: Sequence[Tensor], folder: Path) -> None:
@@ -145,9 +174,8 @@ def _compile(formula: Formula, examples: Sequence[Tensor], folder: Path) -> None
     try:
         try:
             built = _compiled(formula, examples, folder, threads, vec_isa_ok=True)
-        except (
-            RuntimeError
-        ):  # for example when the compiler predates the CPU: which instructions it knows is found out then
+        except RuntimeError:
+            # for example when the compiler predates the CPU: which instructions it knows is found out then
             built = _compiled(formula, examples, folder, threads, vec_isa_ok=None)
     except BaseException as error:
         (folder / _ERROR).write_text(str(error))
@@ -191,7 +219,9 @@ multiply-adds are faster and round less."""
 def _workplace(library: Path) -> Iterator[Path]:
     """A temporary folder for all that the compiler leaves."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=f"building-{share(library)}-") as folder:
+    with tempfile.TemporaryDirectory(
+        dir=library.parent, prefix=f"building-{share(library)}-", ignore_cleanup_errors=True
+    ) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         try:
             yield Path(folder)

@@ -35,17 +35,22 @@ def import_environments(module: str | None) -> None:
         ) from error
 
 
-def import_registered(module: str) -> str:
+def import_registered(module: str, default: str) -> str:
     """Import the module as `import_environments` does, and return the id of the only environment that it registers.
 
-    Raises ValueError, listing what it registered, if that is none or several.
+    A module that registers a core or an encoder instead leaves the `default`. Raises ValueError, listing what it registered, if there are
+    several environments, or nothing at all.
     """
     from gymnasium import registry
 
-    before = set(registry)
+    from lockstep.models.registry import core_names, encoder_names
+
+    before, parts = set(registry), len(core_names() + encoder_names())
     import_environments(module)
     ids = sorted(set(registry) - before)
     if len(ids) == 1:
         return ids[0]
+    if not ids and len(core_names() + encoder_names()) > parts:
+        return default
     registered = ", ".join(ids) if ids else "no environment"
     raise ValueError(f"env.id is not given: env.module {module!r} registered {registered}; choose one with --env ID")

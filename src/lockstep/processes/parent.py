@@ -54,8 +54,9 @@ def run_in_child(work: Callable[[], None], check: Callable[[], None]) -> int:
         code = 1
         try:
             os.setpgid(0, 0)
+            # schedulers signal every process of a job; whether to stop is for the parent to decide
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, signal.SIG_IGN)
             die_with_parent(parent)
             work()
             code = 0

@@ -85,7 +85,7 @@ class Agent:
         self.networks = Networks(self.policy, self.curiosity).to(device)
         self.flat = FlatParameters(self.networks.parts())
         self.buffers = persistent_buffers(self.networks)
-        """Those of a registered encoder or core, by name."""
+        """The persistent buffers of a registered encoder or core, by name."""
         self.trained_buffers = TrainedBuffers(self.networks, [f"policy.{name}" for name in changed])
         self.observation_moments = RunningStatistics(spaces.feature_size) if config.normalize_observations else None
         self.return_moments = RunningStatistics(1) if normalize_rewards else None

@@ -133,7 +133,7 @@ def describe(
 
 
 def has_float32_bounds(space: Box) -> bool:
-    """Whether float32 represents all bounds exactly. If not, actions must be clipped once more in the type of the space."""
+    """True if float32 represents all bounds exactly. If not, actions must be clipped once more in the type of the space."""
     return all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high))
 
 

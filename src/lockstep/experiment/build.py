@@ -35,18 +35,18 @@ _SPARE = 4
 
 @dataclass(frozen=True)
 class RankComponents:
-    """What one rank does in an experiment: nothing, where a list is empty."""
+    """The components of one rank. A rank that has no shards to play has an empty list of them."""
 
     plan: Plan
     trainers: Group
     """The ranks that train."""
     shards: Sequence[Shard]
-    """Those that this rank plays."""
+    """The shards that this rank plays."""
     exchange: Exchange
     update: Update
 
     def close(self) -> None:
-        """Ends environments and what is still on its way."""
+        """Close environments and pending transfers."""
         self.exchange.close()
         for shard in self.shards:
             shard.engine.close()

@@ -66,7 +66,7 @@ def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> 
 
 
 def start_warnings(config: Config, resolved: Config) -> list[str]:
-    """What a user should know before a new run starts, a line each. `resolved` is `config` with everything decided."""
+    """The warnings for a user before a new run starts, a line each. `resolved` is `config` with every choice made."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
     lines = [_NO_COMPILER] if compiles(asked) and resolved.runtime.compile == "off" else []
     cut = cut_episodes(resolved)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep import presets
 from lockstep.config import Config
+from lockstep.config.compose import import_env_module
 from lockstep.config.compose import load as compose
 from lockstep.config.decode import encode, known_sections
 from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, give, is_function
-from lockstep.envs.modules import import_environments
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.resolve import importable, iterations, resolve
@@ -163,7 +163,6 @@ def train(
     _refuse_launchers(ranks)
     tree, make = _tree({**settings, **({} if env is None else {"env": env})})
     asked = _composed(preset, config, tree)
-    import_environments(asked.env.module)
     asked, _, ranks = resolve_start(asked, None, ranks)
     resolved = resolve(asked, ranks)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
@@ -336,14 +335,15 @@ def _composed(preset: str | None, config: Config | str | os.PathLike[str] | None
             f"env is {env_id!r}: the preset {preset!r} is made for {below['env']['id']}; leave one of the two out"
         )
     if not isinstance(config, Config):
-        return compose(below, None if config is None else Path(config), tree)
+        file = None if config is None else Path(config)
+        return compose(below, file, import_env_module(below, file, tree))
     if preset:
         raise ValueError(f"preset is {preset!r}: a whole Config was given too; leave one of the two out")
     base = encode(config)
     module = base["env"].pop("module")  # a file may not name one, but this is a program's own
     if module is not None:
         tree = {**tree, "env": {"module": module, **tree.get("env", {})}}
-    return compose(base, None, tree)
+    return compose(base, None, import_env_module(base, None, tree))
 
 
 def _refuse_launchers(ranks: int) -> None:

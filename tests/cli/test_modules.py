@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import lockstep
 from lockstep.cli.main import main
 from lockstep.envs.modules import import_registered
 
@@ -162,6 +163,32 @@ def test_the_only_environment_of_a_module_is_trained(tmp_path: Path, monkeypatch
     words = [*map(str, FLAGS[2:]), "--env.module", "alone_envs", "--ranks", "1", "--runtime.compile", "off"]
     assert main(["train", *words]) == 0
     assert json.loads((tmp_path / "runs/run/config.json").read_text())["env"]["id"] == "GuessAlone-v0"
+
+
+def test_a_module_that_was_imported_before_still_names_its_environment(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "early_envs.py").write_text(MODULE.replace("Guess-v0", "GuessEarly-v0"))
+    assert [import_registered("early_envs", "Default-v0") for _ in range(2)] == ["GuessEarly-v0"] * 2
+
+
+@pytest.mark.slow
+def test_sweeps_benchmarks_and_programs_take_the_only_environment_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "swept_envs.py").write_text(MODULE.replace("Guess-v0", "GuessSwept-v0"))
+    words = [*map(str, FLAGS[2:-2]), "--env.module", "swept_envs", "--ranks", "1", "--runtime.compile", "off"]
+    assert main(["sweep", *words, "--over", "run.seed=1", "--out", "swept"]) == 0
+    configs = [json.loads(path.read_text()) for path in (tmp_path / "swept/runs").glob("*/config.json")]
+    assert [config["env"]["id"] for config in configs] == ["GuessSwept-v0"]
+    progress = words.index("--run.progress")
+    words = words[:progress] + words[progress + 2 :]
+    assert main(["bench", "throughput", *words, "--iterations", "5", "--repeats", "1", "--json", "speed.json"]) == 0
+    assert json.loads((tmp_path / "speed.json").read_text())["config"]["env"]["id"] == "GuessSwept-v0"
+    env = {"module": "swept_envs", "count": 4}
+    settings = {"rollout": {"steps": 16}, "ppo": {"minibatches": 2}, "runtime": {"compile": "off"}}
+    run = lockstep.train(env=env, total_steps=128, name="program", **settings)
+    assert run.config.env.id == "GuessSwept-v0"
 
 
 @pytest.mark.parametrize(

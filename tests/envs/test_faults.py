@@ -123,14 +123,19 @@ def test_the_trace_of_a_worker_comes_with_its_error(fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("exit in constructor", r"can't be made with it: it called sys.exit\(0\)"),
+        ("exit in constructor", r"it called sys.exit\(0\) while it was created"),
         ("exit in description", r"its reset called sys.exit\(75\)"),
-        ("no space", "its attribute observation_space is missing"),
     ],
 )
-def test_an_environment_that_cannot_be_described_is_refused(fault: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_an_exit_before_training_is_a_fault_of_the_environment(fault: str, words: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=words) as raised:
         describe_env(config_of(fault, "gymnasium"))
+    assert "SystemExit" in raised.value.__notes__[0]
+
+
+def test_an_environment_without_spaces_is_refused() -> None:
+    with pytest.raises(ValueError, match="its attribute observation_space is missing"):
+        describe_env(config_of("no space", "gymnasium"))
 
 
 def test_an_exit_while_closing_is_a_fault() -> None:
@@ -171,6 +176,8 @@ def train(tmp_path: Path, fault: str, engine: str = "gymnasium") -> int:
 @pytest.mark.parametrize(
     ("fault", "engine", "code", "words", "trace"),
     [
+        ("exit in constructor", "gymnasium", 1, "it called sys.exit(0) while it was created", "raise SystemExit(0)"),
+        ("exit in description", "gymnasium", 1, "its reset called sys.exit(75)", "raise SystemExit(75)"),
         ("exit in step", "gymnasium", 1, f"environment 0 ({ENV_ID}) called sys.exit(0)", "raise SystemExit(0)"),
         ("raise in step", "gymnasium-async", 1, "failed: RuntimeError: user's fault", "in user_function"),
         ("discrete reset", "gymnasium", 2, "its reset failed: RuntimeError: user's fault", "in user_function"),

@@ -10,8 +10,7 @@ from pathlib import Path
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
-from lockstep.config.compose import load
-from lockstep.envs.modules import import_environments
+from lockstep.config.compose import import_env_module, load
 from lockstep.group.memory import usable_cores
 from lockstep.run.environment import describe_environment
 
@@ -22,11 +21,10 @@ LEAST = 5
 _LONGEST = 3600
 
 
-def composed(own: argparse.Namespace, tree: Mapping[str, object]) -> Config:
+def composed(own: argparse.Namespace, tree: Mapping[str, Mapping[str, object]]) -> Config:
     """The experiment that preset, file and flags give. Raises ValueError."""
-    config = load(presets.read(own.preset) if own.preset else None, own.config, tree)
-    import_environments(config.env.module)  # `load` takes it from flags alone
-    return config
+    preset = presets.read(own.preset) if own.preset else None
+    return load(preset, own.config, import_env_module(preset, own.config, tree))
 
 
 def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:

@@ -48,17 +48,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
+        code = _exit_code(error)
         for trace in getattr(error, "__notes__", ()):  # of the user's own code
             print(trace, file=sys.stderr)
         print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr)
-        return _USAGE_ERROR
+        return code
     except KeyboardInterrupt:
         print("lockstep: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail again while it exits
         return _PIPE_CLOSED
+    return code
+
+
+def _exit_code(error: ValueError | RuntimeError) -> int:
+    """Return the exit code of an error that has one; raise any other error again."""
+    if isinstance(error, ValueError):
+        return _USAGE_ERROR
+    from lockstep.experiment.start import exit_codes
+
+    code = exit_codes().get(type(error))
+    if code is None:
+        raise error
     return code
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from lockstep.config import Config
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.modules import import_environments
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
@@ -30,7 +31,7 @@ def told_once(place: RankInfo | None) -> Iterator[None]:
     """What every rank finds wrong before they have met, the first rank of each host tells alone. `place` is this rank's."""
     try:
         yield
-    except ValueError:
+    except (ValueError, EnvironmentFailed):
         if place is not None and place.local_rank:
             end_unheard()
         raise

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
-from lockstep.config.compose import load
+from lockstep.config.compose import import_env_module, load
 from lockstep.config.flags import parse_flags
-from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.rank_info import find_rank_info
@@ -48,8 +47,8 @@ def main(argv: Sequence[str]) -> int:
         return load(preset, own.config, taken_from(tree, values))
 
     preset = presets.read(own.preset) if own.preset else None
+    tree = import_env_module(preset, own.config, tree, id_given="env.id" in {*over, *spaces})
     base = compose({})
-    import_environments(base.env.module)  # `load` takes it from flags alone
     folder = own.out or Path(RunConfig.folder) / f"{_plain(own.preset or base.env.id)}-sweep"
     sweep = Sweep(folder, own.preset, compose, own.ranks, 1, _tell)
     members = sweep.check(over, spaces)

@@ -2,16 +2,13 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import listen_under, start, told_once
-from lockstep.config import Config
-from lockstep.config.compose import load, written
+from lockstep.config.compose import import_env_module, load
 from lockstep.config.flags import parse_flags
-from lockstep.envs.modules import import_environments, import_registered
 from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
@@ -31,9 +28,7 @@ def main(argv: Sequence[str]) -> int:
         tree, rest = parse_flags(argv)
         own = parser.read(rest)
         preset = presets.read(own.preset) if own.preset else None
-        config = _with_environments(
-            load(preset, own.config, tree), "id" in written(preset, own.config, tree).get("env", {})
-        )
+        config = load(preset, own.config, import_env_module(preset, own.config, tree))
         listen_under(place)
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.resolve import resolve
@@ -51,15 +46,6 @@ def main(argv: Sequence[str]) -> int:
     folder = create_run(resolved, own.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
-
-
-def _with_environments(config: Config, chosen: bool) -> Config:
-    """Import `env.module`, which `load` takes from flags alone. Unless an id was `chosen`, use the environment it registers."""
-    module = config.env.module
-    if module is None or chosen:
-        import_environments(module)
-        return config
-    return replace(config, env=replace(config.env, id=import_registered(module, config.env.id)))
 
 
 def _parser() -> Arguments:

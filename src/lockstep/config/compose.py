@@ -7,8 +7,10 @@ from lockstep.config import Config
 from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
 from lockstep.config.gin_aliases import Iterations
+from lockstep.envs.modules import import_environments, import_registered
+from lockstep.envs.settings import EnvConfig
 
-__all__ = ["load", "written"]
+__all__ = ["import_env_module", "load", "written"]
 
 Tree = Mapping[str, object]
 
@@ -36,6 +38,21 @@ def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, di
         for section, fields in config.items()
         if named.get(section)
     }
+
+
+def import_env_module(
+    preset: Tree | None, file: Path | None, flags: Mapping[str, Mapping[str, object]], id_given: bool = False
+) -> Mapping[str, Mapping[str, object]]:
+    """Import the module that the flags name in `env.module`, and return the flags with the environment to train on.
+
+    If neither a tree nor the caller (`id_given`) names an environment, that is the only one which the module registers. Raises
+    ValueError as `load` and `import_registered` do.
+    """
+    module = load(preset, file, flags).env.module
+    if module is None or id_given or "id" in written(preset, file, flags).get("env", {}):
+        import_environments(module)
+        return flags
+    return {**flags, "env": {**flags.get("env", {}), "id": import_registered(module, EnvConfig.id)}}
 
 
 def _merged(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, object]:

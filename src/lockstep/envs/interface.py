@@ -6,6 +6,7 @@ from typing import Any
 
 from gymnasium import Env, Space
 
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import MASK, Spaces, describe
@@ -25,7 +26,8 @@ class Interface:
     def of(cls, recipe: Recipe) -> "Interface":
         """Makes an environment and, if there is something to choose, resets it once to see whether a mask comes with it.
 
-        Raises ValueError in one line for what can't be made, is not supported, or can't be reset.
+        Raises ValueError in one line if it can't be created, is not supported, or can't be reset; EnvironmentFailed if it calls
+        `sys.exit`.
         """
         if recipe.game is not None and recipe.game.episodic_life:
             raise ValueError("env.options has 'episodic_life', which engine 'gymnasium' does not have; use 'envpool'")
@@ -37,7 +39,8 @@ class Interface:
                 try:
                     _, info = reset_values(env.reset(seed=0))
                 except (Exception, SystemExit) as error:
-                    problem = ValueError(f"env.id is {recipe.env_id!r}: its reset {told(type(error), error)}")
+                    kind = EnvironmentFailed if isinstance(error, SystemExit) else ValueError
+                    problem = kind(f"env.id is {recipe.env_id!r}: its reset {told(type(error), error)}")
                     problem.add_note("".join(traceback.format_exception(error)))  # main prints it before the line
                     raise problem from error
                 if MASK in info:

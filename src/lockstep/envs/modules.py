@@ -38,19 +38,27 @@ def import_environments(module: str | None) -> None:
 def import_registered(module: str, default: str) -> str:
     """Import the module as `import_environments` does, and return the id of the only environment that it registers.
 
-    A module that registers a core or an encoder instead leaves the `default`. Raises ValueError, listing what it registered, if there are
-    several environments, or nothing at all.
+    If a program has imported the module before, its environments are those whose entry point it defines. A module that registers a
+    core or an encoder instead leaves the `default`. Raises ValueError, listing what it registered, if there are several
+    environments, or nothing at all.
     """
     from gymnasium import registry
 
     from lockstep.models.registry import core_names, encoder_names
 
-    before, parts = set(registry), len(core_names() + encoder_names())
+    before, parts, imported = set(registry), len(core_names() + encoder_names()), module in sys.modules
     import_environments(module)
-    ids = sorted(set(registry) - before)
+    ids = sorted(set(registry) - before) or sorted(name for name in registry if _defines(module, name))
     if len(ids) == 1:
         return ids[0]
-    if not ids and len(core_names() + encoder_names()) > parts:
+    if not ids and (imported or len(core_names() + encoder_names()) > parts):
         return default
     registered = ", ".join(ids) if ids else "no environment"
     raise ValueError(f"env.id is not given: env.module {module!r} registered {registered}; choose one with --env ID")
+
+
+def _defines(module: str, env_id: str) -> bool:
+    from gymnasium import registry
+
+    entry = registry[env_id].entry_point
+    return entry.startswith(f"{module}:") if isinstance(entry, str) else getattr(entry, "__module__", None) == module

@@ -3,6 +3,7 @@
 import copy
 import logging
 import re
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
 from lockstep.envs.atari import Game, is_game
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
 from lockstep.envs.functions import is_function, make_given
@@ -51,7 +53,8 @@ def _tame_mujoco() -> None:
 class Recipe:
     """An environment's id and its keyword arguments: what every engine makes its environments from.
 
-    All methods raise ValueError, in one line that names `env.id`, `env.options` or `env.engine`.
+    All methods raise ValueError, in one line that names `env.id`, `env.options` or `env.engine`, and EnvironmentFailed if the
+    environment calls `sys.exit`.
     """
 
     env_id: str
@@ -181,9 +184,14 @@ class Recipe:
             if name in self.options:
                 raise ValueError(f"env.options has {name!r}, which lockstep sets itself; leave it out")
 
-    def _problem(self, error: BaseException) -> ValueError:
-        text = f"it called sys.exit({error})" if isinstance(error, SystemExit) else str(error)
-        reason = " ".join(text.split()).split(" was raised from the environment creator")[0] or type(error).__name__
+    def _problem(self, error: BaseException) -> ValueError | EnvironmentFailed:
+        if isinstance(error, SystemExit):
+            failure = EnvironmentFailed(f"env.id is {self.env_id!r}: it called sys.exit({error}) while it was created")
+            failure.add_note("".join(traceback.format_exception(error)))  # main prints it before the line
+            return failure
+        reason = (
+            " ".join(str(error).split()).split(" was raised from the environment creator")[0] or type(error).__name__
+        )
         unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
         if unknown and unknown[1] in self.options:
             return ValueError(f"env.options has {unknown[1]!r}, which {self.env_id} does not take")

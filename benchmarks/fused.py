@@ -24,6 +24,7 @@ import torch
 from engines import processor
 
 from lockstep.algorithm.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import PlanConfig
 from lockstep.algorithm.update import Update
 from lockstep.config import Config
@@ -49,7 +50,7 @@ class Measured:
             Shard(k, make_engine(config.env, seed, k, shards), [Rollout.empty(sizes)], seed, config.ppo.gamma)
             for k in range(shards)
         ]
-        self.update = Update(agent, config.ppo, Solo(), range(shards), seed, fused=not exact)
+        self.update = Update(agent, config.ppo, Solo(), range(shards), seed, UpdateOptions(fused=not exact))
         self.iteration = 0
         self.run(0.0)
 

@@ -15,6 +15,7 @@ from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.update import Update
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.group import Group
@@ -54,7 +55,7 @@ def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = 
     rollouts = rollouts_of(agent, SHARDS)
     move(agent)
     config = PPOConfig(minibatches=2, learning_rate=0.01, **words)
-    update = Update(agent, config, group, shards, SEED, replicate=replicate, **options)
+    update = Update(agent, config, group, shards, SEED, UpdateOptions(**options), replicate=replicate)
     steps = 0.0
     for iteration in (ITERATION, ITERATION + 1):
         metrics = update([rollouts[shard] for shard in shards], iteration, 0.0)

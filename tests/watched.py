@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.algorithm.agent import Agent, PolicyRunner
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.options import UpdateOptions
+from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.algorithm.prepare import VALUE_FIT_SUMS
 from lockstep.algorithm.update import Update
 from lockstep.curiosity.settings import CuriosityConfig
@@ -42,9 +44,9 @@ class Watched(Solo):
 class Watch:
     """An update whose every step of Adam is noted: gradient, rates, and the weights after it."""
 
-    def __init__(self, agent: Agent, config: PPOConfig, **options: object) -> None:
+    def __init__(self, agent: Agent, config: PPOConfig, **options: bool) -> None:
         self.agent, self.group = agent, Watched()
-        self.update = Update(agent, config, self.group, range(SHARDS), SEED, **options)
+        self.update = Update(agent, config, self.group, range(SHARDS), SEED, UpdateOptions(**options))
         self.gradients: list[Tensor] = []
         self.rates: list[Mapping[str, float]] = []
         self.weights: list[Tensor] = []
@@ -120,7 +122,7 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
         act = agent.actor(noise, rollout.actions.numpy()).act
         for t in range(STEPS):
             act(t, rollout.observations[t].numpy())
-        values, log_probs, _ = agent.judge(rollout)
+        values, log_probs, _ = agent.evaluate(rollout)
         rollout.values.copy_(values)
         rollout.log_probs.copy_(log_probs)
         if agent.return_moments is not None and agent.observation_moments is not None:
@@ -136,7 +138,7 @@ def judged(agent: Agent, observations: Tensor, actions: Tensor) -> tuple[Tensor,
     steps, count, size = observations.shape[0] - 1, *observations.shape[1:]
     rollout = Rollout.empty(Sizes(steps, count, size, None, (), observations.dtype))
     rollout.observations, rollout.actions = observations, actions
-    return agent.judge(rollout)[:2]
+    return agent.evaluate(rollout)[:2]
 
 
 def chosen(agent: Agent, rows: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:

@@ -17,7 +17,7 @@ from lockstep.randomness import stream
 
 def by_pytorch(agent: Agent) -> Agent:
     """The same agent, computing as it would on a GPU."""
-    agent._inference = None
+    agent._numpy_policy = None
     return agent
 
 
@@ -63,5 +63,5 @@ def test_numpy_acts_only_where_the_networks_compute_in_their_own_precision() -> 
     config = PolicyConfig(hidden=(8,))
     for autocast, expected in ((nullcontext, True), (partial(torch.autocast, "cpu", torch.bfloat16), False)):
         agent = Agent(CONTINUOUS, config, False, 1, torch.float32, autocast=autocast)
-        assert (agent._inference is not None) is expected
+        assert (agent._numpy_policy is not None) is expected
         assert chosen(agent, observations().astype(np.float32), stream(1, "test")).dtype == np.float32

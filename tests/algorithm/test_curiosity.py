@@ -95,7 +95,7 @@ def test_two_heads_learn_both_returns() -> None:
     watch = Watch(agent, PPOConfig(epochs=30, minibatches=1, learning_rate=0.02))
     rollouts = rollouts_of(agent)
     before = watch(rollouts)["value_loss"]
-    _, _, first = agent.judge(rollouts[0])
+    _, _, first = agent.evaluate(rollouts[0])
     metrics = watch(rollouts)
     assert metrics["value_loss"] < before
     assert first is not None

@@ -9,8 +9,8 @@ from tests.algorithm.test_collect import DISCRETE, agent_of
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import rollout_sizes
 from lockstep.algorithm.exchange import Exchange, ReplicasDiffer
+from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan, PlanConfig
-from lockstep.algorithm.update import NonFinite
 from lockstep.group.channel import LocalChannel, Spec
 from lockstep.group.solo import Solo
 from lockstep.rollout import STATUS, Rollout
@@ -136,7 +136,7 @@ def test_weights_that_came_broken_are_noticed() -> None:
 @pytest.mark.parametrize("lag", [0, 1])
 def test_players_do_not_wait_for_an_update_that_failed(lag: int) -> None:
     (trainer, _), (player, _) = pair(lag)
-    trainer.give_up(1)
+    trainer.report_failure(1)
     with pytest.raises(NonFinite, match="a trainer"):
         player.publish(1 + lag, 9)
 
@@ -148,7 +148,7 @@ def test_players_save_nothing_of_an_update_that_failed() -> None:
     player.publish(2, 9)  # still of the first update, while the second fails
     with pytest.raises(AssertionError, match="never sent"):
         player.confirm(2)
-    trainer.give_up(2)
+    trainer.report_failure(2)
     with pytest.raises(NonFinite, match="a trainer"):
         player.confirm(2)
 

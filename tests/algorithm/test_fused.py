@@ -6,6 +6,7 @@ from tests.algorithm.test_prepare import CONFIG, SHARDS, SHARES
 from tests.threaded import on_ranks
 from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, ROWS, SEED, Watched, agent_of, move, rollouts_of
 
+from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation
 from lockstep.algorithm.update import Update
 from lockstep.curiosity.settings import CuriosityConfig
@@ -28,7 +29,7 @@ def train(
     agent = agent_of(spaces, normalize=True, curiosity=curiosity)
     rollouts = rollouts_of(agent, SHARDS)
     move(agent)
-    update = Update(agent, config, group, shards, SEED, **options)
+    update = Update(agent, config, group, shards, SEED, UpdateOptions(**options))
     metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
     state = {**agent.state(), **update.state()}
     return torch.cat([tensor.flatten().to(torch.float64) for tensor in state.values()]), metrics
@@ -60,7 +61,7 @@ def test_a_critic_with_epochs_of_its_own_is_fused_too() -> None:
 def test_a_fused_minibatch_is_the_union_of_what_the_shards_would_give() -> None:
     agent = agent_of()
     apart, fused = (
-        Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, False, False, whole, False)(
+        Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, UpdateOptions(fused=whole))(
             rollouts_of(agent, SHARDS), ITERATION, 0.0
         )
         for whole in (False, True)

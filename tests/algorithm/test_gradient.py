@@ -4,8 +4,9 @@ import pytest
 import torch
 from tests.watched import DISCRETE, agent_of
 
-from lockstep.algorithm.batch import COLUMNS, Part
-from lockstep.algorithm.gradient import BLOCK, LOSS_SCALARS, OrderedGradient
+from lockstep.algorithm.batch import Part, RowScalars
+from lockstep.algorithm.gradient import BLOCK, OrderedGradient
+from lockstep.algorithm.loss import LOSS_SCALARS
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -14,7 +15,7 @@ from lockstep.ppo.settings import PPOConfig
 def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
     """Every size costs a compilation."""
     agent, sizes = agent_of(), []
-    count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + COLUMNS
+    count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + len(RowScalars._fields)
     rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     rows[:, DISCRETE.observation_size] = 1
     aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)

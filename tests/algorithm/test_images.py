@@ -5,8 +5,9 @@ import torch
 from tests.envs.made import PREFIX, register
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Pixels
+from lockstep.algorithm.batch import ImageRows
 from lockstep.algorithm.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation
 from lockstep.algorithm.update import Update
 from lockstep.envs.catalog import describe_env, make_engine
@@ -50,7 +51,7 @@ def test_values_and_log_probabilities_are_those_of_what_was_seen(name: str, shar
         assert len({bytes(image) for image in rollout.pixels.flatten(0, 1).numpy()}) > STEPS
         parameters, values = agent.policy(rollout.observations.flatten(0, 1), rollout.pixels.flatten(0, 1))
         log_probs = agent.distribution.log_prob(parameters[: STEPS * COUNT], rollout.actions.flatten(0, 1))
-        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)[:2]):
+        for found in ((rollout.values, rollout.log_probs), agent.evaluate(rollout)[:2]):
             assert torch.allclose(found[0].flatten(), values, rtol=0, atol=1e-5)
             assert torch.allclose(found[1].flatten(), log_probs, rtol=0, atol=1e-5)
     assert torch.equal(shard.pixels, rollout.pixels[-1]), "the next rollout begins with them"
@@ -67,14 +68,14 @@ def test_images_of_shards_are_taken_from_where_they_are() -> None:
     shards = [torch.randint(0, 256, (6, 3), dtype=torch.uint8) for _ in range(3)]
     at = torch.tensor([11, 0, 3, 1, 4, 7, 8, 0])
     now, then = torch.cat([own[:4] for own in shards]), torch.cat([own[2:] for own in shards])
-    several, one = Pixels(shards, 2), Pixels(shards[:1], 2)  # 2 environments, 2 steps and what the last led to
+    several, one = ImageRows(shards, 2), ImageRows(shards[:1], 2)  # 2 environments, 2 steps and what the last led to
     assert torch.equal(several[at], now[at])
-    assert torch.equal(several.following(at), then[at])
+    assert torch.equal(several.next(at), then[at])
     second = torch.tensor([7, 4, 7])  # rows of one shard alone
     assert torch.equal(several[second], now[second])
-    assert torch.equal(several.following(second), then[second])
+    assert torch.equal(several.next(second), then[second])
     assert torch.equal(one[at[1:4]], now[at[1:4]])
-    assert torch.equal(one.following(at[1:4]), then[at[1:4]])
+    assert torch.equal(one.next(at[1:4]), then[at[1:4]])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -82,7 +83,9 @@ def test_images_of_shards_are_taken_from_where_they_are() -> None:
 def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool) -> None:
     agent = agent_of("Mixed")
     rollouts = [collect([shard], agent, 1)[0] for shard in shards_of("Mixed", agent)]
-    batch = Preparation(agent, CONFIG, Solo(), range(SHARDS), 1, share_data, False, fused, False)(rollouts, 1, 0.0)
+    batch = Preparation(agent, CONFIG, Solo(), range(SHARDS), 1, UpdateOptions(share_data=share_data, fused=fused))(
+        rollouts, 1, 0.0
+    )
     rows = 0
     for _, _, parts in batch.minibatches():
         for part in parts:

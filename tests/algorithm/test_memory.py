@@ -8,9 +8,11 @@ import torch
 from tests.algorithm.test_collect import COUNT, DISCRETE, GAMMA, STEPS, Scripted
 from torch import Tensor
 
-from lockstep.algorithm.agent import Agent, PolicyRunner
-from lockstep.algorithm.batch import resets
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.batch import sequence_resets
 from lockstep.algorithm.collect import Shard, collect, rollout_sizes
+from lockstep.algorithm.options import UpdateOptions
+from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.algorithm.prepare import Preparation
 from lockstep.algorithm.update import Update
 from lockstep.group.solo import Solo
@@ -58,7 +60,7 @@ def test_values_and_log_probabilities_are_those_of_the_episode_so_far(core: str,
     for iteration in range(1, ITERATIONS + 1):
         (rollout,) = collect([shard], agent, iteration)
         values, log_probs = stepped(agent, rollout)
-        for found in ((rollout.values, rollout.log_probs), agent.judge(rollout)[:2]):
+        for found in ((rollout.values, rollout.log_probs), agent.evaluate(rollout)[:2]):
             assert torch.allclose(found[0], values, rtol=0, atol=1e-12)
             assert torch.allclose(found[1][rollout.valid], log_probs[rollout.valid], rtol=0, atol=1e-12)
     assert (~rollout.valid).any()
@@ -91,7 +93,9 @@ def test_minibatches_are_sequences_with_the_states_they_started_from(
     agent = agent_of(core)
     shards = [shard_of(agent, index=index) for index in range(2)]
     rollouts = [collect([shard], agent, iteration)[0] for iteration in (1, 2) for shard in shards][2:]
-    batch = Preparation(agent, CONFIG, Solo(), (0, 1), 1, share_data, False, fused, recompute)(rollouts, 2, 0.0)
+    batch = Preparation(
+        agent, CONFIG, Solo(), (0, 1), 1, UpdateOptions(share_data=share_data, fused=fused, recompute_states=recompute)
+    )(rollouts, 2, 0.0)
     trained = []
     for _, _, parts in batch.minibatches():
         assert len(parts) == (1 if fused else 2)
@@ -99,7 +103,7 @@ def test_minibatches_are_sequences_with_the_states_they_started_from(
             assert part.states is not None
             assert len(part.rows) == SEQUENCE * len(part.states)
             *_, old, weight = part.rows.unbind(1)
-            values = agent.policy(part.rows[:, :3], None, part.states, resets(part.rows, len(part.states)))[1]
+            values = agent.policy(part.rows[:, :3], None, part.states, sequence_resets(part.rows, len(part.states)))[1]
             # the weights have not changed, so the values are those that were found while collecting
             assert torch.allclose(values[weight > 0], old[weight > 0], rtol=0, atol=1e-12)
             trained.append(old)
@@ -114,14 +118,16 @@ def test_recomputed_states_are_those_of_the_weights_of_now() -> None:
         agent.flat.buffer.copy_(collected)
         (rollout,) = collect([shard], agent, iteration)
         kept, renewed = (
-            Preparation(agent, CONFIG, Solo(), (0,), 1, False, False, False, again)([rollout], iteration, 0.0)
+            Preparation(agent, CONFIG, Solo(), (0,), 1, UpdateOptions(recompute_states=again))(
+                [rollout], iteration, 0.0
+            )
             for again in (False, True)
         )
         noted = rollout.states.flatten(0, 1)
-        assert torch.equal(renewed.remember(0), noted)
+        assert torch.equal(renewed.initial_states(0), noted)
         agent.flat.buffer *= 1.1
-        assert torch.equal(kept.remember(1), noted)
-        found = renewed.remember(1).view_as(rollout.states)
+        assert torch.equal(kept.initial_states(1), noted)
+        found = renewed.initial_states(1).view_as(rollout.states)
         assert torch.equal(found[0], rollout.states[0]), "the first is what was carried over"
         state, expected = rollout.states[0], []
         for t in range(STEPS):
@@ -140,7 +146,7 @@ def test_the_gradient_is_that_of_whole_sequences(core: str) -> None:
     agent = agent_of(core, normalize_rewards=False)
     shard = shard_of(agent, sequence=STEPS)
     rollout = [collect([shard], agent, iteration)[0] for iteration in (1, 2)][-1]
-    batch = Preparation(agent, config, Solo(), (0,), 1, False, False, False, False)([rollout], 2, 0.0)
+    batch = Preparation(agent, config, Solo(), (0,), 1, UpdateOptions())([rollout], 2, 0.0)
     update = Update(agent, config, Solo(), (0,), 1)
     proposed = []
     update.adam.propose = lambda total, count, active: proposed.append(total / count) or [0.0] * 5 + [0.0]

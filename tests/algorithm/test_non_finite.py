@@ -8,8 +8,8 @@ import torch
 from tests.threaded import on_ranks
 from tests.watched import COUNT, ITERATION, SEED, STEPS, agent_of, rollouts_of
 
-from lockstep.algorithm.non_finite import locate_non_finite
-from lockstep.algorithm.update import NonFinite, Update
+from lockstep.algorithm.non_finite import NonFinite, locate_non_finite
+from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import Rollout
@@ -43,7 +43,7 @@ def spoiled(name: str, place: tuple[int, ...], value: float) -> list[Rollout]:
 @pytest.mark.parametrize("case", CASES)
 def test_kind_environment_and_step_are_named(case: str, fused: bool) -> None:
     name, place, value, line = CASES[case]
-    advice = "look at the environment" if name in ("observations", "rewards") else DIVERGED
+    advice = "check the environment" if name in ("observations", "rewards") else DIVERGED
     rollouts = spoiled(name, place, value)
 
     def locate(group: Group, shards: Sequence[int]) -> str | None:

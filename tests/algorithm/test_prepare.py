@@ -6,6 +6,7 @@ from tests.threaded import on_ranks
 from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, move, rollouts_of
 from torch import Tensor
 
+from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Batch, Preparation
 from lockstep.algorithm.update import Update
 from lockstep.envs.spaces import Spaces
@@ -27,7 +28,7 @@ SHARES = {
 def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
     agent = agent_of()
     rollouts = rollouts_of(agent, SHARDS)
-    return Preparation(agent, CONFIG, group, shards, SEED, share_data, False, False, False)(
+    return Preparation(agent, CONFIG, group, shards, SEED, UpdateOptions(share_data=share_data))(
         [rollouts[shard] for shard in shards], ITERATION, 0.0
     )
 
@@ -51,7 +52,7 @@ def test_a_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int
             weight, advantage = separate.rows[expected, -1], separate.rows[expected, -4]
             valid = advantage[weight == 1]
             for batch in batches:
-                found = batch.table[epoch, m].tolist()
+                found = batch.advantage_statistics[epoch, m].tolist()
                 assert found == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()])
 
 
@@ -66,8 +67,8 @@ def test_advantages_with_a_mean_far_above_their_deviation(dtype: torch.dtype, me
         rollout.rewards.copy_(torch.where(rollout.valid, mean + deviation * noise, 0))
         rollout.values.zero_()
     config = PPOConfig(gamma=0.0, epochs=EPOCHS, minibatches=MINIBATCHES)  # advantages are the rewards
-    batch = Preparation(agent, config, Solo(), range(2), SEED, False, False, False, False)(rollouts, ITERATION, 0.0)
-    for expected, parts in zip(batch.table.flatten(0, 1).tolist(), minibatches_of(batch), strict=True):
+    batch = Preparation(agent, config, Solo(), range(2), SEED, UpdateOptions())(rollouts, ITERATION, 0.0)
+    for expected, parts in zip(batch.advantage_statistics.flatten(0, 1).tolist(), minibatches_of(batch), strict=True):
         rows = torch.cat(parts).to(torch.float64)
         valid = rows[rows[:, -1] == 1, -4]
         assert expected == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()], rel=1e-6)
@@ -89,7 +90,7 @@ def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, options: dict[s
         agent = agent_of(spaces, normalize=True)
         rollouts = rollouts_of(agent, SHARDS)
         move(agent)
-        update = Update(agent, CONFIG, group, shards, SEED, **options)
+        update = Update(agent, CONFIG, group, shards, SEED, UpdateOptions(**options))
         metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
         return agent.digest(), metrics
 
@@ -105,7 +106,7 @@ def test_sharing_is_another_choice_of_samples() -> None:
         agents = [agent_of(), agent_of()]
         config = PPOConfig(epochs=EPOCHS, minibatches=minibatches, learning_rate=0.01)
         for agent, share_data in zip(agents, (False, True), strict=True):
-            update = Update(agent, config, Solo(), range(2), SEED, share_data=share_data)
+            update = Update(agent, config, Solo(), range(2), SEED, UpdateOptions(share_data=share_data))
             update(rollouts_of(agent), ITERATION, 0.0)
         distances.append((agents[0].flat.buffer - agents[1].flat.buffer).abs().max().item())
     assert distances[0] < 1e-12

@@ -23,7 +23,8 @@ from tests.watched import (
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.update import NonFinite, Update
+from lockstep.algorithm.non_finite import NonFinite
+from lockstep.algorithm.update import Update
 from lockstep.envs.spaces import Spaces
 from lockstep.ppo.advantages import advantages, vtrace
 from lockstep.ppo.settings import PPOConfig
@@ -107,7 +108,7 @@ def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -
         batch[name] = batch[name].clone()
     for shard, rollout in enumerate(rollouts):
         own = slice(shard * ROWS, (shard + 1) * ROWS)
-        values, log_probs = (x.clone() for x in agent.judge(rollout)[:2])
+        values, log_probs = (x.clone() for x in agent.evaluate(rollout)[:2])
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         ratio = log_probs - rollout.log_probs
         corrected = vtrace(rollout.rewards, values, ratio, *flags, config.gamma, config.gae_lambda)
@@ -223,7 +224,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_of_the_last_good_step(what
     with pytest.raises(NonFinite) as caught:
         watch(rollouts)
     assert "\n" not in str(caught.value)
-    assert ("look at the environment" in str(caught.value)) == (what == "rewards")
+    assert ("check the environment" in str(caught.value)) == (what == "rewards")
     # rewards and values are found in the advantages, before the first step
     assert (not watch.weights) == (what != "log_probs")
     assert torch.equal(agent.flat.buffer, watch.weights[-1] if watch.weights else before)
@@ -286,4 +287,4 @@ def test_state_goes_on_exactly(settings: dict[str, int]) -> None:
     for watch in (through, resumed):
         watch(iteration=ITERATION + 1)
     assert through.agent.digest() == resumed.agent.digest()
-    assert resumed.update.rate_factor == through.update.rate_factor < 1
+    assert resumed.update.kl.rate_factor == through.update.kl.rate_factor < 1

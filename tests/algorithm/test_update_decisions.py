@@ -72,7 +72,7 @@ def test_the_penalty_adapts(target: float | None, factor: float) -> None:
     # None: just what this update's KL is, so between the two limits
     watch = watch_of(kl_target=target or watch_of(**settings)()["last_kl"], **settings)
     watch()
-    assert watch.update.kl_coefficient == 3.0 * factor
+    assert watch.update.kl.coefficient == 3.0 * factor
 
 
 def test_the_penalty_holds_the_policy_back() -> None:
@@ -93,5 +93,5 @@ def test_the_adaptive_factor_has_bounds() -> None:
     for target, bound in ((1e-12, 1e-3), (1e12, 1e2)):
         update = watch_of(learning_rate_kl=target).update
         for _ in range(60):
-            update._adapt(1.0)
-        assert update.rate_factor == bound
+            update.kl.adapt(1.0)
+        assert update.kl.rate_factor == bound

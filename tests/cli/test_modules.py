@@ -115,7 +115,7 @@ def test_the_last_observation_of_a_terminated_episode_may_be_nan(run_cli, module
     finished = run_cli("train", *FLAGS[:-1], "second", "--env.module", "my_envs", *options)
     assert finished.rc == 3, finished
     assert (
-        "the observation of environment 0 is nan at step 3 of iteration 1: look at the environment" in finished.stderr
+        "the observation of environment 0 is nan at step 3 of iteration 1: check the environment" in finished.stderr
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.algorithm.update import NonFinite
+from lockstep.algorithm.non_finite import NonFinite
 from lockstep.cli.work import _guarded
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.group.group import RankLost

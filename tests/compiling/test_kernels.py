@@ -16,7 +16,9 @@ from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, r
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.gradient import COLUMNS, LOSS_SCALARS, GradientFormula, Loss
+from lockstep.algorithm.batch import RowLayout
+from lockstep.algorithm.gradient import GradientFormula
+from lockstep.algorithm.loss import LOSS_SCALARS, Loss
 from lockstep.algorithm.update import Update
 from lockstep.compiling import cache as kernel_cache
 from lockstep.compiling import kernels, rewrites
@@ -73,7 +75,8 @@ def formula_of(
         rows[:, spaces.observation_size + column] = drawn.to(dtype)
         if spaces.mask_size:
             mask[torch.arange(count), sum(spaces.choices[:column]) + drawn] = 1
-    rows[:, -COLUMNS] = rows[:, -COLUMNS].abs().neg()
+    log_probs = RowLayout.scalars(rows).log_probs
+    log_probs.copy_(-log_probs.abs())
     rows[:, -1] = 1
     rows[3] = 0  # a reset row
     aim = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))

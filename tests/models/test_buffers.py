@@ -9,7 +9,9 @@ from tests.threaded import on_ranks
 from tests.watched import DISCRETE, ITERATION, rollouts_of
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.update import NonFinite, Update
+from lockstep.algorithm.non_finite import NonFinite
+from lockstep.algorithm.options import UpdateOptions
+from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.models import registry
@@ -29,9 +31,9 @@ def own_agent() -> Agent:
     return Agent(DISCRETE, PolicyConfig(hidden=(8,), encoder="own", shared=True), False, 1, torch.float64)
 
 
-def train(group: Group, shards: Sequence[int], **options: object) -> tuple[Agent, str]:
+def train(group: Group, shards: Sequence[int], fused: bool = False, **others: object) -> tuple[Agent, str]:
     agent = own_agent()
-    update = Update(agent, CONFIG, group, shards, 1, **options)
+    update = Update(agent, CONFIG, group, shards, 1, UpdateOptions(fused=fused), **others)
     for iteration in (ITERATION, ITERATION + 1):
         rollouts = rollouts_of(agent, SHARDS)
         update([rollouts[shard] for shard in shards], iteration, 0.0)

@@ -171,7 +171,7 @@ def test_buffers_are_saved_published_and_digested(encoder, inside) -> None:
     assert names
     for transfer in (
         lambda: two.load({k: v.clone() for k, v in one.state().items()}),
-        lambda: two.take(one.published()),
+        lambda: two.load_published(one.published()),
     ):
         for name in names:
             before = one.digest()

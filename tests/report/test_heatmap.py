@@ -8,7 +8,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space
 
-from lockstep.algorithm.agent import Agent, PolicyRunner
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.envs.spaces import describe
 from lockstep.models.settings import PolicyConfig
 from lockstep.report.heatmap import draw_map, map_states
@@ -66,9 +67,9 @@ def test_memory_is_that_of_the_beginning() -> None:
     found = map_states(agent, PAIR, None, "Task", cells=3)
     row = np.array([[found.right[2], found.up[0]]])
     pilot = PolicyRunner(agent)
-    assert found.values[0, 2] == pytest.approx(pilot.judge(row).item(), abs=1e-12)
+    assert found.values[0, 2] == pytest.approx(pilot.values(row).item(), abs=1e-12)
     pilot.act(row)
-    assert found.values[0, 2] != pytest.approx(pilot.judge(row).item(), abs=1e-6)
+    assert found.values[0, 2] != pytest.approx(pilot.values(row).item(), abs=1e-6)
 
 
 def test_masks_allow_everything() -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lockstep.algorithm.update import NonFinite
+from lockstep.algorithm.non_finite import NonFinite
 from lockstep.run import stop
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Attempt, read_starts, record_attempt

@@ -1,26 +1,25 @@
-"""The one thing that is trained, published, saved and loaded: policy, critic and moments."""
+"""The agent: policy, critic and running statistics, as one unit that is trained, published, saved and loaded."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.acting import (
-    ActionTransform,
     Actor,
+    ArrayTransform,
     Memory,
     NumpyActor,
     TorchActor,
     after_discrete,
     clip,
+    identity,
     normalize,
     squash,
-    unchanged,
 )
 from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
@@ -41,19 +40,30 @@ if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
     from lockstep.rollout import Rollout
 
-__all__ = ["OBSERVATION_LIMIT", "Agent", "PolicyRunner"]
+__all__ = ["OBSERVATION_LIMIT", "Agent", "RolloutEvaluation"]
 
 OBSERVATION_LIMIT = 10.0
 _CPU = torch.device("cpu")
 _IMAGES = 256
-"""Images that go through the networks at once."""
+"""Images per forward pass."""
+
+
+class RolloutEvaluation(NamedTuple):
+    """Outputs of the networks for a whole rollout."""
+
+    values: Tensor
+    """`[T + 1, B]`."""
+    log_probs: Tensor
+    """`[T, B]`."""
+    intrinsic_values: Tensor | None
+    """`[T + 1, B]`, with two value heads."""
 
 
 class Agent:
-    """Policy, critic, observation and return moments.
+    """Policy, critic, and running statistics of observations and returns.
 
-    Shapes: `[…, O]` observations and `[…, P]` pixels as the environments give them. Moments are applied here, so nobody else normalizes. The
-    networks are on `device`; what is passed in and given back, saved and loaded is on the CPU, unless it says otherwise.
+    Observations `[…, O]` and pixels `[…, P]` are those of the environments: the agent normalizes them. The networks are on `device`; all
+    arguments and results, and saved states, are on the CPU unless documented otherwise.
     """
 
     def __init__(
@@ -67,7 +77,7 @@ class Agent:
         autocast: Autocast = nullcontext,
         curiosity: CuriosityConfig = CuriosityConfig(),  # noqa: B008
     ) -> None:
-        """First weights come from the streams `weights` and `curiosity` of `seed`, the same for every device."""
+        """Initialize the weights from the random streams `weights` and `curiosity` of `seed`, equally on every device."""
         self.spaces = spaces
         self.device = device
         self.dtype = dtype
@@ -75,12 +85,12 @@ class Agent:
         self.distribution = distribution_of(spaces.choices, spaces.continuous_size)
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
         head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
-        seen = spaces.images, spaces.mask_size, curiosity.two_heads
-        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast, *seen)
+        inputs = spaces.images, spaces.mask_size, curiosity.two_heads
+        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast, *inputs)
         self.curiosity = make_curiosity(spaces, curiosity, config.squash, seed, dtype)
-        """What rewards for the new, if anything does."""
+        """The source of intrinsic rewards, if there is one."""
         changed = []
-        if device.type != "meta":  # there, nothing can be computed
+        if device.type != "meta":  # nothing can be computed on that device
             changed = changed_buffers(self.policy, config, spaces.feature_size, spaces.images, dtype)
         self.networks = Networks(self.policy, self.curiosity).to(device)
         self.flat = FlatParameters(self.networks.parts())
@@ -90,203 +100,159 @@ class Agent:
         self.observation_moments = RunningStatistics(spaces.feature_size) if config.normalize_observations else None
         self.return_moments = RunningStatistics(1) if normalize_rewards else None
         with autocast():
-            own_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        in_numpy = own_precision and self.policy.is_mlp
-        self._inference = NumpyPolicy(self.policy, config.activation) if in_numpy else None
-        self._kind = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
+            native_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        use_numpy = native_precision and self.policy.is_mlp
+        self._numpy_policy = NumpyPolicy(self.policy, config.activation) if use_numpy else None
+        self._numpy_dtype = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
         self.refresh()
 
     @property
     def state_size(self) -> int:
-        """S, numbers that are remembered from step to step; 0 without memory."""
+        """Size of the state that the policy carries from step to step, S; 0 without memory."""
         return self.policy.state_size
 
     @property
     def layout(self) -> RowLayout:
-        """Of the rows that minibatches are made of."""
-        own = self.curiosity
-        curious, two_heads = (0, False) if own is None else (own.width, own.config.two_heads)
-        return RowLayout(self.spaces.observation_size, self.spaces.action_size, curious, two_heads)
+        """Layout of the packed rows of minibatches."""
+        curiosity = self.curiosity
+        inputs, two_heads = (0, False) if curiosity is None else (curiosity.width, curiosity.config.two_heads)
+        return RowLayout(self.spaces.observation_size, self.spaces.action_size, inputs, two_heads)
 
     @property
     def plain(self) -> bool:
-        """Whether all that the networks see are rows: there are no images and no memory."""
+        """True if rows are the only input of the networks: there are no images and no memory."""
         return self.policy.is_mlp and not self.state_size
 
     def refresh(self) -> None:
-        """Brings the normalization in step with the moments, after those have changed."""
+        """Update the normalization after the running statistics have changed."""
         if self.observation_moments is not None:
             shift, scale = self.observation_moments.mean, self.observation_moments.std.reciprocal()
-            mask = shift.new_zeros(self.spaces.mask_size)  # stays as it is
+            mask = shift.new_zeros(self.spaces.mask_size)  # the action mask is not normalized
             self._shift = torch.cat([shift, mask]).to(self.device, self.dtype)
             self._scale = torch.cat([scale, mask + 1]).to(self.device, self.dtype)
         if self.curiosity is not None:
             self.curiosity.refresh()
 
     def normalize(self, observations: Tensor) -> Tensor:
-        """Observations as the networks see them, on the networks' device."""
+        """Normalize observations, and move them to the device of the networks."""
         observations = observations.to(self.device)
         if self.observation_moments is None:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
-    def actor(self, noise: NDArray[Any], taken: NDArray[Any], memory: Memory | None = None) -> Actor:
-        """What acts in one rollout, with the weights and moments of now.
+    def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: Memory | None = None) -> Actor:
+        """Create the actor of one rollout, with the current weights and statistics.
 
         Args:
-            noise: `[T, B, …]` of the distribution's kind.
-            taken: `[T, B]` or `[T, B, A]`: where actions are written as a rollout stores them.
-            memory: What a policy with memory goes on with.
+            noise: `[T, B, …]`, as the distribution needs it.
+            actions: `[T, B]` or `[T, B, A]`, filled with the actions as a rollout stores them.
+            memory: State of a policy with memory.
         """
-        fit, count = self._fit(noise.shape[1]), noise.shape[1]
-        if self._inference is None:
+        count = noise.shape[1]
+        fit = self._action_transform(count)
+        if self._numpy_policy is None:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
-            return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, taken, self.values, memory)
-        see: ActionTransform = unchanged
+            return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, actions, self.values, memory)
+        transform: ArrayTransform = identity
         if self.observation_moments is not None:
-            see = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
-        return NumpyActor(self._inference, self.distribution, see, fit, noise, taken, self.values, memory)
+            transform = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
+        return NumpyActor(self._numpy_policy, self.distribution, transform, fit, noise, actions, self.values, memory)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Actions as an environment takes them: within its bounds, by tanh if the policy squashes, else by clipping."""
-        return self._fit(len(actions))(actions)
+        """Map actions `[B]` or `[B, A]` into the bounds of the environment: by tanh if the policy squashes, else by clipping."""
+        return self._action_transform(len(actions))(actions)
 
     @torch.inference_mode()
     def values(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
-        """`[…, O]` and, with images, `[…, P]` -> `[…]`; without memory."""
-        seen, shape = self.normalize(observations).flatten(0, -2), observations.shape[:-1]
-        if self._inference is not None:
-            return self._inference.value(seen.numpy()).view(shape)
+        """Return values `[…]` of observations `[…, O]` and, with images, pixels `[…, P]`, for a policy without memory."""
+        rows, shape = self.normalize(observations).flatten(0, -2), observations.shape[:-1]
+        if self._numpy_policy is not None:
+            return self._numpy_policy.value(rows.numpy()).view(shape)
         if pixels is None or not self.spaces.images:
-            return self.policy.value(seen).view(shape).cpu()
-        blocks = zip(seen.split(_IMAGES), pixels.flatten(0, -2).split(_IMAGES), strict=True)
-        return torch.cat([self.policy.value(rows, images.to(self.device)) for rows, images in blocks]).view(shape).cpu()
+            return self.policy.value(rows).view(shape).cpu()
+        blocks = zip(rows.split(_IMAGES), pixels.flatten(0, -2).split(_IMAGES), strict=True)
+        values = [self.policy.value(block, images.to(self.device)) for block, images in blocks]
+        return torch.cat(values).view(shape).cpu()
 
     @torch.inference_mode()
-    def judge(self, rollout: "Rollout") -> tuple[Tensor, Tensor, Tensor | None]:
-        """Values `[T + 1, B]` and log-probabilities `[T, B]` of a whole rollout and, with two heads, values of intrinsic rewards
-        `[T + 1, B]`, with the weights of now.
-        """
+    def evaluate(self, rollout: "Rollout") -> RolloutEvaluation:
+        """Compute values and log-probabilities of a whole rollout with the current weights."""
         steps, count = rollout.rewards.shape
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
             resets = torch.cat([torch.zeros(1, count, dtype=torch.bool), ~rollout.valid]).to(self.device)
-            given = (rollout.states[0].to(self.device), resets)
-            parameters, values = self.policy(rows, pixels.to(self.device), *given)
-        elif self._inference is not None and not self.layout.two_heads:
-            parameters, values = self._inference.forward(rows.numpy())
+            parameters, values = self.policy(rows, pixels.to(self.device), rollout.states[0].to(self.device), resets)
+        elif self._numpy_policy is not None and not self.layout.two_heads:
+            parameters, values = self._numpy_policy.forward(rows.numpy())
         else:
             blocks = zip(rows.split(_IMAGES), pixels.split(_IMAGES), strict=True)
-            found = [self.policy(own, images.to(self.device)) for own, images in blocks]
-            parameters, values = (torch.cat(parts) for parts in zip(*found, strict=True))
+            outputs = [self.policy(block, images.to(self.device)) for block, images in blocks]
+            parameters, values = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         actions = rollout.actions.flatten(0, 1).to(self.device)
         log_probs = self.distribution.log_prob(parameters[: steps * count], actions)
         values, intrinsic = values.view(steps + 1, count, -1).cpu(), None
         if self.layout.two_heads:
             intrinsic = values[..., 1].contiguous()
-        return values[..., 0].contiguous(), log_probs.view(steps, count).cpu(), intrinsic
+        return RolloutEvaluation(values[..., 0].contiguous(), log_probs.view(steps, count).cpu(), intrinsic)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything, by name: parameters, persistent buffers, moments. On the CPU, except for an agent on the `meta` device."""
-        place = self.device if self.device.type == "meta" else _CPU
-        state = {name: parameter.detach().to(place) for name, parameter in self.networks.named_parameters()}
-        state |= {name: buffer.to(place).contiguous() for name, buffer in self.buffers.items()}
-        for name, moments in self._moments():
-            state |= {f"{name}.{key}": value for key, value in moments.state().items()}
+        """Parameters, persistent buffers and running statistics by name. On the CPU, except for an agent on the `meta` device."""
+        device = self.device if self.device.type == "meta" else _CPU
+        state = {name: parameter.detach().to(device) for name, parameter in self.networks.named_parameters()}
+        state |= {name: buffer.to(device).contiguous() for name, buffer in self.buffers.items()}
+        for name, statistics in self._statistics():
+            state |= {f"{name}.{key}": value for key, value in statistics.state().items()}
         return state
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes back `state()`. Raises ValueError, naming the tensor, if one is missing, left over or of another shape."""
+        """Restore `state()`. Raises ValueError, naming the tensor, if one is missing, unexpected or of another shape."""
         check_state(self.state(), state)
         for name, parameter in self.networks.named_parameters():
             parameter.data.copy_(state[name])
         for name, buffer in self.buffers.items():
             buffer.copy_(state[name])
-        for name, moments in self._moments():
-            moments.load({key: state[f"{name}.{key}"] for key in moments.state()})
+        for name, statistics in self._statistics():
+            statistics.load({key: state[f"{name}.{key}"] for key in statistics.state()})
         self.refresh()
 
     def published(self) -> list[Tensor]:
-        """All that another agent needs to act and judge as this one does: weights, buffers and moments, always of the same shapes."""
-        moments = [value for _, moments in self._moments() for value in moments.state().values()]
-        return [self.flat.buffer, *self.buffers.values(), *moments]
+        """Tensors that another agent needs to act and evaluate as this one does: weights, buffers and statistics, in fixed shapes."""
+        statistics = [value for _, running in self._statistics() for value in running.state().values()]
+        return [self.flat.buffer, *self.buffers.values(), *statistics]
 
-    def take(self, published: Sequence[Tensor]) -> None:
-        """Becomes the agent whose `published()` this is."""
+    def load_published(self, published: Sequence[Tensor]) -> None:
+        """Load the tensors that another agent `published()`."""
         weights, *rest = published
         self.flat.buffer.copy_(weights)
         for buffer, value in zip(self.buffers.values(), rest, strict=False):
             buffer.copy_(value)
         rest = rest[len(self.buffers) :]
-        for _, moments in self._moments():
-            names = list(moments.state())
-            moments.load(dict(zip(names, rest, strict=False)))
+        for _, statistics in self._statistics():
+            names = list(statistics.state())
+            statistics.load(dict(zip(names, rest, strict=False)))
             rest = rest[len(names) :]
         self.refresh()
 
     def digest(self) -> str:
-        """SHA-256 over weights, buffers and moments, in hexadecimal: equal for two agents that are equal to the last bit."""
-        hashed = hashlib.sha256(self.flat.buffer.cpu().numpy().data)
+        """Return the SHA-256 of weights, buffers and statistics in hexadecimal: equal for agents that are equal bit for bit."""
+        digest = hashlib.sha256(self.flat.buffer.cpu().numpy().data)
         for buffer in self.buffers.values():
-            hashed.update(buffer.cpu().reshape(-1).view(torch.uint8).numpy().data)
-        for _, moments in self._moments():
-            for value in moments.state().values():
-                hashed.update(value.numpy().data)
-        return hashed.hexdigest()
+            digest.update(buffer.cpu().reshape(-1).view(torch.uint8).numpy().data)
+        for _, statistics in self._statistics():
+            for value in statistics.state().values():
+                digest.update(value.numpy().data)
+        return digest.hexdigest()
 
-    def _fit(self, count: int) -> ActionTransform:
-        """`for_environment`, for `count` actions."""
+    def _action_transform(self, count: int) -> ArrayTransform:
+        """Return the transform of `for_environment` for `count` actions."""
         if not self.spaces.continuous_size:
-            return unchanged
-        low, high = (bound.astype(self._kind) for bound in (self.spaces.action_low, self.spaces.action_high))
-        change = squash(low, high, count) if self.squash else clip(low, high, count)
-        return after_discrete(len(self.spaces.choices), change) if self.spaces.choices else change
+            return identity
+        low, high = (bound.astype(self._numpy_dtype) for bound in (self.spaces.action_low, self.spaces.action_high))
+        transform = squash(low, high, count) if self.squash else clip(low, high, count)
+        return after_discrete(len(self.spaces.choices), transform) if self.spaces.choices else transform
 
-    def _moments(self) -> list[tuple[str, RunningStatistics]]:
+    def _statistics(self) -> list[tuple[str, RunningStatistics]]:
         named = [("observation_moments", self.observation_moments), ("return_moments", self.return_moments)]
-        own = {} if self.curiosity is None else self.curiosity.moments
-        named += [(f"curiosity_moments.{name}", moments) for name, moments in own.items()]
-        return [(name, moments) for name, moments in named if moments is not None]
-
-
-class PolicyRunner:
-    """An agent at the controls of `count` environments, outside of training: for `play`, `eval` and other programs."""
-
-    def __init__(self, agent: Agent, count: int = 1, generator: np.random.Generator | None = None) -> None:
-        """With `generator` actions are drawn as in training; without, they are the most probable ones."""
-        self._agent = agent
-        self._count = count
-        self._generator = generator
-        self.begin()
-
-    def begin(self) -> None:
-        """Forgets: all environments begin an episode. `state`, `[count, S]`, is what is remembered."""
-        self.state = torch.zeros(
-            self._count, self._agent.state_size, dtype=self._agent.dtype, device=self._agent.device
-        )
-
-    @torch.inference_mode()
-    def act(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Observations `[count, O]` and, with images, `[count, P]` -> actions as an environment takes them."""
-        agent = self._agent
-        seen = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
-        images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
-        parameters, _, state = agent.policy.act(seen, images, self.state)
-        if state is not None:
-            self.state = state
-        if self._generator is None:
-            actions = agent.distribution.mode(parameters)
-        else:
-            noise = torch.from_numpy(agent.distribution.noise(self._generator, self._count))
-            actions = agent.distribution.sample(parameters, noise.to(parameters))
-        return agent.for_environment(actions.cpu().numpy())
-
-    @torch.inference_mode()
-    def judge(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Values `[count]`, of the environment's rewards, of what `act` takes. What is remembered stays as it is."""
-        agent = self._agent
-        seen = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
-        images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
-        resets = torch.zeros(1, self._count, dtype=torch.bool, device=agent.device)
-        _, values = agent.policy(seen, images, self.state, resets)
-        return values.view(self._count, -1)[:, 0].cpu().numpy()  # type: ignore[no-any-return]
+        curiosity = {} if self.curiosity is None else self.curiosity.moments
+        named += [(f"curiosity_moments.{name}", statistics) for name, statistics in curiosity.items()]
+        return [(name, statistics) for name, statistics in named if statistics is not None]

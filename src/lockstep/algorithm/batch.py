@@ -1,4 +1,4 @@
-"""What is trained on in one iteration, cut in minibatches."""
+"""The training data of one iteration, cut into minibatches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,156 +7,191 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["COLUMNS", "HEAD_COLUMNS", "Batch", "Part", "Pixels", "RowLayout", "resets"]
+__all__ = ["Batch", "ImageRows", "Minibatch", "Part", "RowLayout", "RowScalars", "row_weights", "sequence_resets"]
 
-COLUMNS = 5
-"""Last columns of a row: log-probability, advantage, value target, old value, weight."""
-HEAD_COLUMNS = 2
-"""Those before them, with two heads: the intrinsic value's target and old value."""
+_INTRINSIC_COLUMNS = 2
+
+
+class RowScalars(NamedTuple):
+    """The last columns of a packed row, each `[K]`."""
+
+    log_probs: Tensor
+    """Log-probabilities of the actions under the old policy."""
+    advantages: Tensor
+    value_targets: Tensor
+    values: Tensor
+    """Old value estimates."""
+    weights: Tensor
+    """1 for steps that count, 0 for reset rows."""
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What lies side by side in a row of W numbers: observation (normalized), action, what curiosity is to see, HEAD_COLUMNS with two heads,
-    COLUMNS.
+    """The columns of a packed row of W numbers.
+
+    A row holds one step: observation (normalized), action, curiosity inputs, with two value heads the target and old value of the
+    intrinsic one, and `RowScalars`.
     """
 
-    observed: int
-    acted: int
-    curious: int
+    observation_size: int
+    action_size: int
+    curiosity_size: int
     two_heads: bool
 
     @property
     def width(self) -> int:
-        """W."""
-        return self._end + HEAD_COLUMNS * self.two_heads + COLUMNS
+        """The number of columns, W."""
+        return self._inputs_end + _INTRINSIC_COLUMNS * self.two_heads + len(RowScalars._fields)
 
     @property
-    def _end(self) -> int:
-        return self.observed + self.acted + self.curious
+    def _actions_end(self) -> int:
+        return self.observation_size + self.action_size
+
+    @property
+    def _inputs_end(self) -> int:
+        return self._actions_end + self.curiosity_size
 
     def observations(self, rows: Tensor) -> Tensor:
-        """`[K, O]`."""
-        return rows[:, : self.observed]
+        """Return the observations `[K, O]` of rows `[K, W]`."""
+        return rows[:, : self.observation_size]
 
     def actions(self, rows: Tensor) -> Tensor:
-        """`[K, A]`."""
-        return rows[:, self.observed : self.observed + self.acted]
+        """Return the actions `[K, A]` of rows `[K, W]`."""
+        return rows[:, self.observation_size : self._actions_end]
 
-    def columns(self, rows: Tensor) -> Tensor:
-        """`[K, C]`, of curiosity."""
-        return rows[:, self._end - self.curious : self._end]
+    def curiosity_inputs(self, rows: Tensor) -> Tensor:
+        """Return the inputs `[K, C]` of the curiosity loss."""
+        return rows[:, self._actions_end : self._inputs_end]
 
-    def second(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Target and old value of the second head, `[K]` each."""
-        targets, values = rows[:, self._end : self._end + HEAD_COLUMNS].unbind(1)
+    def intrinsic_values(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return targets and old values of the intrinsic value head, `[K]` each."""
+        targets, values = rows[:, self._inputs_end : self._inputs_end + _INTRINSIC_COLUMNS].unbind(1)
         return targets, values
+
+    @staticmethod
+    def scalars(rows: Tensor) -> RowScalars:
+        """Return the last columns of rows `[K, W]` by name."""
+        return RowScalars(*rows[:, -len(RowScalars._fields) :].unbind(-1))
+
+
+def row_weights(rows: Tensor) -> Tensor:
+    """Return the weights `[…]` of rows `[…, W]`: 0 for reset rows."""
+    return rows[..., -1]
+
+
+def sequence_resets(rows: Tensor, count: int) -> Tensor:
+    """Return, as `[L, count]` bool, which steps of `count` sequences `[L × count, W]` begin an episode: those after reset rows."""
+    reset_rows = row_weights(rows).view(-1, count) == 0
+    return torch.cat([torch.zeros_like(reset_rows[:1]), reset_rows[:-1]])
 
 
 class Part(NamedTuple):
-    """A shard's share of a minibatch: K = L × n steps, step 0 of n sequences, then step 1, …. Without memory L is 1."""
+    """A shard's share of a minibatch: K = L × n steps, step 0 of n sequences, then step 1, and so on. Without memory L is 1."""
 
     rows: Tensor
-    """`[K, W]`."""
+    """`[K, W]`, see `RowLayout`."""
     pixels: Tensor | None = None
-    """`[K, P]` uint8, if there are images."""
+    """`[K, P]` uint8, if observations contain images."""
     states: Tensor | None = None
-    """`[n, S]`, if there is memory: what is remembered before step 0."""
-    following: Tensor | None = None
-    """`[K, P]`, what the steps led to, where that is asked for."""
+    """`[n, S]`, for a policy with memory: its state before step 0."""
+    next_pixels: Tensor | None = None
+    """`[K, P]`, images of the next observations, if the curiosity loss needs them."""
 
 
-def resets(rows: Tensor, count: int) -> Tensor:
-    """`[L, count]` bool: which steps of `[L × count, W]` begin an episode, inside of a sequence. Those are the ones after reset rows."""
-    lost = rows[:, -1].view(-1, count) == 0
-    return torch.cat([torch.zeros_like(lost[:1]), lost[:-1]])
+class Minibatch(NamedTuple):
+    """One minibatch of an update."""
+
+    epoch: int
+    samples: float
+    """The number of valid rows, over all ranks."""
+    parts: list[Part]
 
 
-class Pixels:
-    """The images of several shards where they are: they are too large to be copied for nothing."""
+class ImageRows:
+    """Images of several shards, indexed by row without being concatenated: a copy would take too much memory and time."""
 
     def __init__(self, shards: Sequence[Tensor], count: int) -> None:
-        """`[N + count, P]` each: `count` environments step by step, and at last those of the observations after the last step."""
+        """Wrap the images of each shard, `[N + count, P]`: N rows of `count` environments, then the final observations."""
         self._shards = shards
         self._count = count
 
-    def __getitem__(self, at: Tensor) -> Tensor:
-        """`[K]` numbers of rows, shard after shard, `N` each -> `[K, P]`."""
-        return self._taken(at, 0)
+    def __getitem__(self, numbers: Tensor) -> Tensor:
+        """Return images `[K, P]` of rows `[K]`, which are numbered over all shards, N per shard."""
+        return self._gather(numbers, 0)
 
-    def following(self, at: Tensor) -> Tensor:
-        """The same, of what these steps led to."""
-        return self._taken(at, self._count)
+    def next(self, numbers: Tensor) -> Tensor:
+        """Return the images `[K, P]` of the observations that follow rows `[K]`."""
+        return self._gather(numbers, self._count)
 
-    def _taken(self, at: Tensor, later: int) -> Tensor:
+    def _gather(self, numbers: Tensor, offset: int) -> Tensor:
         rows = len(self._shards[0]) - self._count
-        shard, row = at // rows, at % rows + later
-        first = int(shard[0])
-        if bool((shard == first).all()):  # as a part's always are, if data are not shared
-            return self._shards[first].index_select(0, row)
-        taken = self._shards[0].new_empty(len(at), self._shards[0].shape[1])
-        for number, own in enumerate(self._shards):
-            mine = (shard == number).nonzero().squeeze(1)
-            taken.index_copy_(0, mine, own.index_select(0, row[mine]))
-        return taken
+        shards, places = numbers // rows, numbers % rows + offset
+        first = int(shards[0])
+        if bool((shards == first).all()):  # always so for a part of a minibatch, unless data are shared
+            return self._shards[first].index_select(0, places)
+        gathered = self._shards[0].new_empty(len(numbers), self._shards[0].shape[1])
+        for number, images in enumerate(self._shards):
+            selected = (shards == number).nonzero().squeeze(1)
+            gathered.index_copy_(0, selected, images.index_select(0, places[selected]))
+        return gathered
 
 
 @dataclass
 class Batch:
-    """What this rank trains on in one iteration: one part per shard or, fused, one for all, each cut in E × M minibatches of K
-    samples.
+    """The training data of this rank in one iteration.
+
+    There is one part per shard or, if shards are fused, one for all, each cut into E × M minibatches of K samples.
     """
 
     rows: Tensor
-    """`[R, W]`, of this rank's shards or, if data are shared, of all, side by side as in `RowLayout`, so that a whole epoch is shuffled by
-    one operation."""
+    """`[R, W]`, of this rank's shards or, if data are shared, of all shards, in one tensor, so that one operation shuffles a whole epoch."""
     order: Tensor
-    """`[parts, E, M, K]`: which rows."""
-    table: Tensor
-    """`[E, M, 3]`: count, mean and deviation of every minibatch's advantages, over all ranks."""
+    """`[parts, E, M, K]`: row numbers."""
+    advantage_statistics: Tensor
+    """`[E, M, 3]`: count, mean and standard deviation of every minibatch's advantages, over all ranks."""
     metrics: dict[str, float]
-    pixels: Pixels | None = None
+    pixels: ImageRows | None = None
     """The images of the rows."""
-    ahead: bool = False
-    """Whether images of what steps led to are wanted too."""
+    needs_next_pixels: bool = False
+    """Whether the loss needs images of next observations."""
     starts: Tensor | None = None
-    """`[parts, E, M, n]`: which starting states, with memory."""
-    remember: Callable[[int], Tensor] | None = None
-    """The starting states `[R / L, S]` for an epoch, with memory."""
+    """`[parts, E, M, n]`: numbers of initial states, for a policy with memory."""
+    initial_states: Callable[[int], Tensor] | None = None
+    """Function from an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
 
-    def minibatches(self) -> Iterator[tuple[int, list[float], list[Part]]]:
-        """Yields (epoch, [count, mean, deviation], parts)."""
-        for epoch, statistics in enumerate(self.table.tolist()):
-            # part by part: rows that lie in a tensor of their own are aligned alike on every rank
+    def minibatches(self) -> Iterator[Minibatch]:
+        """Iterate over all minibatches, epoch by epoch."""
+        for epoch, counts in enumerate(self.advantage_statistics[..., 0].tolist()):
+            # a tensor of its own per part: its rows then have the same memory alignment on every rank
             shuffled = [self._shuffled(part[epoch]) for part in self.order]
             states = self._states(epoch)
-            for number, numbers in enumerate(statistics):
-                yield (
-                    epoch,
-                    numbers,
-                    [
-                        Part(
-                            rows[number],
-                            self._images(part, epoch, number),
-                            None if states is None else states[part][number],
-                            self._images(part, epoch, number, later=True) if self.ahead else None,
-                        )
-                        for part, rows in enumerate(shuffled)
-                    ],
-                )
+            for number, count in enumerate(counts):
+                parts = [
+                    Part(
+                        rows[number],
+                        self._images(part, epoch, number),
+                        None if states is None else states[part][number],
+                        self._images(part, epoch, number, following=True) if self.needs_next_pixels else None,
+                    )
+                    for part, rows in enumerate(shuffled)
+                ]
+                yield Minibatch(epoch, count, parts)
 
     def _shuffled(self, order: Tensor) -> Sequence[Tensor]:
-        """`[M, K]` -> M times `[K, W]`. Taking whole rows is some four times faster than indexing."""
+        """Return rows `[K, W]` for each of the M minibatches of an `order` `[M, K]`. Selecting whole rows is about four times faster
+        than indexing.
+        """
         return self.rows.index_select(0, order.flatten()).view(*order.shape, -1).unbind(0)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
-        if self.remember is None or self.starts is None:
+        if self.initial_states is None or self.starts is None:
             return None
-        known = self.remember(epoch)
-        return [known[part[epoch]].unbind(0) for part in self.starts]
+        states = self.initial_states(epoch)
+        return [states[part[epoch]].unbind(0) for part in self.starts]
 
-    def _images(self, part: int, epoch: int, number: int, later: bool = False) -> Tensor | None:
+    def _images(self, part: int, epoch: int, number: int, following: bool = False) -> Tensor | None:
         if self.pixels is None:
             return None
-        at = self.order[part, epoch, number].cpu()
-        return (self.pixels.following(at) if later else self.pixels[at]).to(self.rows.device)
+        numbers = self.order[part, epoch, number].cpu()
+        images = self.pixels.next(numbers) if following else self.pixels[numbers]
+        return images.to(self.rows.device)

@@ -1,4 +1,4 @@
-"""What a rollout's steps were worth: rewards put together, advantages and value targets."""
+"""Advantages and value targets of a rollout, from extrinsic and intrinsic rewards."""
 
 from typing import NamedTuple
 
@@ -18,57 +18,65 @@ _REWARD_LIMIT = 10.0
 
 
 class Estimates(NamedTuple):
-    """Each `[T, B]`."""
+    """Results of `Estimator`, each `[T, B]`."""
 
     log_probs: Tensor
-    """Old log-probabilities."""
+    """Old log-probabilities, which the policy ratio is taken to."""
     advantages: Tensor
     targets: Tensor
-    """Of the critic."""
+    """Targets of the critic."""
     values: Tensor
-    """The critic's old values."""
+    """Old value estimates."""
     ratios: Tensor
-    """To the policy that collected, at most 1."""
-    second: tuple[Tensor, ...] = ()
-    """With two heads, target and old value of the second."""
+    """Probability ratios of the current policy to the one that collected, truncated at 1."""
+    intrinsic: tuple[Tensor, ...] = ()
+    """Targets and old values of the intrinsic value head, if there is one."""
 
 
 class Estimator:
-    """Of one shard's rollouts, each by itself."""
+    """Computes the estimates of one shard's rollouts."""
 
     def __init__(self, agent: Agent, config: PPOConfig, vtrace: bool) -> None:
-        """Arguments as in `Update`."""
+        """Use V-trace instead of GAE if `vtrace` is set."""
         self._agent = agent
         self._config = config
         self._vtrace = vtrace
         self._curiosity = None if agent.curiosity is None else agent.curiosity.config
-        self.weight = Schedule.parse(0.0 if self._curiosity is None else self._curiosity.weight)
-        """Of intrinsic rewards or, with two heads, of their advantages."""
+        self.intrinsic_weight = Schedule.parse(0.0 if self._curiosity is None else self._curiosity.weight)
+        """Schedule of the weight of intrinsic rewards or, with two value heads, of their advantages."""
 
     def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> Estimates:
-        """`progress` in [0, 1] is the share of the run that is done."""
+        """Compute the estimates of one rollout.
+
+        Args:
+            rollout: The rollout.
+            bonus: Its intrinsic rewards, if there are any.
+            progress: Fraction of the run that is done, in [0, 1].
+        """
         config, agent, valid = self._config, self._agent, rollout.valid
-        rewards, weight, intrinsic = self._rewards(rollout), self.weight(progress), None
+        rewards, weight, intrinsic_values = self._rewards(rollout), self.intrinsic_weight(progress), None
         values, log_probs = rollout.values, rollout.log_probs
         if self._vtrace or agent.layout.two_heads:
-            judged, found, intrinsic = agent.judge(rollout)
+            evaluation = agent.evaluate(rollout)
+            intrinsic_values = evaluation.intrinsic_values
             if self._vtrace:
-                # The policy that the clip keeps close to need not be the one that collected: ρ, inside of the advantages, leads from one
+                # The policy that the clip keeps close to need not be the one that collected: ρ, inside the advantages, leads from one
                 # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
-                values, log_probs = judged, found
-        if bonus is not None and intrinsic is None:
+                values, log_probs = evaluation.values, evaluation.log_probs
+        if bonus is not None and intrinsic_values is None:
             rewards = rewards + weight * bonus.rewards
         log_ratios = log_probs - rollout.log_probs
         flags, discounts = (rollout.terminated, rollout.truncated, valid), (config.gamma, config.gae_lambda)
         advantage, targets = self._estimate(rewards, values, log_ratios, *flags, *discounts)
-        second: tuple[Tensor, ...] = ()
-        if bonus is not None and intrinsic is not None:
-            own, second = self._intrinsic(bonus, intrinsic, log_ratios, valid)
-            advantage = advantage + weight * own
-        return Estimates(log_probs, advantage, targets, values[:-1], log_ratios.clamp_max(0).exp(), second)
+        intrinsic: tuple[Tensor, ...] = ()
+        if bonus is not None and intrinsic_values is not None:
+            intrinsic_advantages, intrinsic = self._intrinsic(bonus, intrinsic_values, log_ratios, valid)
+            advantage = advantage + weight * intrinsic_advantages
+        ratios = log_ratios.clamp_max(0).exp()
+        return Estimates(log_probs, advantage, targets, values[:-1], ratios, intrinsic)
 
     def _rewards(self, rollout: Rollout) -> Tensor:
-        """The environment's, `[T, B]`, as they are trained on."""
+        """Return the environment's rewards `[T, B]`, clipped and scaled as configured."""
         rewards, agent = rollout.rewards, self._agent
         if self._config.clip_rewards:
             rewards = rewards.sign()
@@ -79,14 +87,14 @@ class Estimator:
     def _intrinsic(
         self, bonus: Bonus, values: Tensor, log_ratios: Tensor, valid: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Advantages of intrinsic rewards, which know no ends of episodes; targets and old values of their head."""
+        """Return advantages of intrinsic rewards, whose returns do not end with episodes, and targets and old values of their head."""
         assert self._curiosity is not None
         assert self._curiosity.gamma is not None
         values, *discounts = endless(values, valid, self._curiosity.gamma, self._config.gae_lambda)
         never = torch.zeros_like(valid)
-        passed = torch.where(valid, log_ratios, 0)
-        own, targets = self._estimate(bonus.rewards, values, passed, never, never, valid, *discounts)
-        return own, (targets, values[:-1])
+        valid_ratios = torch.where(valid, log_ratios, 0)
+        advantage, targets = self._estimate(bonus.rewards, values, valid_ratios, never, never, valid, *discounts)
+        return advantage, (targets, values[:-1])
 
     def _estimate(
         self,
@@ -99,9 +107,9 @@ class Estimator:
         gamma: float | Tensor,
         decay: float | Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Advantages and value targets."""
+        """Return advantages and value targets, `[T, B]` each."""
         flags = terminated, truncated, valid
         if self._vtrace:
             return vtrace(rewards, values, log_ratios, *flags, gamma, decay)
-        found = advantages(rewards, values, *flags, gamma, decay)
-        return found, found + values[:-1]
+        advantage = advantages(rewards, values, *flags, gamma, decay)
+        return advantage, advantage + values[:-1]

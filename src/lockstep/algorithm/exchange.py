@@ -1,13 +1,13 @@
-"""The verbs between players and trainers: `route` brings rollouts to who trains on them, `publish` brings the agent to who plays.
+"""Communication between players and trainers: `route` sends rollouts to trainers, `publish` sends the agent to players.
 
-Both move tensors of fixed shapes, and nothing where a rank is player and trainer at once. With a lag of 1 the players are one
-agent behind, on every rank, so that the numbers do not depend on who carries what:
+Both send tensors of fixed shapes, and nothing where a rank is player and trainer at once. With a lag of 1 the players' agent is one
+update behind on every rank, so that the results do not depend on the assignment of shards to ranks:
 
     lag 0   collect k with agent k-1, train on k, publish agent k
     lag 1   collect k with agent k-2, meanwhile train on k-1; publish agent k-1
 
-`lag + 1` slots per channel are enough. A player fills a rollout's slot again only after it got the agent that was trained on it, and
-an agent's slot is filled again only after the rollout that this agent collected has come in.
+`lag + 1` slots per channel are enough. A player reuses the slot of a rollout only after it has received the agent that was trained on
+it, and a trainer reuses the slot of an agent only after it has received the rollout that this agent collected.
 """
 
 import math
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
-from lockstep.algorithm.update import NonFinite
 from lockstep.group.channel import Channel
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
@@ -26,15 +26,15 @@ from lockstep.rollout import Rollout
 __all__ = ["DIGEST_BITS", "Exchange", "ReplicasDiffer"]
 
 DIGEST_BITS = 48
-"""Of a digest, that ranks compare: what a float64 holds exactly."""
+"""Leading bits of a digest that ranks compare; a float64 represents them exactly."""
 
 
 class ReplicasDiffer(RuntimeError):
-    """Two ranks hold different weights, which must never happen."""
+    """Two ranks hold different weights: a bug, or a memory fault."""
 
 
 class Exchange:
-    """What this rank sends and receives. Every rank makes one, at the same time."""
+    """Channels of one rank. All ranks create theirs at the same time."""
 
     def __init__(
         self,
@@ -46,8 +46,16 @@ class Exchange:
         lag: int,
         separate: bool,
     ) -> None:
-        """`agent` is the one that is trained here, `acting` the one that collects. `specs` are those of a rollout. `separate` says
-        whether a rank that plays and trains keeps the two apart, as it must with a lag.
+        """Open the channels.
+
+        Args:
+            group: All ranks.
+            plan: The assignment of shards to ranks.
+            agent: The agent that this rank trains, or else its acting agent.
+            acting: The agent that collects.
+            specs: Shapes and types of the tensors of a rollout.
+            lag: Updates that `acting` is behind.
+            separate: Whether a rank that plays and trains has two agents, as it must with a lag.
         """
         self.acting = acting
         self._agent = agent
@@ -70,18 +78,18 @@ class Exchange:
         self._incoming = channels[group.rank][1] if group.rank in channels else None
 
     def slots(self, shard: int) -> list[Rollout]:
-        """Where that shard's rollouts are written or read, in turn by iteration."""
+        """Return the buffers for a shard's rollouts, which are used in turn."""
         return self._slots[shard]
 
     def begin(self, iteration: int) -> None:
-        """Starts after iteration `iteration`, with what `agent` is now on every rank."""
+        """Start after an iteration, with the current `agent` on every rank."""
         self._begun = iteration
         for channel in (*self._outgoing, self._incoming):
             if channel:
                 self._write(channel.slot(iteration), math.inf)
 
     def route(self, iteration: int, status: Sequence[float]) -> list[Rollout]:
-        """Sends the rollouts that were played here; returns those to be trained on here, by shard."""
+        """Send the rollouts that this rank played, with its `status`; return those that it trains on, ascending by shard."""
         for shard in self._played:
             self._slot(shard, iteration).status.numpy()[:] = status
             self._channel(shard).send(iteration)
@@ -90,10 +98,10 @@ class Exchange:
         return [self._slot(shard, iteration) for shard in self._trained]
 
     def publish(self, iteration: int, stop_at: float) -> float:
-        """Sends the trained agent, and brings `acting` to that of `lag` iterations ago.
+        """Send the trained agent, and load the one of `lag` iterations ago into `acting`.
 
-        `stop_at` is the last iteration, as far as trainers have agreed; what is known here afterwards is returned.
-        Raises ReplicasDiffer, and NonFinite when the trainers had to give up.
+        `stop_at` is the last iteration that trainers have agreed on; returns the last iteration that this rank knows of afterwards.
+        Raises ReplicasDiffer, and NonFinite if the trainers' update failed.
         """
         for channel in self._outgoing:
             self._write(channel.slot(iteration), stop_at)
@@ -101,42 +109,42 @@ class Exchange:
         if self._incoming is None:
             return stop_at
         number = iteration - self._lag
-        *published, orders = self._received(self._incoming, number)
-        agreed, digest, _ = map(float, orders.tolist())
-        self.acting.take(published)
+        *published, header = self._receive(self._incoming, number)
+        agreed, digest, _ = map(float, header.tolist())
+        self.acting.load_published(published)
         if _short(self.acting.digest()) != digest:
             raise ReplicasDiffer(
-                f"player and trainer hold different weights after iteration {number}; please report this with the config"
+                f"player and trainer hold different weights after iteration {number}: resume the run; if it happens again, report it with the config"
             )
         return min(stop_at, agreed)
 
     def confirm(self, iteration: int) -> None:
-        """Waits until the update of `iteration` is done, without acting on it: before a checkpoint, and before the end.
+        """Wait until the update of `iteration` is done, without loading it: before a checkpoint, and before the end.
 
-        Raises NonFinite when the trainers had to give up.
+        Raises NonFinite if the trainers' update failed.
         """
         if self._incoming is not None:
-            self._received(self._incoming, iteration)
+            self._receive(self._incoming, iteration)
 
-    def give_up(self, iteration: int) -> None:
-        """Tells the players that this iteration's update failed, so that they do not wait for it."""
+    def report_failure(self, iteration: int) -> None:
+        """Tell the players that the update of an iteration failed, so that they do not wait for it."""
         for channel in self._outgoing:
             self._write(channel.slot(iteration), math.inf, fault=True)
             channel.send(iteration)
 
     def close(self) -> None:
-        """Finishes what is still being sent."""
+        """Finish pending transfers."""
         for channel in (*self._routes, *self._outgoing):
             if channel:
                 channel.close()
 
-    def _received(self, channel: Channel, number: int) -> Sequence[Tensor]:
-        """What was published after that iteration."""
+    def _receive(self, channel: Channel, number: int) -> Sequence[Tensor]:
+        """Receive the tensors that were published after iteration `number`."""
         if number > self._begun:
             channel.receive(number)
         published = channel.slot(number)
         if published[-1][-1]:
-            raise NonFinite("a trainer met a value that is not finite; its message says where")
+            raise NonFinite("the update of a trainer failed: a value is not finite; see the message of that rank")
         return published
 
     def _slot(self, shard: int, iteration: int) -> Rollout:
@@ -148,14 +156,14 @@ class Exchange:
         return channel
 
     def _write(self, slot: Sequence[Tensor], stop_at: float, fault: bool = False) -> None:
-        *places, orders = slot
-        for place, tensor in zip(places, self._agent.published(), strict=True):
-            place.copy_(tensor)
-        orders.copy_(torch.tensor([stop_at, _short(self._agent.digest()), fault], dtype=torch.float64))
+        *buffers, header = slot
+        for buffer, tensor in zip(buffers, self._agent.published(), strict=True):
+            buffer.copy_(tensor)
+        header.copy_(torch.tensor([stop_at, _short(self._agent.digest()), fault], dtype=torch.float64))
 
 
 def _sources(plan: Plan, separate: bool) -> dict[int, int]:
-    """For every rank that gets its acting agent through a channel, the rank that gives it."""
+    """Return, for every rank that receives its acting agent through a channel, the rank that sends it."""
     leader, *_ = training = plan.training
     return {
         player: player if player in training else leader

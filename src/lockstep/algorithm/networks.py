@@ -1,4 +1,4 @@
-"""All networks of an agent as one module: what is trained, replicated and differentiated."""
+"""All networks of an agent as one module, which is differentiated and replicated."""
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ __all__ = ["Networks"]
 
 
 class Networks(nn.Module):
-    """The policy with its critic, and what predicts for curiosity."""
+    """The policy with its critic, and the networks of curiosity."""
 
     def __init__(self, policy: Policy, curiosity: Curiosity | None) -> None:
         super().__init__()
@@ -19,19 +19,19 @@ class Networks(nn.Module):
     def forward(
         self, inputs: tuple[Tensor | None, ...], columns: Tensor | None = None, images: Images = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Parameters and values of what the policy takes and, if there are `columns`, curiosity's losses."""
+        """Return distribution parameters and values of the policy's inputs and, with `columns`, the losses of curiosity."""
         parameters, values = self.policy(*inputs)
         if columns is None or self.curiosity is None:
             return parameters, values, None
         return parameters, values, self.curiosity.loss(columns, images)
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-        """Parameters that are trained, by name, by what trains them: `policy`, `value` and, if it trains anything, `curiosity`."""
-        found = {
+        """Return the trained parameters by name, grouped in `policy`, `value` and, if curiosity has any, `curiosity`."""
+        groups = {
             part: {f"policy.{name}": parameter for name, parameter in named.items()}
             for part, named in self.policy.parts().items()
         }
-        own = {} if self.curiosity is None else self.curiosity.parts()
-        return (
-            found | {"curiosity": {f"curiosity.{name}": parameter for name, parameter in own.items()}} if own else found
-        )
+        curiosity = {} if self.curiosity is None else self.curiosity.parts()
+        if curiosity:
+            groups["curiosity"] = {f"curiosity.{name}": parameter for name, parameter in curiosity.items()}
+        return groups

@@ -1,4 +1,4 @@
-"""Locating a value that is not finite: the first one in the rollouts of an iteration, over all ranks that train."""
+"""The error for values that are not finite, and the search for the first one in the rollouts of an iteration."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,18 @@ from torch import Tensor
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
-__all__ = ["locate_non_finite"]
+__all__ = ["NonFinite", "locate_non_finite"]
+
+
+class NonFinite(ArithmeticError):
+    """A loss or gradient is NaN or infinite. The weights are still those of the last good step."""
+
 
 _KINDS = ("observation", "reward", "estimate", "log-probability")
-"""Kinds of values, in the order in which one causes the next."""
+"""Kinds of values, each of which can make the later ones non-finite."""
 _ADVICE = {
-    "observation": "look at the environment",
-    "reward": "look at the environment",
+    "observation": "check the environment",
+    "reward": "check the environment",
     "estimate": "the weights have diverged: lower ppo.learning_rate",
     "log-probability": "the weights have diverged: lower ppo.learning_rate",
 }
@@ -23,7 +28,7 @@ _ADVICE = {
 def locate_non_finite(
     rollouts: Sequence[Rollout], shards: Sequence[int], iteration: int, group: Group, fused: bool
 ) -> str | None:
-    """Describe the first value that is not finite, with its kind, environment and step, in one line. None: all of them are finite.
+    """Describe the first value that is not finite in one line, with its kind, environment and step; None if all are finite.
 
     Every rank of `group` calls it and gets the same line: that of the lowest shard.
 
@@ -37,8 +42,8 @@ def locate_non_finite(
     rows = [_first(rollout, shard) for shard, rollout in zip(shards, rollouts, strict=True)]
     if fused:
         rows = [next((row for row in rows if row[0]), rows[0])]
-    for known, kind, environment, step, value in group.gather(torch.stack(rows), "non-finite").tolist():
-        if known:
+    for found, kind, environment, step, value in group.gather(torch.stack(rows), "non-finite").tolist():
+        if found:
             name = _KINDS[int(kind)]
             place = f"at step {step:.0f}" if step else "before step 1"
             owner = f"the critic's estimate for environment {environment:.0f}" if name == "estimate" else ""
@@ -48,12 +53,12 @@ def locate_non_finite(
 
 
 def _first(rollout: Rollout, shard: int) -> Tensor:
-    """`[5]` float64 of one shard: whether there is one, its kind, environment and step, and the value."""
+    """Return `[5]` float64 for one shard: 1 if a value is not finite, its kind, environment and step, and the value."""
     valid, ongoing = rollout.valid, rollout.valid & ~rollout.terminated
     # an observation counts where a step is taken from it, or where its value is bootstrapped from
     seen = torch.cat([valid, ongoing[-1:]])
     seen[1:] |= ongoing
-    found = []
+    candidates = []
     for kind, (values, counted, offset) in enumerate(
         (
             (rollout.observations, seen, 0),
@@ -67,8 +72,8 @@ def _first(rollout: Rollout, shard: int) -> Tensor:
             step, environment, column = wrong.nonzero()[0].tolist()  # row by row, so the earliest step comes first
             number = float(values[step, environment, column])
             place = shard * counted.shape[1] + environment
-            found.append((step + offset, kind, place, number))
-    if not found:
+            candidates.append((step + offset, kind, place, number))
+    if not candidates:
         return torch.zeros(5, dtype=torch.float64)
-    step, kind, place, number = min(found, key=lambda one: one[:2])
+    step, kind, place, number = min(candidates, key=lambda candidate: candidate[:2])
     return torch.tensor([1, kind, place, step, number], dtype=torch.float64)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
-from lockstep.algorithm.update import NonFinite
 from lockstep.cli.start import complete
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import Shard, rollout_sizes
 from lockstep.algorithm.exchange import Exchange
+from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.compiling.kernels import ahead_of_time, eager
@@ -84,10 +85,12 @@ def build(config: Config, runtime: Runtime) -> RankComponents:
         trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
         plan.trained_by(group.rank),
         seed,
-        share_data=config.plan.share_data,
-        vtrace=config.plan.correction == "vtrace",
-        fused=not config.plan.exact,
-        recompute=config.rollout.recompute_states,
+        UpdateOptions(
+            share_data=config.plan.share_data,
+            vtrace=config.plan.correction == "vtrace",
+            fused=not config.plan.exact,
+            recompute_states=config.rollout.recompute_states,
+        ),
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
         make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else eager,
     )

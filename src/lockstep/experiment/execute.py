@@ -136,7 +136,7 @@ def _meet_after_compiling(group: "Group") -> None:
 
 
 def _train(cast: "RankComponents", run: "Run") -> None:
-    from lockstep.algorithm.update import NonFinite
+    from lockstep.algorithm.non_finite import NonFinite
     from lockstep.loop import train
 
     try:
@@ -144,7 +144,7 @@ def _train(cast: "RankComponents", run: "Run") -> None:
     except ValueError as error:  # ValueErrors are for users before the start; here one is a fault, to be shown in full
         raise RuntimeError(f"training failed: {error}") from error
     except NonFinite:
-        cast.exchange.give_up(run.done + 1)
+        cast.exchange.report_failure(run.done + 1)
         raise
 
 
@@ -178,7 +178,7 @@ def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
         Counters.of(checkpoint.state)
         update.agent.load(checkpoint.tensors("agent"))
         update.load(checkpoint.tensors("optimizer"))
-        update.take_back(checkpoint.tensors)
+        update.load_shard_states(checkpoint.tensors)
         if config.plan.lag:
             update.agent.load(checkpoint.tensors("acting"))
         for shard in shards:

@@ -10,7 +10,8 @@ import torch
 from gymnasium import Space
 from numpy.typing import ArrayLike, NDArray
 
-from lockstep.algorithm.agent import Agent, PolicyRunner
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.config import Config
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.catalog import make_one
@@ -87,7 +88,7 @@ class TrainedPolicy:
         rows, pixels, alone = self._read(observation, info or {})
         if not alone:
             raise ValueError("observation has one dimension too many: value takes those of one environment")
-        return float(self._pilot.judge(rows, pixels)[0])
+        return float(self._pilot.values(rows, pixels)[0])
 
     def predict(
         self,

@@ -145,7 +145,7 @@ def _first_of(folder: RunFolder, iteration: int | None) -> int:
 def exit_codes() -> dict[type[Exception], int]:
     """Faults that end a rank, and the exit codes that tell of them."""
     from lockstep.algorithm.exchange import ReplicasDiffer
-    from lockstep.algorithm.update import NonFinite
+    from lockstep.algorithm.non_finite import NonFinite
     from lockstep.compiling.kernels import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed
     from lockstep.group.group import RankLost

@@ -13,7 +13,8 @@ from gymnasium.spaces import Box
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.algorithm.agent import Agent, PolicyRunner
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.names import action_names, observation_names, option_names
 from lockstep.report.style import COLOURS, picture
@@ -68,7 +69,7 @@ def map_states(
     rows = np.tile(held, (cells * cells, 1))
     rows[:, chosen[0]], rows[:, chosen[1]] = np.tile(right, cells), np.repeat(up, cells)
     pilot = PolicyRunner(agent, len(rows))
-    values = pilot.judge(rows).reshape(cells, cells)
+    values = pilot.values(rows).reshape(cells, cells)
     actions = np.asarray(pilot.act(rows)).reshape(cells, cells, -1)
     return StateMap(chosen, right, up, np.moveaxis(actions, -1, 0), values, mean)
 

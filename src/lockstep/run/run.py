@@ -267,7 +267,7 @@ class Run:
             "solved_at": self.solved_at,
             "last_returns": list(self._episodes.returns),
         }
-        own = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.carried()
+        own = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.shard_states()
         if self._lag and self._plan.players[0] == self._group.rank:
             own["acting"] = acting.state()
         if self._group.rank == 0:
@@ -285,7 +285,7 @@ class Run:
             self._episodes = EpisodeWindow(returns)
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
-            update.take_back(checkpoint.tensors)
+            update.load_shard_states(checkpoint.tensors)
             exchange.begin(self.done)
             if self._lag:
                 exchange.acting.load(checkpoint.tensors("acting"))

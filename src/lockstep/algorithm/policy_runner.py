@@ -1,0 +1,58 @@
+"""Running a policy outside of training."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lockstep.algorithm.agent import Agent
+
+__all__ = ["PolicyRunner"]
+
+
+class PolicyRunner:
+    """Selects actions in `count` environments with an agent's policy, for `play`, `eval` and other programs."""
+
+    def __init__(self, agent: Agent, count: int = 1, generator: np.random.Generator | None = None) -> None:
+        """With `generator`, sample actions as in training; without it, select the most probable ones."""
+        self._agent = agent
+        self._count = count
+        self._generator = generator
+        self.begin()
+
+    def begin(self) -> None:
+        """Reset `state` `[count, S]`, the policy's memory, at the start of episodes in all environments."""
+        self.state = torch.zeros(
+            self._count, self._agent.state_size, dtype=self._agent.dtype, device=self._agent.device
+        )
+
+    @torch.inference_mode()
+    def act(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return actions for the environments, from observations `[count, O]` and, with images, pixels `[count, P]`."""
+        agent = self._agent
+        observations, images = self._inputs(rows, pixels)
+        parameters, _, state = agent.policy.act(observations, images, self.state)
+        if state is not None:
+            self.state = state
+        if self._generator is None:
+            actions = agent.distribution.mode(parameters)
+        else:
+            noise = torch.from_numpy(agent.distribution.noise(self._generator, self._count))
+            actions = agent.distribution.sample(parameters, noise.to(parameters))
+        return agent.for_environment(actions.cpu().numpy())
+
+    @torch.inference_mode()
+    def values(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Return the values `[count]` of the inputs of `act`, for extrinsic rewards. The policy's memory does not change."""
+        observations, images = self._inputs(rows, pixels)
+        resets = torch.zeros(1, self._count, dtype=torch.bool, device=self._agent.device)
+        _, values = self._agent.policy(observations, images, self.state, resets)
+        return values.view(self._count, -1)[:, 0].cpu().numpy()  # type: ignore[no-any-return]
+
+    def _inputs(self, rows: NDArray[Any], pixels: NDArray[Any] | None) -> tuple[Tensor, Tensor | None]:
+        agent = self._agent
+        observations = agent.normalize(torch.from_numpy(np.ascontiguousarray(rows)).to(agent.dtype))
+        images = None if pixels is None else torch.from_numpy(np.ascontiguousarray(pixels)).to(agent.device)
+        return observations, images

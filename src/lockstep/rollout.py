@@ -5,9 +5,9 @@ observation's images, `A` action size, `S` size of the state of a policy with me
 the first dimension. Row `t` holds the observation, the action taken on it, and the reward and flags that the
 environment returned.
 
-Episode ends follow one convention (next-step autoreset): the observation that the environment returns with `terminated
-| truncated` is the last one of its episode, and the row that holds this observation is a reset row. Its action is
-ignored, its reward is 0 and `valid` is False.
+Episode ends follow one convention (next-step autoreset): the observation that the environment returns with
+`terminated | truncated` is the last one of its episode, and the row that holds this observation is a reset row. Its
+action is ignored, its reward is 0 and `valid` is False.
 
     t            0     1     2         3        4
     observation  o0    o1    o2        last     first of the next episode

@@ -179,7 +179,8 @@ class Recipe:
         try:
             with _silence():
                 pool = envpool.make(name, env_type="gymnasium", **arguments)
-                pool.observation_space, pool.action_space  # noqa: B018  (the first access creates them: here without their warnings)
+                # the first access creates the spaces: here, so that their warnings are ignored too
+                pool.observation_space, pool.action_space  # noqa: B018
                 return pool
         except Exception as error:
             raise self._problem(error) from error
@@ -195,9 +196,8 @@ class Recipe:
             failure = EnvironmentFailed(
                 f"env.id is {self.env_id!r}: the environment called sys.exit({error}) while it was created"
             )
-            failure.add_note(
-                "".join(traceback.format_exception(error))
-            )  # the command line prints the notes before the message
+            # the command line prints the notes before the message
+            failure.add_note("".join(traceback.format_exception(error)))
             return failure
         reason = (
             " ".join(str(error).split()).split(" was raised from the environment creator")[0] or type(error).__name__

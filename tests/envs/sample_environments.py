@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 PREFIX = "lockstep-tests"
 LENGTH = 7
+"""Number of steps of an episode."""
 
 
 class Sampled(gym.Env[Any, Any]):
@@ -20,18 +21,18 @@ class Sampled(gym.Env[Any, Any]):
 
     def __init__(
         self,
-        seen: gym.Space[Any],
-        acted: gym.Space[Any],
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         masked: str = "",
         ends: int = LENGTH,
         render_mode: str | None = None,
     ) -> None:
-        """Create the environment with observation space `seen` and action space `acted`.
+        """Create the environment with the given spaces.
 
         `masked` is "info" for a mask in `info`, or "none" for one that forbids everything in the step before the last.
         `ends` is the number of steps of an episode, which terminates if it is even, and is truncated if it is odd.
         """
-        self.observation_space, self.action_space = seen, acted
+        self.observation_space, self.action_space = observation_space, action_space
         self.masked, self.ends = masked, ends
         self.steps = 0
 
@@ -71,7 +72,7 @@ def parts(action: Any) -> list[Any]:
 
 
 class Wrong(Sampled):
-    """Environment with an observation outside its space, in episode 1 or in step 3 of episode 0; `wrong` names the error."""
+    """Environment with an invalid observation or mask, in episode 0 or 1; `wrong` names the error."""
 
     def __init__(self, wrong: str, render_mode: str | None = None) -> None:
         space = {"value": kinds.Discrete(4), "far": kinds.Tuple((kinds.Discrete(3), kinds.Discrete(4)))}.get(

@@ -85,7 +85,7 @@ def play_single(game: str, actions: np.ndarray, **options: float) -> list[tuple[
 
 @pytest.mark.parametrize("game", ["Pong", "Breakout"])
 def test_ale_and_gymnasium_give_the_same_screens(game: str) -> None:
-    """Compare all frames without random action repeats, because agents train with one engine and play with the other."""
+    """Compare all frames, without random action repeats. Agents train with one engine and are evaluated with the other."""
     engine = engine_of("ale", game, count=1, repeat_action_probability=0, noop_max=2)
     actions = random_actions(engine, 100, 1)
     expected = play_single(game, actions, repeat_action_probability=0, noop_max=1)

@@ -52,7 +52,7 @@ def test_episodes_and_actions_of_each_environment(ends: float) -> None:
         play(history, 7, records, draw, ends)
         check(history, records)
     state = history.state(np.zeros((COUNT, 1)), NO_IMAGES)
-    history = History.of(state, state["returns"])
+    history = History.from_state(state, state["returns"])
     for _ in range(5):
         check(history, records)
         play(history, 7, records, draw, ends)
@@ -62,7 +62,10 @@ def test_a_history_without_steps() -> None:
     state = History(COUNT).state(np.zeros((COUNT, 1)), NO_IMAGES)
     assert [(log.episode, len(log.actions)) for log in episode_logs(state)] == [(0, 0)] * COUNT
     assert state["actions"].dtype == np.float32
-    assert History.of(state, np.zeros(COUNT)).state(np.zeros((COUNT, 1)), NO_IMAGES)["lengths"].tolist() == [0] * COUNT
+    assert (
+        History.from_state(state, np.zeros(COUNT)).state(np.zeros((COUNT, 1)), NO_IMAGES)["lengths"].tolist()
+        == [0] * COUNT
+    )
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
@@ -74,7 +77,7 @@ def test_a_restored_history_of_several_blocks_continues(blocks: int) -> None:
         history.add(np.ones(COUNT), no_ends, no_ends | (numbers == 2) & (step == 5))
         if step == blocks * _BLOCK:
             state = history.state(np.zeros((COUNT, 1)), NO_IMAGES)
-            history = History.of(state, state["returns"])
+            history = History.from_state(state, state["returns"])
     for index, log in enumerate(episode_logs(history.state(np.zeros((COUNT, 1)), NO_IMAGES))):
         assert np.array_equal(log.actions, index + COUNT * np.arange(7 if index == 2 else 0, blocks * _BLOCK + 10))
 

@@ -174,7 +174,7 @@ def test_a_state_with_another_number_of_environments_is_refused(name: str) -> No
 
 
 def engine_and_state(monkeypatch: pytest.MonkeyPatch, timeout: float, *seconds: float) -> tuple[SubprocessEngine, Any]:
-    """Return an engine after 8 fast steps, and its state. Steps of its next workers take `seconds[0]`, `seconds[1]`, …."""
+    """Return an engine after 8 fast steps, and its state. Step i of its next workers takes `seconds[i]`."""
     engine = engine_of(Slow, "gymnasium-async", timeout)
     assert isinstance(engine, SubprocessEngine)
     engine.reset()

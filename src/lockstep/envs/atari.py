@@ -45,7 +45,7 @@ class Game:
     """True: an episode ends with a life, and the next episode continues the game. Only in envpool."""
 
     @classmethod
-    def of(cls, env_id: str, options: Mapping[str, bool | int | float | str]) -> "Game":
+    def from_options(cls, env_id: str, options: Mapping[str, bool | int | float | str]) -> "Game":
         """Create the game from `env.options`.
 
         Raises ValueError, in one line, for unknown options and for values of the wrong type or out of range.

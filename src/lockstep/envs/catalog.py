@@ -88,7 +88,7 @@ def describe_env(config: EnvConfig) -> Spaces:
         engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
         return engine.spaces
-    return Interface.of(recipe).spaces
+    return Interface.from_recipe(recipe).spaces
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:

@@ -101,7 +101,7 @@ class History:
         )
 
     @classmethod
-    def of(cls, state: State, returns: NDArray[Any]) -> "History":
+    def from_state(cls, state: State, returns: NDArray[Any]) -> "History":
         """Create the history that returned `state`.
 
         `returns` are those of the replay, because checkpoints of earlier versions do not have them.

@@ -28,7 +28,7 @@ class InProcessEngine:
         self._recipe = recipe
         self._seeds = seeds
         self._first = first
-        self._interface = Interface.of(recipe)
+        self._interface = Interface.from_recipe(recipe)
         self.spaces: Spaces = self._interface.spaces
         self._envs = self._make([None] * count)
         self._convert = action_converter(self._interface.action_space)
@@ -106,7 +106,7 @@ class InProcessEngine:
         replayed = {name: np.array([info[name] for info in infos]) for name in infos[0]}
         replayed |= current_observations(self._observations, self.pixels)
         check_replay(state, replayed, self._first, self._recipe.env_id)
-        self._history = History.of(state, replayed["returns"])
+        self._history = History.from_state(state, replayed["returns"])
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

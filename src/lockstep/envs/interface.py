@@ -23,7 +23,7 @@ class Interface:
     action_space: Space[Any]
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Interface":
+    def from_recipe(cls, recipe: Recipe) -> "Interface":
         """Create an environment and read its spaces.
 
         If actions have choices, reset the environment once to see whether `info` holds a mask. Raises ValueError in one

@@ -11,7 +11,7 @@ EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async",
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environments."""
+    """Environments of the experiment, and the engine that steps them."""
 
     id: str = "CartPole-v1"
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
@@ -54,10 +54,10 @@ class RolloutConfig:
     steps: int = 128
     """Steps that every environment takes in one iteration. Usually 16 to 2048."""
     sequence_length: int | None = None
-    """For a policy with memory (`policy.core`): steps through which gradients are propagated back; minibatches consist
-    of such sequences, each with its initial state. None: the largest divisor of `steps` up to 32. Usually 8 to 128."""
+    """Steps through which gradients are propagated back, if the policy has memory (`policy.core`). Minibatches consist of
+    such sequences, each with its initial state. None: the largest divisor of `steps` up to 32. Usually 8 to 128."""
     recompute_states: bool = False
-    """For a policy with memory: recompute the initial states of sequences in every epoch, with the current weights (as
+    """Recompute the initial states of sequences in every epoch with the current weights, if the policy has memory (as
     after the burn-in of Kapturowski et al. 2019, R2D2). Off: use the states stored while collecting."""
 
     def __post_init__(self) -> None:

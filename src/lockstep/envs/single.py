@@ -114,7 +114,7 @@ class Recipe:
     @property
     def game(self) -> Game | None:
         """Atari game with this id and these options; None for other environments."""
-        return Game.of(self.env_id, self.options) if is_game(self.env_id) else None
+        return Game.from_options(self.env_id, self.options) if is_game(self.env_id) else None
 
     @property
     def keeps_state_across_episodes(self) -> bool:

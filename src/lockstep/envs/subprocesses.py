@@ -131,7 +131,7 @@ class SubprocessEngine:
         self._count = count
         self._timeout = timeout
         self._workers: _Workers | None = None
-        self._interface = Interface.of(recipe)
+        self._interface = Interface.from_recipe(recipe)
         self.spaces: Spaces = self._interface.spaces
         self._convert = action_converter(self._interface.action_space)
         self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
@@ -221,7 +221,7 @@ class SubprocessEngine:
         replayed = self._start("replay", episode_logs(state))
         replayed |= current_observations(self._observations, self.pixels)
         check_replay(state, replayed, self._first, self._recipe.env_id)
-        self._history = History.of(state, replayed["returns"])
+        self._history = History.from_state(state, replayed["returns"])
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

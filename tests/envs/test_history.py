@@ -12,13 +12,13 @@ NO_IMAGES = np.zeros((COUNT, 0), dtype=np.uint8)
 
 
 def play(
-    history: History, steps: int, records: list[dict[str, object]], draw: np.random.Generator, ends: float
+    history: History, steps: int, records: list[dict[str, object]], draw: np.random.Generator, end_probability: float
 ) -> None:
     """Take random steps, and update the record of each environment as its episode, flag and actions change."""
     for _ in range(steps):
         actions, rewards = draw.normal(size=(COUNT, 2)).astype(np.float32), draw.normal(size=COUNT)
         history.record(actions)
-        terminated, truncated = draw.random((2, COUNT)) < ends
+        terminated, truncated = draw.random((2, COUNT)) < end_probability
         terminated[0] = truncated[0] = False  # the first episode of environment 0 never ends
         for index, record in enumerate(records):
             if record["waiting"]:
@@ -44,18 +44,18 @@ def check(history: History, records: list[dict[str, object]]) -> None:
         assert np.array_equal(log.actions, np.reshape(record["actions"], (-1, 2)))
 
 
-@pytest.mark.parametrize("ends", [0.0, 0.1, 0.9])
-def test_episodes_and_actions_of_each_environment(ends: float) -> None:
+@pytest.mark.parametrize("end_probability", [0.0, 0.1, 0.9])
+def test_episodes_and_actions_of_each_environment(end_probability: float) -> None:
     records = [{"episode": 0, "waiting": False, "actions": [], "return": 0.0} for _ in range(COUNT)]
     history, draw = History(COUNT), stream(1, "test")
     for _ in range(20):
-        play(history, 7, records, draw, ends)
+        play(history, 7, records, draw, end_probability)
         check(history, records)
     state = history.state(np.zeros((COUNT, 1)), NO_IMAGES)
     history = History.from_state(state, state["returns"])
     for _ in range(5):
         check(history, records)
-        play(history, 7, records, draw, ends)
+        play(history, 7, records, draw, end_probability)
 
 
 def test_a_history_without_steps() -> None:

@@ -20,7 +20,7 @@ IMAGE = kinds.Box(0, 255, (6, 5, 3), np.uint8)
 @pytest.mark.parametrize(
     ("observation", "action", "words"),
     [
-        (kinds.Text(3), TWO, "its observations are Text, which is not supported; Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these are"),
+        (kinds.Text(3), TWO, "its observations are Text, which is not supported; supported spaces: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these"),
         (kinds.Dict(image=IMAGE, mission=kinds.Text(3)), TWO, "its observations have a Text in ['mission'], which is not supported"),
         (kinds.Dict(a=kinds.Tuple((BOX, kinds.Graph(BOX, None)))), TWO, "its observations have a Graph in ['a'][1], which"),
         (kinds.Box(0, 255, (4, 6, 5, 3), np.uint8), TWO, "its observations are Box of shape (4, 6, 5, 3) and type uint8, which"),

@@ -114,7 +114,7 @@ def describe(
             if name:
                 contents = f"have a {name} in {place_of(path)}" if path else f"are {name}"
                 raise ValueError(
-                    f"env.id is {env_id!r}: its {kind} {contents}, which is not supported; {_SUPPORTED} are"
+                    f"env.id is {env_id!r}: its {kind} {contents}, which is not supported; supported spaces: {_SUPPORTED}"
                 )
     choices, bounds = [], [np.zeros((2, 0), dtype=np.float32)]
     for _, leaf in leaves(action_space):

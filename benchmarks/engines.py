@@ -27,7 +27,7 @@ import gymnasium as gym
 import numpy as np
 
 from lockstep.envs.atari import is_game
-from lockstep.envs.catalog import known_ids, make_engine
+from lockstep.envs.catalog import known_environments, make_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.settings import EnvConfig
 from lockstep.randomness import stream
@@ -113,7 +113,7 @@ def main() -> None:
     """Measures and writes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("engines.json"))
-    parser.add_argument("--only", nargs="*", default=[line.env_id for line in known_ids()])
+    parser.add_argument("--only", nargs="*", default=[line.env_id for line in known_environments()])
     parser.add_argument("--seconds", type=float, default=0.06)
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()

@@ -190,11 +190,11 @@ ONE = Guess()
         ({"ppo": 3}, "ppo is 3: it must be a section with fields below it"),
         ({"seed": 1, "run": {"seed": 2}}, "run.seed is given twice"),
         ({"env": 3}, "env is 3: it must be an id, a function"),
-        ({"env": Guess()}, "env is a Guess: several are needed; give the class"),
-        ({"env": lambda: ONE}, "it gave the same environment twice: it must make a new one each time"),
-        ({"env": lambda: 3}, "it can't be made: it gave 'int', which is no gymnasium.Env"),
-        ({"env": lambda: 1 / 0}, "it can't be made: division by zero"),
-        ({"env": NoReset}, "it gave a NoReset, which has no reset"),
+        ({"env": Guess()}, "env is an instance of Guess: training needs several environments; give the class"),
+        ({"env": lambda: ONE}, "the function returned the same environment twice: it must create a new one at each call"),
+        ({"env": lambda: 3}, "the environment can't be created: the function returned 'int', which is not a gymnasium.Env"),
+        ({"env": lambda: 1 / 0}, "the environment can't be created: division by zero"),
+        ({"env": NoReset}, "the function returned a NoReset, which has no reset"),
         ({"env": Text}, "its observations are Text, which is not supported"),
         ({"env": {"id": Guess, "options": {"size": 3}}}, "env.options has 'size', which"),
         ({"env": make_env, "preset": "cartpole"}, "the preset 'cartpole' is made for CartPole-v1; leave one of the two out"),
@@ -218,9 +218,9 @@ def test_a_run_of_a_function_needs_the_function(run_cli, here: Path) -> None:
     words = ("resume", "runs/mine", "--total-steps", 1024)
     for finished in (run_cli(*words), run_cli("eval", "runs/mine")):
         assert (finished.rc, finished.stderr.count("\n")) == (2, 1)
-        assert "it is a function of a program, which alone can go on with it" in finished.stderr
+        assert "only the program that defines this function can create the environment" in finished.stderr
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "ValueError: env.id is '<lambda>()': it is a function of a program" in done.stderr
+    assert "ValueError: env.id is '<lambda>()': only the program that defines this function" in done.stderr
     plain = lockstep.train(**SMALL)
     with pytest.raises(ValueError, match="is a run of CartPole-v1: leave it out"):
         lockstep.load(plain, env=make_env)

@@ -1,4 +1,4 @@
-"""Named streams: different wherever a name, key or seed differs, and the same for ever."""
+"""Named streams: they differ by name, key and seed, and never change from version to version."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ GOLDEN_NORMAL = [-0.5782091208064848, -1.4796609491855583]
 GOLDEN_GUMBEL = [2.531236399280182, 1.2985749675333473]
 
 
-def draw(*of: object) -> list[float]:
-    return stream(*of).random(8).tolist()
+def draw(*arguments: object) -> list[float]:
+    return stream(*arguments).random(8).tolist()
 
 
 def test_a_stream_is_a_function_of_its_arguments() -> None:
@@ -37,18 +37,18 @@ def test_streams_differ_by_seed_name_and_every_key() -> None:
         (1, "actions", 0, 3, 0),
         (1, "actions", 0, 0, 3),
     ]
-    drawn = [tuple(draw(*of)) for of in streams]
-    assert len(set(drawn)) == len(streams)
-    assert len({seed_of(*of) for of in streams}) == len(streams)
+    samples = [tuple(draw(*arguments)) for arguments in streams]
+    assert len(set(samples)) == len(streams)
+    assert len({seed_of(*arguments) for arguments in streams}) == len(streams)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**62])
 def test_no_two_episodes_share_a_seed(seed: int) -> None:
     seeds = EnvironmentSeeds(seed, "episode", 300)
-    found = [seeds(environment, episode) for environment in range(300) for episode in range(1000)]
-    assert len(set(found)) == len(found)  # among 300,000 numbers of 31 bits drawn at random, 21 would meet
-    assert min(found) >= 0
-    assert 2**30 < max(found) < 2**31  # the whole range is used
+    values = [seeds(environment, episode) for environment in range(300) for episode in range(1000)]
+    assert len(set(values)) == len(values)  # 300,000 random numbers of 31 bits would have about 21 equal pairs
+    assert min(values) >= 0
+    assert 2**30 < max(values) < 2**31  # the whole range is used
 
 
 def test_seeds_of_episodes_differ_by_seed_and_name() -> None:
@@ -57,20 +57,20 @@ def test_seeds_of_episodes_differ_by_seed_and_name() -> None:
 
 
 def test_seed_of_is_in_range() -> None:
-    found = [seed_of(seed, "weights") for seed in range(500)]
-    assert len(set(found)) == 500
-    assert min(found) >= 0
-    assert 2**30 < max(found) < 2**31
+    values = [seed_of(seed, "weights") for seed in range(500)]
+    assert len(set(values)) == 500
+    assert min(values) >= 0
+    assert 2**30 < max(values) < 2**31
 
 
-def test_neighbouring_streams_are_not_correlated() -> None:
+def test_neighboring_streams_are_not_correlated() -> None:
     rows = np.stack([stream(1, "actions", 0, iteration).standard_normal(4000) for iteration in range(6)])
     off_diagonal = np.corrcoef(rows)[~np.eye(6, dtype=bool)]
     assert np.abs(off_diagonal).max() < 4 / np.sqrt(4000)
 
 
 def test_golden_values() -> None:
-    """What these streams gave in the first release. Changing them changes every experiment: don't, without a new version."""
+    """Compare with the numbers of the first release: other numbers change every experiment, and need a new version."""
     assert stream(1, "actions", 0, 1).integers(0, 2**32, 4).tolist() == GOLDEN_ACTIONS
     assert stream(7, "minibatches", 2, 5).permutation(8).tolist() == GOLDEN_PERMUTATION
     assert [seed_of(1, "episode", 0, 0), seed_of(1, "weights"), seed_of(2**62, "episode", 5, 9)] == GOLDEN_SEEDS

@@ -1,4 +1,4 @@
-"""The tensors that travel."""
+"""Shapes, types and memory of rollouts."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
     }
 
 
-def test_sums_stay_float64_in_a_float32_rollout() -> None:
+def test_sums_are_float64_in_a_float32_rollout() -> None:
     rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, None, (3, 1), torch.float32))
     assert {name for name, x in rollout.tensors().items() if x.dtype == torch.float64} == {
         "moments",
@@ -41,8 +41,8 @@ def test_sums_stay_float64_in_a_float32_rollout() -> None:
     }
 
 
-def test_nothing_is_shared_between_tensors_or_rollouts() -> None:
+def test_tensors_and_rollouts_share_no_memory() -> None:
     one, two = (Rollout.empty(Sizes(STEPS, COUNT, SIZE, ACTION, (3, 1), torch.float32)) for _ in range(2))
-    places = [x.data_ptr() for rollout in (one, two) for x in rollout.tensors().values() if x.numel()]
-    assert len(set(places)) == len(places)
+    addresses = [x.data_ptr() for rollout in (one, two) for x in rollout.tensors().values() if x.numel()]
+    assert len(set(addresses)) == len(addresses)
     assert all(x.is_contiguous() and x.data_ptr() % 16 == 0 for x in one.tensors().values())

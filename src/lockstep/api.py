@@ -18,7 +18,7 @@ from lockstep.config.compose import load as compose
 from lockstep.config.decode import encode, known_sections
 from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
-from lockstep.envs.functions import Make, give, is_function
+from lockstep.envs.functions import Make, is_function, register_function
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.resolve import importable, iterations, resolve
@@ -72,7 +72,7 @@ class Run:
         if make is not None and not is_function(self.config.env.id):
             raise ValueError(f"env was given, but {self.path} is a run of {self.config.env.id}: leave it out")
         if make is not None:
-            give(make, self.config.env.id)
+            register_function(make, self.config.env.id)
 
     @property
     def metrics(self) -> list[dict[str, object]]:
@@ -212,7 +212,9 @@ def resume(
         found = Run(run, env)
         extended = extended_by(found.config, _tree(settings)[0], total_steps)
         if found._make is not None:  # perhaps it has moved into a module since
-            extended = dataclasses.replace(extended, env=dataclasses.replace(extended.env, id=give(found._make)))
+            extended = dataclasses.replace(
+                extended, env=dataclasses.replace(extended.env, id=register_function(found._make))
+            )
         extended, _, ranks = resolve_resume(extended, None, ranks)
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
         resume_from = prepare_resume(found.folder, found.config, extended, iteration)
@@ -323,7 +325,7 @@ def _tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
     make = env.get("id")
     if make is None or isinstance(make, str):
         return tree, None
-    env["id"] = give(make)
+    env["id"] = register_function(make)
     return tree, make
 
 

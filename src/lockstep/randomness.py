@@ -1,10 +1,11 @@
 """Named random streams: every random number of an experiment is a function of (seed, name, keys).
 
-No generator is shared and none is carried over from one iteration to the next. A stream is derived where it is used, from
-the experiment's seed, a name and whole numbers such as the shard, the environment or the iteration. So nothing depends on
-which process draws it or on what was drawn before, and a checkpoint has no random state to save.
+No generator is shared, and none is kept from one iteration to the next. A stream is derived from the experiment's seed,
+a name and integers such as the shard, the environment or the iteration, at the place where it is used. So random
+numbers do not depend on the process that draws them or on earlier draws, and a checkpoint does not have to save random
+states.
 
-The derivation is NumPy's `SeedSequence`, a hash made so that neighbouring keys give independent streams
+The derivation is NumPy's `SeedSequence`, a hash that is designed to give independent streams for neighboring keys
 (O'Neill, "Developing a seed_seq alternative", 2015). The spawn key is `(crc32(name), *keys)`.
 """
 
@@ -20,22 +21,24 @@ def _sequence(seed: int, name: str, keys: tuple[int, ...]) -> np.random.SeedSequ
 
 
 def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
-    """The generator of stream `name` at `keys`, e.g. `stream(seed, "permutation", shard, iteration, epoch)`."""
+    """Return the generator of stream `name` at `keys`, e.g. `stream(seed, "permutation", shard, iteration, epoch)`."""
     return np.random.Generator(np.random.PCG64(_sequence(seed, name, keys)))
 
 
 def seed_of(seed: int, name: str, *keys: int) -> int:
-    """A seed in [0, 2**31) for libraries that take a number, e.g. `seed_of(seed, "weights")`. Two of n may be equal by chance,
-    with a probability of about n² / 2³².
+    """Return a seed in [0, 2**31) for libraries that take an integer, e.g. `seed_of(seed, "weights")`.
+
+    Two of n seeds may be equal by chance, with a probability of about n² / 2³².
     """
     return int(_sequence(seed, name, keys).generate_state(1, np.uint32)[0] >> 1)
 
 
 class EnvironmentSeeds:
-    """Seeds in [0, 2**31) for the episodes of `environments` environments, of which no two are equal.
+    """Seeds in [0, 2**31) for the episodes of `environments` environments, no two of which are equal.
 
-    They can't be, because `n -> (factor · n + offset) mod 2³¹` with an odd factor is a bijection; factor and offset are keyed by
-    the experiment's seed and `name`. (31 bits, because envpool takes a signed 32-bit seed.) After 2³¹ episodes they come again.
+    Episode n, counted over all environments, has the seed `(factor · n + offset) mod 2³¹`. With an odd factor this is a
+    bijection, so seeds repeat only after 2³¹ episodes. Factor and offset are derived from the experiment's seed and
+    `name`. Seeds have 31 bits because envpool takes a signed 32-bit seed.
     """
 
     def __init__(self, seed: int, name: str, environments: int) -> None:
@@ -44,5 +47,5 @@ class EnvironmentSeeds:
         self._environments = environments
 
     def __call__(self, environment: int, episode: int) -> int:
-        """The seed of `episode` (from 0) of `environment` (from 0 to environments - 1)."""
+        """Return the seed of `episode` (from 0) of `environment` (from 0 to environments - 1)."""
         return (self._factor * (episode * self._environments + environment) + self._offset) % 2**31

@@ -1,18 +1,20 @@
-"""The tensors that travel: what one shard collected in one iteration.
+"""Rollout buffer: the tensors that one shard collects in one iteration, which are sent from the player to the trainer.
 
-Shape letters, used everywhere: `T` steps, `B` environments of one shard, `O` observation size, `P` bytes of an observation's images,
-`A` action size, `S` numbers that a policy with memory carries along, `L` steps of a sequence. Time comes first. Row `t` holds the
-observation, the action taken on it, and what the environment answered.
+Letters of shapes, used everywhere: `T` steps, `B` environments of one shard, `O` observation size, `P` bytes of an
+observation's images, `A` action size, `S` size of the state of a policy with memory, `L` steps of a sequence. Time is
+the first dimension. Row `t` holds the observation, the action taken on it, and the reward and flags that the
+environment returned.
 
-Episode ends follow one convention (next-step autoreset): the observation after `terminated | truncated` is the last one of
-its episode; the row that starts from it is a reset row. Its action is ignored, its reward is 0 and `valid` is False.
+Episode ends follow one convention (next-step autoreset): the observation that the environment returns with
+`terminated | truncated` is the last one of its episode, and the row that holds this observation is a reset row. Its
+action is ignored, its reward is 0 and `valid` is False.
 
     t            0     1     2         3        4
     observation  o0    o1    o2        last     first of the next episode
     terminated   .     .     yes       .        .
     valid        yes   yes   yes       no       yes
 
-What a policy remembers is zero where an episode begins, so it is forgotten after a reset row.
+The state of a policy with memory is zero at the beginning of an episode: it is reset after a reset row.
 """
 
 from dataclasses import dataclass, fields
@@ -23,86 +25,86 @@ from torch import Tensor
 __all__ = ["EPISODE_COLUMNS", "STATUS", "Rollout", "Sizes"]
 
 EPISODE_COLUMNS = 2
-"""Columns of `Rollout.episodes`: return, length."""
+"""Number of columns of `Rollout.episodes`: return, length."""
 STATUS = ("stop", "iter", "rollout", "learn", "sync", "wait", "publish", "record")
-"""Entries of `Rollout.status`: whether the player was asked to stop, and its seconds since its last rollout was done, whole and by
-phase."""
+"""Entries of `Rollout.status`: "stop" is 1 if the player was asked to stop; "iter" are the seconds since its previous
+rollout was complete; the others are the seconds of each phase."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of all rollouts of an experiment."""
+    """Sizes and type of the tensors in all rollouts of an experiment."""
 
     steps: int
-    """T."""
+    """Number of steps T."""
     count: int
-    """B."""
+    """Number of environments B of a shard."""
     observation: int
-    """O."""
+    """Observation size O."""
     action: int | None
-    """A; None for an action that is one choice."""
+    """Action size A; None for an action that is a single choice."""
     moments: tuple[int, ...]
-    """Number of quantities of each kind that moments are kept of."""
+    """Number of normalized quantities of each kind: features, discounted return. Empty without normalization."""
     dtype: torch.dtype
-    """Of real numbers."""
+    """Type of observations, rewards, values and other real numbers."""
     pixels: int = 0
-    """P."""
+    """Number P of bytes in the images of an observation."""
     state: int = 0
-    """S; 0 without memory."""
+    """Size S of the state; 0 for a policy without memory."""
     sequence: int = 1
-    """L, which divides T."""
+    """Sequence length L, a divisor of T."""
 
 
 @dataclass
 class Rollout:
-    """One shard's T steps in B environments. All tensors live on the CPU and keep their shape from one iteration to the next."""
+    """T steps of the B environments of a shard. All tensors are on the CPU and have the same shapes in all iterations."""
 
     observations: Tensor
-    """`[T + 1, B, O]`, as the environments gave them (not normalized); row T is what the next rollout starts from."""
+    """Observations `[T + 1, B, O]` of the environments, not normalized. Row T is the first row of the next rollout."""
     pixels: Tensor
-    """`[T + 1, B, P]` uint8: images, channels first."""
+    """Images `[T + 1, B, P]` uint8, channels first."""
     states: Tensor
-    """`[T / L, B, S]`: what the policy remembered before steps 0, L, 2 L, …."""
+    """States `[T / L, B, S]` of the policy before steps 0, L, 2 L, …."""
     actions: Tensor
-    """`[T, B]` int64 for an action that is one choice, else `[T, B, A]` float: choices, then continuous components as the policy drew them
-    (not clipped, not squashed)."""
+    """Actions `[T, B]` int64 if an action is a single choice, else `[T, B, A]` float: choices, then continuous
+    components as sampled from the policy (not clipped, not squashed)."""
     rewards: Tensor
-    """`[T, B]`, as the environments gave them."""
+    """Rewards `[T, B]` of the environments, not normalized."""
     terminated: Tensor
-    """`[T, B]` bool: the action led to a terminal state; nothing follows, so nothing is bootstrapped."""
+    """Flags `[T, B]` bool: True if the action led to a terminal state, so that no value is bootstrapped."""
     truncated: Tensor
-    """`[T, B]` bool: the episode was cut, by a time limit say; the value of the last observation is bootstrapped."""
+    """Flags `[T, B]` bool: True if the episode was cut, for example by a time limit, so that the value is bootstrapped."""
     valid: Tensor
-    """`[T, B]` bool: False for reset rows, which count nowhere."""
+    """Flags `[T, B]` bool: False for reset rows, which losses and statistics ignore."""
     values: Tensor
-    """`[T + 1, B]`: the critic's estimate with the weights that collected."""
+    """Values `[T + 1, B]` estimated by the critic, with the weights that collected the rollout."""
     log_probs: Tensor
-    """`[T, B]`: log-probability of the action under the weights that collected."""
+    """Log-probabilities `[T, B]` of the actions, under the weights that collected the rollout."""
     moments: Tensor
-    """Float64 sums over valid rows, see `RunningStatistics.sums`: observations (if normalized), then discounted returns (if normalized)."""
+    """Float64 sums over valid rows for the running statistics (`RunningStatistics.sums`): those of observations, then
+    those of discounted returns, each only if it is normalized."""
     means: Tensor
-    """Float64 means that `moments` are about."""
+    """Float64 means that were subtracted before the sums in `moments`."""
     episodes: Tensor
-    """`[T, B, 2]` float64: return and length (steps) of the episode that ended at this row; NaN where none did."""
-
+    """Return and length (steps) of the episode that ended at a row, `[T, B, 2]` float64; NaN if none ended there."""
     status: Tensor
-    """`[8]` float64: what the player has to say for itself, see `STATUS`."""
+    """Stop request and times of the player, `[8]` float64, see `STATUS`."""
 
     @staticmethod
     def specs(sizes: Sizes) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and type of every tensor, in declaration order."""
-        rows, ahead, flag = (sizes.steps, sizes.count), (sizes.steps + 1, sizes.count), torch.bool
+        """Return shape and type of every tensor, in declaration order."""
+        rows, rows_and_next = (sizes.steps, sizes.count), (sizes.steps + 1, sizes.count)
         actions = (rows, torch.int64) if sizes.action is None else ((*rows, sizes.action), sizes.dtype)
         return [
-            ((*ahead, sizes.observation), sizes.dtype),
-            ((*ahead, sizes.pixels), torch.uint8),
+            ((*rows_and_next, sizes.observation), sizes.dtype),
+            ((*rows_and_next, sizes.pixels), torch.uint8),
             ((sizes.steps // sizes.sequence, sizes.count, sizes.state), sizes.dtype),
             actions,
             (rows, sizes.dtype),
-            (rows, flag),
-            (rows, flag),
-            (rows, flag),
-            (ahead, sizes.dtype),
+            (rows, torch.bool),
+            (rows, torch.bool),
+            (rows, torch.bool),
+            (rows_and_next, sizes.dtype),
             (rows, sizes.dtype),
             ((sum(1 + 2 * size for size in sizes.moments),), torch.float64),
             ((sum(sizes.moments),), torch.float64),
@@ -112,18 +114,18 @@ class Rollout:
 
     @classmethod
     def empty(cls, sizes: Sizes) -> "Rollout":
-        """Allocates a rollout."""
-        # torch aligns to 64 bytes: some BLAS kernels round differently on other alignments
-        rollout = cls(*(torch.zeros(shape, dtype=kind) for shape, kind in cls.specs(sizes)))
+        """Allocate a rollout: zeros, all rows valid, and no episode that has ended."""
+        # torch.zeros aligns to 64 bytes: with other alignments, some BLAS kernels round differently
+        rollout = cls(*(torch.zeros(shape, dtype=dtype) for shape, dtype in cls.specs(sizes)))
         rollout.valid.fill_(True)
         rollout.episodes.fill_(torch.nan)
         return rollout
 
     @property
     def sequence_length(self) -> int:
-        """L."""
+        """Sequence length L."""
         return len(self.rewards) // len(self.states)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name, in declaration order: what travels."""
+        """Return all tensors by name, in declaration order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

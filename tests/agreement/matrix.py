@@ -35,7 +35,7 @@ PLANS = {
 }
 Digests = dict[str, list[str]]
 Trained = Callable[[Path, str, str, str, str], Digests]
-_IMPORTED = ["lockstep.experiment.execute", "tests.envs.made"]
+_IMPORTED = ["lockstep.experiment.execute", "tests.envs.sample_environments"]
 if importlib.util.find_spec("lightning_fabric"):
     _IMPORTED.append("lockstep.runtime.fabric")
 _DESCRIPTOR = 3

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from tests.envs.made import PREFIX, register
+from tests.envs.sample_environments import PREFIX, register
 from torch import nn
 from torch.distributed import distributed_c10d
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.envs.made import PREFIX, register
+from tests.envs.sample_environments import PREFIX, register
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import ImageRows

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.envs.made import register
+from tests.envs.sample_environments import register
 
 from lockstep.bench import stepping
 from lockstep.bench.stepping import engine_rate

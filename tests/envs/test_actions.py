@@ -1,4 +1,4 @@
-"""Actions handed to environments lie in their action spaces."""
+"""The actions that environments receive lie in their action spaces."""
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +12,7 @@ from lockstep.algorithm.acting import clip, squash
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.spaces import describe
 
-SEEN = Box(-1, 1, (1,))
+OBSERVATION_SPACE = Box(-1, 1, (1,))
 DTYPES = (np.float16, np.float32, np.float64)
 LARGE = {np.float16: 6e4, np.float32: 1e38, np.float64: 1e300}
 
@@ -35,44 +35,44 @@ def boxes(draw: st.DrawFn) -> Box:
 @given(
     boxes(), st.lists(st.floats(-5e4, 5e4, width=32), min_size=8, max_size=8), st.sampled_from([np.float32, np.float64])
 )
-def test_actions_lie_in_their_space(space: Box, numbers: list[float], kind: type) -> None:
-    spaces = describe(SEEN, space, "Boxed-v0")
+def test_converted_actions_lie_in_the_space(space: Box, numbers: list[float], kind: type) -> None:
+    spaces = describe(OBSERVATION_SPACE, space, "Boxed-v0")
     rows = np.resize(np.array(numbers, dtype=kind), (3, spaces.continuous_size))
     low, high = spaces.action_low.astype(kind), spaces.action_high.astype(kind)
-    changes = [clip(low, high, len(rows))]
-    if max(abs(low).max(), abs(high).max()) < 1e30:  # else squashing is refused
-        changes.append(squash(low, high, len(rows)))
-    for change in changes:
-        for action in each_action(action_converter(space)(change(rows))):
+    transforms = [clip(low, high, len(rows))]
+    if max(abs(low).max(), abs(high).max()) < 1e30:  # squashing refuses larger bounds
+        transforms.append(squash(low, high, len(rows)))
+    for transform in transforms:
+        for action in each_action(action_converter(space)(transform(rows))):
             assert space.contains(action), (action, space.low, space.high)
 
 
-def test_bounds_that_are_one_number() -> None:
+def test_equal_lower_and_upper_bound() -> None:
     space = Dict({"first": Discrete(2), "second": Box(0.1, 0.1, (1,), np.float64)})
-    taken = action_converter(space)(np.float32([[1, 0.1], [0, 0.1]]))
-    assert all(map(space.contains, each_action(taken)))
-    assert taken["second"].tolist() == [[0.1], [0.1]]
+    batch = action_converter(space)(np.float32([[1, 0.1], [0, 0.1]]))
+    assert all(map(space.contains, each_action(batch)))
+    assert batch["second"].tolist() == [[0.1], [0.1]]
 
 
 class Strict(gym.Env):
-    """Refuses actions outside of its space, whose bounds are no float32 numbers."""
+    """Environment that refuses actions outside its space; float32 can't represent the bounds exactly."""
 
-    observation_space = SEEN
+    observation_space = OBSERVATION_SPACE
     action_space = Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.left = 8
+        self.steps_left = 8
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
         assert self.action_space.contains(action), action
-        self.left -= 1
-        return np.zeros(1, np.float32), 0.0, self.left == 0, False, {}
+        self.steps_left -= 1
+        return np.zeros(1, np.float32), 0.0, self.steps_left == 0, False, {}
 
 
 @pytest.mark.parametrize("squashed", [False, True])
-def test_training_takes_actions_within_bounds_of_float64(squashed: bool, tmp_path) -> None:
+def test_training_keeps_actions_within_float64_bounds(squashed: bool, tmp_path) -> None:
     run = lockstep.train(
         env=Strict,
         total_steps=256,

@@ -1,4 +1,4 @@
-"""Atari games: one preprocessing on every engine, episode ends, seeds, options."""
+"""Atari games: the same preprocessing in every engine, episode ends, seeds, options."""
 
 import json
 import re
@@ -37,12 +37,12 @@ def engine_of(
     return make_engine(config, seed, shard, shards, cores)
 
 
-def played(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    """Rewards, terminated, truncated, and the images after it, copied."""
+def play(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """Take a step with each row of actions; return copies of rewards, terminated, truncated and images."""
     return [tuple(np.array(part) for part in (*engine.step(row)[1:], engine.pixels)) for row in actions]
 
 
-def drawn(engine: Engine, steps: int, count: int = 2) -> np.ndarray:
+def random_actions(engine: Engine, steps: int, count: int = 2) -> np.ndarray:
     assert engine.spaces.discrete_actions
     return np.random.default_rng(0).integers(0, engine.spaces.discrete_actions, (steps, count))
 
@@ -52,7 +52,7 @@ def bits(rows: list[tuple[np.ndarray, ...]]) -> list[tuple[bytes, ...]]:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_engine_shows_four_grey_screens(name: str) -> None:
+def test_an_observation_is_four_gray_screens(name: str) -> None:
     engine = engine_of(name)
     spaces = engine.spaces
     assert (spaces.images, spaces.observation_size, spaces.choices) == (((4, 84, 84),), 0, (6,))
@@ -63,41 +63,41 @@ def test_every_engine_shows_four_grey_screens(name: str) -> None:
     assert engine.pixels.shape == (2, 4 * 84 * 84)
     assert engine.pixels.dtype == np.uint8
     before = np.array(engine.pixels)
-    ((rewards, _, _, after),) = played(engine, drawn(engine, 1))
+    ((rewards, _, _, after),) = play(engine, random_actions(engine, 1))
     assert rewards.shape == (2,)
-    assert np.array_equal(after.reshape(2, 4, -1)[:, :3], before.reshape(2, 4, -1)[:, 1:])  # the newest comes last
+    assert np.array_equal(after.reshape(2, 4, -1)[:, :3], before.reshape(2, 4, -1)[:, 1:])  # the newest screen is last
     engine.close()
     engine.close()
 
 
-def shown(game: str, actions: np.ndarray, **options: float) -> list[tuple[bytes, ...]]:
-    """By a single environment, as an agent is seen to play: images, rewards and ends."""
+def play_single(game: str, actions: np.ndarray, **options: float) -> list[tuple[bytes, ...]]:
+    """Play in a single environment, as `lockstep play` does; return images, rewards, terminated and truncated."""
     env = make_one(EnvConfig(id=f"ALE/{game}-v5", options=options))  # type: ignore[arg-type]
     layout = ObservationLayout(env.observation_space, describe_env(EnvConfig(id=f"ALE/{game}-v5", engine="gymnasium")))
     convert = action_converter(env.action_space)
     rows = [(layout.pixels(env.reset(seed=1)[0]).tobytes(),)]
     for row in actions:
-        seen, reward, over, cut, _ = env.step(int(convert(row)[0]))
-        rows.append((layout.pixels(seen).tobytes(), float(reward), over, cut))  # type: ignore[arg-type]
+        observation, reward, terminated, truncated, _ = env.step(int(convert(row)[0]))
+        rows.append((layout.pixels(observation).tobytes(), float(reward), terminated, truncated))  # type: ignore[arg-type]
     env.close()
     return rows
 
 
 @pytest.mark.parametrize("game", ["Pong", "Breakout"])
-def test_the_batch_shows_what_gymnasium_shows(game: str) -> None:
-    """Without chance, frame for frame; so an agent is seen to play as it was trained."""
+def test_ale_and_gymnasium_give_the_same_screens(game: str) -> None:
+    """Compare all frames, without random action repeats. Agents train with one engine and are evaluated with the other."""
     engine = engine_of("ale", game, count=1, repeat_action_probability=0, noop_max=2)
-    actions = drawn(engine, 100, 1)
-    expected = shown(game, actions, repeat_action_probability=0, noop_max=1)
-    found = []
-    for start in range(12):  # ale-py draws from 0 to below noop_max, Gymnasium from 1 to noop_max
+    actions = random_actions(engine, 100, 1)
+    expected = play_single(game, actions, repeat_action_probability=0, noop_max=1)
+    equal = []
+    for start in range(12):  # ale-py draws from 0 to noop_max - 1 no-ops, Gymnasium from 1 to noop_max
         engine.renew(start)
         rows: list[tuple[Any, ...]] = [(engine.pixels.tobytes(),)]
-        for rewards, terminated, truncated, pixels in played(engine, actions):
+        for rewards, terminated, truncated, pixels in play(engine, actions):
             rows.append((pixels.tobytes(), float(rewards[0]), bool(terminated[0]), bool(truncated[0])))
-        found.append(rows == expected)
+        equal.append(rows == expected)
     engine.close()
-    assert 2 <= sum(found) <= 10
+    assert 2 <= sum(equal) <= 10
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -105,13 +105,11 @@ def test_a_game_that_ends_terminates_and_the_next_row_is_a_reset_row(name: str) 
     engine = engine_of(name, "Breakout")
     engine.reset()
     waiting, previous, ends, scores = np.zeros(2, dtype=bool), np.array(engine.pixels), 0, []
-    for rewards, terminated, truncated, pixels in played(engine, drawn(engine, 700)):
+    for rewards, terminated, truncated, pixels in play(engine, random_actions(engine, 700)):
         assert not truncated.any()
         assert not rewards[waiting].any()
         assert not terminated[waiting].any()
-        for index in np.flatnonzero(
-            waiting
-        ):  # a new game: a stack of which only the last screen was seen, or 4 times that
+        for index in np.flatnonzero(waiting):  # a new game: black screens and a first screen, or 4 copies of that
             old, new = previous[index].reshape(4, -1), pixels[index].reshape(4, -1)
             assert not np.array_equal(new[:3], old[1:])
             assert np.array_equal(new[0], new[1])
@@ -121,7 +119,7 @@ def test_a_game_that_ends_terminates_and_the_next_row_is_a_reset_row(name: str) 
         scores += rewards[rewards > 0].tolist()
         previous = pixels
     engine.close()
-    assert 2 <= ends <= 20  # games of 5 lives, not lives
+    assert 2 <= ends <= 20  # episodes are games of 5 lives, not lives
     assert set(scores) <= {1.0, 4.0, 7.0}
 
 
@@ -129,16 +127,16 @@ def test_a_game_that_ends_terminates_and_the_next_row_is_a_reset_row(name: str) 
 def test_rewards_are_not_clipped(name: str) -> None:
     engine = engine_of(name, "MsPacman")
     engine.reset()
-    found = {float(reward) for rewards, *_ in played(engine, drawn(engine, 150)) for reward in rewards}
+    rewards_seen = {float(reward) for rewards, *_ in play(engine, random_actions(engine, 150)) for reward in rewards}
     engine.close()
-    assert max(found) >= 10
+    assert max(rewards_seen) >= 10
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_limit_truncates(name: str) -> None:
+def test_a_frame_limit_truncates(name: str) -> None:
     engine = engine_of(name, max_num_frames_per_episode=100)
     engine.reset()
-    rows = played(engine, drawn(engine, 70))
+    rows = play(engine, random_actions(engine, 70))
     engine.close()
     assert not any(row[1].any() for row in rows)
     for index in range(2):
@@ -154,62 +152,61 @@ def test_a_limit_truncates(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_shards_and_threads_change_nothing_for_a_game(name: str) -> None:
-    whole = engine_of(name, count=4, max_num_frames_per_episode=120)
-    others = [engine_of(name, count=4, cores=3, max_num_frames_per_episode=120)]
+def test_shards_and_threads_do_not_change_results(name: str) -> None:
+    one_shard = engine_of(name, count=4, max_num_frames_per_episode=120)
+    threaded = engine_of(name, count=4, cores=3, max_num_frames_per_episode=120)
     halves = [engine_of(name, shard=shard, shards=2, max_num_frames_per_episode=120) for shard in range(2)]
-    actions = drawn(whole, 80, 4)
-    for engine in (whole, *others, *halves):
+    actions = random_actions(one_shard, 80, 4)
+    for engine in (one_shard, threaded, *halves):
         engine.reset()
-    start = np.array(whole.pixels)
-    assert np.array_equal(start, others[0].pixels)
+    start = np.array(one_shard.pixels)
+    assert np.array_equal(start, threaded.pixels)
     assert np.array_equal(start, np.concatenate([half.pixels for half in halves]))
-    rows = played(whole, actions)
+    rows = play(one_shard, actions)
     assert len({image.tobytes() for image in rows[-1][3]}) == 4
-    assert bits(rows) == bits(played(others[0], actions))
-    parts = [played(half, actions[:, 2 * k : 2 * k + 2]) for k, half in enumerate(halves)]
-    joined = [tuple(map(np.concatenate, zip(*both, strict=True))) for both in zip(*parts, strict=True)]
-    assert bits(rows) == bits(joined)
+    assert bits(rows) == bits(play(threaded, actions))
+    parts = [play(half, actions[:, 2 * k : 2 * k + 2]) for k, half in enumerate(halves)]
+    concatenated = [tuple(map(np.concatenate, zip(*both, strict=True))) for both in zip(*parts, strict=True)]
+    assert bits(rows) == bits(concatenated)
 
 
 @pytest.mark.parametrize("name", ["ale", "envpool"])
-def test_renewed_games_depend_on_the_iteration_alone(name: str) -> None:
+def test_renewed_games_depend_only_on_the_iteration(name: str) -> None:
     one, other = engine_of(name), engine_of(name)
     one.reset()
     assert one.renews
     assert one.state() == {}
-    actions = drawn(one, 60)
-    first = played(one, actions[:37])
+    actions = random_actions(one, 60)
+    first = play(one, actions[:37])
     for engine in (one, other):
         engine.renew(50)
     assert np.array_equal(one.pixels, other.pixels)
-    again = bits(played(one, actions))
-    assert again == bits(played(other, actions))
+    again = bits(play(one, actions))
+    assert again == bits(play(other, actions))
     assert again[:37] != bits(first)
 
 
 def test_single_games_are_restored_by_replay() -> None:
     engine, fresh = engine_of("gymnasium"), engine_of("gymnasium")
     engine.reset()
-    actions = drawn(engine, 90)
-    played(engine, actions[:60])
+    actions = random_actions(engine, 90)
+    play(engine, actions[:60])
     state = {key: value.copy() for key, value in engine.state().items()}
-    after = bits(played(engine, actions[60:]))
+    after = bits(play(engine, actions[60:]))
     fresh.restore(state)
-    assert bits(played(fresh, actions[60:])) == after
+    assert bits(play(fresh, actions[60:])) == after
 
 
 @pytest.mark.extra("envpool")
 def test_an_episode_may_be_a_life() -> None:
     engine = engine_of("envpool", "Breakout", episodic_life=True)
     engine.reset()
-    rows = played(engine, drawn(engine, 700))
+    rows = play(engine, random_actions(engine, 700))
     assert sum(int(row[1].sum()) for row in rows) >= 10
     assert choose_engine("ALE/Breakout-v5", 8, {"episodic_life": True}) == "envpool"
     assert choose_engine("ALE/Breakout-v5", 8, {"noop_max": 7}) == choose_engine("ALE/Breakout-v5", 8) == "ale"
-    make_one(
-        EnvConfig(id="ALE/Breakout-v5", options={"episodic_life": True})
-    ).close()  # agents are measured by the game
+    # accepted for evaluation, where episodes are whole games
+    make_one(EnvConfig(id="ALE/Breakout-v5", options={"episodic_life": True})).close()
 
 
 @pytest.mark.parametrize(
@@ -224,11 +221,11 @@ def test_an_episode_may_be_a_life() -> None:
         (EnvConfig(id="ALE/Pong-v5", options={"full_action_space": 1}), "env.options has full_action_space = 1: it must be true or false"),
         (EnvConfig(id="ALE/Pong-v5", engine="ale", options={"episodic_life": True}), "env.options has 'episodic_life', which engine 'ale' does not have; use 'envpool'"),
         (EnvConfig(id="ALE/Pong-v5", engine="gymnasium", options={"episodic_life": True}), "env.options has 'episodic_life', which engine 'gymnasium' does not have; use 'envpool'"),
-        (EnvConfig(id="ALE/Pong-v5", engine="gymnasium-vector"), "env.engine is 'gymnasium-vector': ALE/Pong-v5 has no batched version of that kind; use 'ale'"),
-        (EnvConfig(id="CartPole-v1", engine="ale"), "env.engine is 'ale': it has Atari games, such as ALE/Pong-v5, not 'CartPole-v1'; use 'gymnasium'"),
+        (EnvConfig(id="ALE/Pong-v5", engine="gymnasium-vector"), "env.engine is 'gymnasium-vector': Gymnasium has no vector version of ALE/Pong-v5; use 'ale'"),
+        (EnvConfig(id="CartPole-v1", engine="ale"), "env.engine is 'ale': this engine has only Atari games such as ALE/Pong-v5, not 'CartPole-v1'; use 'gymnasium'"),
     ],
 )  # fmt: skip
-def test_bad_input_gets_one_line(config: EnvConfig, message: str) -> None:
+def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         describe_env(config)
 
@@ -240,7 +237,7 @@ def test_options_reach_every_engine() -> None:
         engine.close()
 
 
-def test_games_are_drawn() -> None:
+def test_games_can_be_rendered() -> None:
     env = make_one(EnvConfig(id="ALE/Pong-v5"), render_mode="rgb_array")
     env.reset(seed=1)
     env.step(0)
@@ -249,16 +246,16 @@ def test_games_are_drawn() -> None:
     env.close()
 
 
-def test_games_are_many() -> None:
+def test_all_games_are_listed() -> None:
     assert {"ALE/Pong-v5", "ALE/Breakout-v5"} < set(games())
     assert len(games()) > 100
 
 
-def test_auto_is_what_was_measured(root: Path) -> None:
-    """`ale` is the fastest for every number of environments."""
+def test_auto_is_the_fastest_engine_measured(root: Path) -> None:
+    """Compare with benchmarks/atari.json, in which `ale` is the fastest for every number of environments."""
     rates: dict[tuple[str, int], dict[str, int]] = {}
     for record in json.loads((root / "benchmarks/atari.json").read_text())["records"]:
         rates.setdefault((record["environment"], record["count"]), {})[record["engine"]] = record["steps_per_second"]
     assert len(rates) == 12
-    for (env_id, count), by_engine in rates.items():
-        assert choose_engine(env_id, count) == max(by_engine, key=lambda engine: by_engine[engine])
+    for (env_id, count), rate_by_engine in rates.items():
+        assert choose_engine(env_id, count) == max(rate_by_engine, key=lambda engine: rate_by_engine[engine])

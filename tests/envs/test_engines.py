@@ -1,4 +1,4 @@
-"""The contract of engines, seen from outside: episode ends, seeds, exact restoring. Real environments."""
+"""The protocol of engines, with real environments: episode ends, seeds, exact restore."""
 
 from dataclasses import replace
 
@@ -10,13 +10,18 @@ from lockstep.envs.engine import Engine
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.spaces import Spaces
 
-needs = {"LunarLander-v3": "Box2D", "BipedalWalker-v3": "Box2D", "Reacher-v5": "mujoco", "HalfCheetah-v5": "mujoco"}
+REQUIRED_MODULES = {
+    "LunarLander-v3": "Box2D",
+    "BipedalWalker-v3": "Box2D",
+    "Reacher-v5": "mujoco",
+    "HalfCheetah-v5": "mujoco",
+}
 
 
 def engine_of(
     env_id: str, engine: str, count: int = 3, seed: int = 7, shard: int = 0, shards: int = 1, **options: float
 ) -> Engine:
-    for module in (needs.get(env_id), "envpool" if engine == "envpool" else None):
+    for module in (REQUIRED_MODULES.get(env_id), "envpool" if engine == "envpool" else None):
         if module:
             pytest.importorskip(module)
     config = EnvConfig(id=env_id, engine=engine, count=count * shards, options=options)  # type: ignore[arg-type]
@@ -33,7 +38,7 @@ def actions_of(spaces: Spaces, steps: int, count: int, seed: int = 0) -> np.ndar
 
 
 def trajectory(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    """What each step gave, copied."""
+    """Take a step with each row of actions; return copies of the results."""
     return [tuple(np.array(part) for part in engine.step(row)) for row in actions]
 
 
@@ -45,7 +50,7 @@ def same(one: list[tuple[np.ndarray, ...]], other: list[tuple[np.ndarray, ...]])
     )
 
 
-# (environment, engine): everything that runs on the next-step convention
+# pairs of environment and engine, all with next-step autoreset
 ENGINES = [
     ("CartPole-v1", "gymnasium"),
     ("CartPole-v1", "gymnasium-vector"),
@@ -107,7 +112,7 @@ def test_a_time_limit_truncates_and_gives_the_last_observation(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"])
-def test_falling_over_terminates_and_gives_the_last_observation(name: str) -> None:
+def test_a_fall_terminates_and_gives_the_last_observation(name: str) -> None:
     engine = engine_of("CartPole-v1", name, count=2)
     engine.reset()
     rows = trajectory(engine, np.ones((60, 2), dtype=np.int64))
@@ -145,7 +150,7 @@ RESTORED = [
         ("Reacher-v5", "gymnasium-async"),
     ],
 )
-def test_restored_engines_go_on_to_the_same_bits(env_id: str, name: str) -> None:
+def test_restored_engines_continue_with_the_same_bits(env_id: str, name: str) -> None:
     engine = engine_of(env_id, name)
     engine.reset()
     actions = actions_of(engine.spaces, 500, 3)
@@ -153,7 +158,7 @@ def test_restored_engines_go_on_to_the_same_bits(env_id: str, name: str) -> None
     state = {key: value.copy() for key, value in engine.state().items()}
     after = trajectory(engine, actions[300:])
     engine.close()
-    assert all(value.dtype.kind in "biuf" for value in state.values())  # plain numbers: nothing that needs pickle
+    assert all(value.dtype.kind in "biuf" for value in state.values())  # plain numbers, which need no pickle
 
     fresh = engine_of(env_id, name)
     observations = fresh.restore(state)
@@ -182,8 +187,8 @@ def test_every_point_of_an_episode_can_be_restored(name: str) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("steps", [1024, 1026, 5000])  # it is pruned every 1024 steps
-def test_what_is_kept_for_replay_does_not_grow_with_the_run(steps: int) -> None:
+@pytest.mark.parametrize("steps", [1024, 1026, 5000])  # the history is pruned every 1024 steps
+def test_the_history_does_not_grow_with_the_run(steps: int) -> None:
     engine = engine_of("CartPole-v1", "gymnasium", count=2)
     engine.reset()
     actions = actions_of(engine.spaces, steps, 2)
@@ -195,45 +200,45 @@ def test_what_is_kept_for_replay_does_not_grow_with_the_run(steps: int) -> None:
     assert same(trajectory(engine, actions[:50]), after)
 
 
-def test_a_replay_that_comes_out_otherwise_is_refused() -> None:
+def test_a_replay_with_another_observation_is_refused() -> None:
     engine = engine_of("Pendulum-v1", "gymnasium", count=2, shard=1, shards=2)
     engine.reset()
     trajectory(engine, actions_of(engine.spaces, 20, 2))
     state = engine.state()
     state["observations"][1, 0] = np.nextafter(state["observations"][1, 0], np.float32(2))
-    with pytest.raises(ValueError, match="environment 3 did not come back"):
+    with pytest.raises(ValueError, match="environment 3 reached a different state"):
         engine.restore(state)
     with pytest.raises(ValueError, match="does not hold the state of 2 environments"):
         engine.restore({})
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3", "Reacher-v5", "FrozenLake-v1"])
-def test_processes_change_nothing(env_id: str) -> None:
+def test_worker_processes_do_not_change_results(env_id: str) -> None:
     engines = [engine_of(env_id, name, count=2) for name in ("gymnasium", "gymnasium-async")]
     starts = [np.array(engine.reset()) for engine in engines]
     actions = actions_of(engines[0].spaces, 150, 2)
     rows = [trajectory(engine, actions) for engine in engines]
     states = [engine.state() for engine in engines]
-    engines[0].restore(states[1])  # of the other engine
+    engines[0].restore(states[1])  # the state of the other engine
     engines[1].restore(states[0])
-    rows2 = [trajectory(engine, actions[:20]) for engine in engines]
+    rows_after_restore = [trajectory(engine, actions[:20]) for engine in engines]
     for engine in engines:
         engine.close()
     assert starts[0].tobytes() == starts[1].tobytes()
     assert same(*rows)
-    assert same(*rows2)
+    assert same(*rows_after_restore)
 
 
 @pytest.mark.parametrize(
     ("env_id", "name"),
     [("CartPole-v1", "gymnasium"), ("Reacher-v5", "gymnasium"), ("CartPole-v1", "envpool"), ("Reacher-v5", "envpool")],
 )
-def test_shards_change_nothing_for_an_environment(env_id: str, name: str) -> None:
-    whole = engine_of(env_id, name, count=4)
+def test_shards_do_not_change_results(env_id: str, name: str) -> None:
+    one_shard = engine_of(env_id, name, count=4)
     halves = [engine_of(env_id, name, count=2, shard=shard, shards=2) for shard in range(2)]
-    start, starts = np.array(whole.reset()), [np.array(half.reset()) for half in halves]
-    actions = actions_of(whole.spaces, 120, 4)
-    rows = trajectory(whole, actions)
+    start, starts = np.array(one_shard.reset()), [np.array(half.reset()) for half in halves]
+    actions = actions_of(one_shard.spaces, 120, 4)
+    rows = trajectory(one_shard, actions)
     parts = [trajectory(half, actions[:, 2 * i : 2 * i + 2]) for i, half in enumerate(halves)]
     assert start.tobytes() == np.concatenate(starts).tobytes()
     assert same(
@@ -242,7 +247,7 @@ def test_shards_change_nothing_for_an_environment(env_id: str, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["gymnasium", "gymnasium-vector", "envpool"])
-def test_the_seed_decides(name: str) -> None:
+def test_the_first_observations_depend_on_seed_and_shard(name: str) -> None:
     starts = [np.array(engine_of("CartPole-v1", name, seed=seed).reset()) for seed in (1, 1, 2)]
     assert starts[0].tobytes() == starts[1].tobytes() != starts[2].tobytes()
     shards = [np.array(engine_of("CartPole-v1", name, shard=shard, shards=2).reset()) for shard in range(2)]
@@ -250,17 +255,17 @@ def test_the_seed_decides(name: str) -> None:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Reacher-v5"])
-def test_renewed_engines_depend_on_the_iteration_alone(env_id: str) -> None:
-    one, other = engine_of(env_id, "envpool"), engine_of(env_id, "envpool")
-    assert one.renews
-    assert one.state() == {}
-    start = np.array(one.reset())
-    actions = actions_of(one.spaces, 100, 3)
-    trajectory(one, actions[:37])
-    renewed = [np.array(engine.renew(50)) for engine in (one, other)]
+def test_renewed_engines_depend_only_on_the_iteration(env_id: str) -> None:
+    used, fresh = engine_of(env_id, "envpool"), engine_of(env_id, "envpool")
+    assert used.renews
+    assert used.state() == {}
+    start = np.array(used.reset())
+    actions = actions_of(used.spaces, 100, 3)
+    trajectory(used, actions[:37])
+    renewed = [np.array(engine.renew(50)) for engine in (used, fresh)]
     assert renewed[0].tobytes() == renewed[1].tobytes() != start.tobytes()
-    assert same(trajectory(one, actions), trajectory(other, actions))
-    assert np.array(one.renew(100)).tobytes() != renewed[0].tobytes()
+    assert same(trajectory(used, actions), trajectory(fresh, actions))
+    assert np.array(used.renew(100)).tobytes() != renewed[0].tobytes()
 
 
 def test_a_failing_environment_is_named() -> None:
@@ -271,8 +276,8 @@ def test_a_failing_environment_is_named() -> None:
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Reacher-v5"])
-def test_threads_of_a_pool_do_not_change_the_bits(env_id: str) -> None:
-    engine_of(env_id, "envpool")  # skips
+def test_threads_of_envpool_do_not_change_results(env_id: str) -> None:
+    engine_of(env_id, "envpool")  # skips the test if a package is missing
     config = EnvConfig(id=env_id, engine="envpool", count=6)
     engines = [make_engine(config, 7, 0, 1, cores) for cores in (1, 2, 5)]
     engines.append(make_engine(replace(config, threads=3), 7, 0, 1, cores=1))

@@ -1,4 +1,4 @@
-"""What of envpool is imported."""
+"""Partial import of envpool."""
 
 import json
 import subprocess
@@ -8,26 +8,26 @@ import pytest
 
 pytestmark = pytest.mark.extra("envpool")
 
-PARTLY = """
+IMPORT_ONE_FAMILY = """
 import json, sys
 from lockstep.envs.catalog import describe_env
 from lockstep.envs.choice import FASTER
 from lockstep.envs.settings import EnvConfig
 
-quick = [name for name, (_, engine) in FASTER.items() if engine == "envpool"]
-for name in quick:
+fast = [name for name, (_, engine) in FASTER.items() if engine == "envpool"]
+for name in fast:
     describe_env(EnvConfig(id=name, engine="envpool"))
-drew = "matplotlib" in sys.modules
+imported_drawing = "matplotlib" in sys.modules
 
 import envpool
 from envpool import make, list_all_envs
 
-whole = sorted(list_all_envs())
-one = make(quick[0], env_type="gymnasium", num_envs=1)
-other = envpool.make_gymnasium(quick[0], num_envs=1)
-print(json.dumps([drew, whole, type(one) is type(other), hasattr(envpool, "nothing")]))
+ids = sorted(list_all_envs())
+one = make(fast[0], env_type="gymnasium", num_envs=1)
+other = envpool.make_gymnasium(fast[0], num_envs=1)
+print(json.dumps([imported_drawing, ids, type(one) is type(other), hasattr(envpool, "nothing")]))
 """
-OTHER = """
+DESCRIBE = """
 import json, sys
 from lockstep.envs.catalog import describe_env
 from lockstep.envs.settings import EnvConfig
@@ -37,26 +37,26 @@ for name in sys.argv[1:]:
 """
 
 
-def printed(program: str, environ: dict[str, str], *words: str) -> str:
-    """By a process of its own: this one has imported envpool long ago."""
-    command = [sys.executable, "-c", program, *words]
+def output_of(program: str, environ: dict[str, str], *arguments: str) -> str:
+    """Run a program in a new process, because this one has imported envpool already."""
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=250).stdout
 
 
-def test_environments_that_it_is_chosen_for_need_no_other_families_and_other_code_finds_all(
+def test_fast_environments_import_few_families_and_other_code_can_use_all(
     environ: dict[str, str],
 ) -> None:
-    drew, whole, same, nothing = json.loads(printed(PARTLY, environ))
-    assert not drew
-    assert whole == json.loads(
-        printed("import envpool, json; print(json.dumps(sorted(envpool.list_all_envs())))", environ)
+    imported_drawing, ids, same_type, has_unknown = json.loads(output_of(IMPORT_ONE_FAMILY, environ))
+    assert not imported_drawing
+    assert ids == json.loads(
+        output_of("import envpool, json; print(json.dumps(sorted(envpool.list_all_envs())))", environ)
     )
-    assert same
-    assert not nothing
+    assert same_type
+    assert not has_unknown
 
 
 @pytest.mark.parametrize(
-    "words", [("Taxi-v3",), ("Pendulum-v1", "MiniGrid-Empty-5x5-v0"), ("MiniGrid-Empty-5x5-v0", "Pendulum-v1")]
+    "env_ids", [("Taxi-v3",), ("Pendulum-v1", "MiniGrid-Empty-5x5-v0"), ("MiniGrid-Empty-5x5-v0", "Pendulum-v1")]
 )
-def test_environments_of_any_family_are_found(words: tuple[str, ...], environ: dict[str, str]) -> None:
-    assert len(printed(OTHER, environ, *words).splitlines()) == len(words)
+def test_environments_of_any_family_are_found(env_ids: tuple[str, ...], environ: dict[str, str]) -> None:
+    assert len(output_of(DESCRIBE, environ, *env_ids).splitlines()) == len(env_ids)

@@ -1,4 +1,4 @@
-"""Restoring by replay: environments that change their actions, that carry state across episodes, that are slow or hang."""
+"""Restore by replay: environments that change their actions, keep state across episodes, are slow, or hang."""
 
 import os
 import sys
@@ -16,27 +16,27 @@ from lockstep.cli.main import main
 from lockstep.envs import history
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine, EnvironmentFailed
-from lockstep.envs.functions import give
+from lockstep.envs.functions import register_function
 from lockstep.envs.settings import EnvConfig
-from lockstep.envs.subprocesses import Subprocesses
+from lockstep.envs.subprocesses import SubprocessEngine
 from lockstep.run.stop import listening
 
 ENGINES = ["gymnasium", pytest.param("gymnasium-async", marks=pytest.mark.serial)]
-HAND = kinds.Box(0, 2, (2,), np.float32)
-ACTED: dict[str, gym.Space[Any]] = {
-    "box": HAND,
-    "dict": kinds.Dict(foot=kinds.Discrete(3), hand=HAND),
+HAND_SPACE = kinds.Box(0, 2, (2,), np.float32)
+ACTION_SPACES: dict[str, gym.Space[Any]] = {
+    "box": HAND_SPACE,
+    "dict": kinds.Dict(foot=kinds.Discrete(3), hand=HAND_SPACE),
     "choices": kinds.MultiDiscrete([3, 4]),
 }
 
 
 class Doubling(gym.Env[Any, Any]):
-    """Adds up its actions, and doubles the arrays that it was handed; an episode has 9 steps."""
+    """Environment that adds up its actions, and doubles the arrays that it receives; an episode has 9 steps."""
 
     observation_space = kinds.Box(-np.inf, np.inf, (2,), np.float32)
 
     def __init__(self, acted: str) -> None:
-        self.action_space = ACTED[acted]
+        self.action_space = ACTION_SPACES[acted]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -53,7 +53,7 @@ class Doubling(gym.Env[Any, Any]):
 
 
 class Counting(gym.Env[Any, Any]):
-    """Shows nothing but zeros. `early`: every second episode ends after 3 steps, others after 5."""
+    """Environment with zeros as observations, in which episodes end after 5 steps and 3 steps by turns."""
 
     observation_space, action_space = kinds.Box(0, 1, (1,), np.float32), kinds.Discrete(2)
     episodes = 0
@@ -69,7 +69,10 @@ class Counting(gym.Env[Any, Any]):
 
 
 class Slow(Counting):
-    """Has steps of `seconds`, which workers inherit; below 0 the process ends."""
+    """Environment whose step i takes `seconds[i]`, or the last of them; a negative number ends the process.
+
+    Workers are forks, and so inherit `seconds`.
+    """
 
     seconds: tuple[float, ...] = (0.0,)
 
@@ -83,29 +86,31 @@ class Slow(Counting):
 
 
 def engine_of(make: Any, name: str, timeout: float = 20.0, **options: str) -> Engine:
-    config = EnvConfig(id=give(make, f"{make.__name__}()"), engine=name, count=2, timeout=timeout, options=options)  # type: ignore[arg-type]
+    config = EnvConfig(
+        id=register_function(make, f"{make.__name__}()"), engine=name, count=2, timeout=timeout, options=options
+    )  # type: ignore[arg-type]
     return make_engine(config, 1, 0, 1)
 
 
-def copied(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def copy_of(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: value.copy() for name, value in state.items()}
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("acted", ACTED)
+@pytest.mark.parametrize("acted", ACTION_SPACES)
 def test_environments_may_change_their_actions_in_place(name: str, acted: str) -> None:
     engine = engine_of(Doubling, name, acted=acted)
     engine.reset()
     draw = np.random.default_rng(1)
     width = engine.spaces.action_size
     actions = draw.integers(0, 3, (20, 2, width)).astype(np.float32)
-    given = actions.copy()
+    original = actions.copy()
     steps = [np.array(engine.step(row)[0]) for row in actions[:14]]
-    state = copied(engine.state())
+    state = copy_of(engine.state())
     after = [np.array(engine.step(row)[0]) for row in actions[14:]]
-    assert np.array_equal(actions, given)
-    for _ in range(2):  # the second time from a state that the first may have changed
-        before = copied(state)
+    assert np.array_equal(actions, original)
+    for _ in range(2):  # the second time shows whether the first has changed the state
+        before = copy_of(state)
         assert engine.restore(state).tobytes() == steps[-1].tobytes()
         assert all(state[key].tobytes() == before[key].tobytes() for key in state)
         assert all(engine.state()[key].tobytes() == before[key].tobytes() for key in state)
@@ -125,31 +130,31 @@ def test_rewards_that_depend_on_earlier_episodes_are_refused(name: str) -> None:
     actions = np.arange(40).reshape(20, 2) // 2 % 2
     for row in actions[:5]:
         engine.step(row)
-    engine.restore(engine.state())  # the first episode depends on nothing before it
+    engine.restore(engine.state())  # the first episode depends on no earlier one
     for row in actions:
         engine.step(row)
     state = engine.state()
     line = (
-        r"^env.id is 'Normalized\(\)': environment 0 gave other rewards when its actions were replayed: .*NormalizeReward.*; "
+        r"^env.id is 'Normalized\(\)': environment 0 returned different rewards when its actions were replayed: .*NormalizeReward.*; "
         r".*ppo.normalize_rewards in a new run$"
     )
     with pytest.raises(ValueError, match=line):
         engine.restore(state)
-    del state["returns"]  # as a checkpoint of an earlier version
+    del state["returns"]  # like a checkpoint of an earlier version
     engine.restore(state)
     assert engine.state()["returns"].shape == (2,)
     engine.close()
 
 
 @pytest.mark.parametrize("steps", [8, 9, 10])
-def test_episodes_that_end_elsewhere_in_the_replay_are_refused(steps: int) -> None:
+def test_a_replay_in_which_the_episode_ends_later_is_refused(steps: int) -> None:
     engine = engine_of(Counting, "gymnasium")
     engine.reset()
-    for _ in range(steps):  # 5, a reset, 3: the second episode ends earlier than one that is replayed first of all
+    for _ in range(steps):  # 5 steps, a reset, 3 steps: in the replay, the second episode is the first, with 5 steps
         engine.step(np.zeros(2, np.int64))
     state = engine.state()
     if steps == 9:
-        with pytest.raises(ValueError, match=r"environment 0 did not come back to where it was"):
+        with pytest.raises(ValueError, match=r"environment 0 reached a different state"):
             engine.restore(state)
     else:
         engine.restore(state)
@@ -157,7 +162,7 @@ def test_episodes_that_end_elsewhere_in_the_replay_are_refused(steps: int) -> No
 
 
 @pytest.mark.parametrize("name", ["episodes", "waiting", "lengths", "returns", "observations"])
-def test_a_state_of_another_number_of_environments_is_refused(name: str) -> None:
+def test_a_state_with_another_number_of_environments_is_refused(name: str) -> None:
     engine = engine_of(Counting, "gymnasium")
     engine.reset()
     engine.step(np.zeros(2, np.int64))
@@ -168,10 +173,10 @@ def test_a_state_of_another_number_of_environments_is_refused(name: str) -> None
     engine.close()
 
 
-def replaying(monkeypatch: pytest.MonkeyPatch, timeout: float, *seconds: float) -> tuple[Subprocesses, Any]:
-    """An engine after 8 quick steps, whose next workers take `seconds[0]`, `seconds[1]`, … for a step, and its state."""
+def engine_and_state(monkeypatch: pytest.MonkeyPatch, timeout: float, *seconds: float) -> tuple[SubprocessEngine, Any]:
+    """Return an engine after 8 fast steps, and its state. Step i of its next workers takes `seconds[i]`."""
     engine = engine_of(Slow, "gymnasium-async", timeout)
-    assert isinstance(engine, Subprocesses)
+    assert isinstance(engine, SubprocessEngine)
     engine.reset()
     for _ in range(8):
         engine.step(np.zeros(2, np.int64))
@@ -180,8 +185,8 @@ def replaying(monkeypatch: pytest.MonkeyPatch, timeout: float, *seconds: float) 
 
 
 @pytest.mark.serial
-def test_each_replayed_step_has_the_whole_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, state = replaying(monkeypatch, 1.0, 0.2)
+def test_the_timeout_applies_to_each_replayed_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, state = engine_and_state(monkeypatch, 1.0, 0.2)
     engine.restore(state)
     assert engine.state()["returns"].tolist() == [8.0, 8.0]
     engine.close()
@@ -189,9 +194,9 @@ def test_each_replayed_step_has_the_whole_timeout(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.serial
 def test_a_replay_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, state = replaying(monkeypatch, 0.5, 0.0, 0.0, 0.0, 600.0)
+    engine, state = engine_and_state(monkeypatch, 0.5, 0.0, 0.0, 0.0, 600.0)
     state["lengths"], state["actions"] = np.array([2, 4]), state["actions"][:6]
-    line = r"^environment 1 of Slow\(\) gave no answer to replay within env.timeout = 0.5 seconds$"
+    line = r"^environment 1 of Slow\(\) did not answer to replay within env.timeout = 0.5 seconds$"
     with pytest.raises(EnvironmentFailed, match=line):
         engine.restore(state)
     engine.close()
@@ -199,7 +204,7 @@ def test_a_replay_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.serial
 def test_a_worker_that_dies_in_a_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, state = replaying(monkeypatch, 0.5, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2, -1.0)
+    engine, state = engine_and_state(monkeypatch, 0.5, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2, -1.0)
     state["lengths"], state["actions"] = np.array([5, 8]), state["actions"][:13]
     line = r"^the process of environment 1 \(exit code 7\) of Slow\(\) died during replay$"
     with pytest.raises(EnvironmentFailed, match=line):
@@ -216,7 +221,7 @@ gym.register("Normalized-v0", lambda: NormalizeReward(gym.make("CartPole-v1")))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="engine gymnasium-async needs Linux")
-def test_resume_takes_a_timeout_and_refuses_rewards_that_differ(run_cli: Any, tmp_path: Path) -> None:
+def test_resume_accepts_a_timeout_and_refuses_different_rewards(run_cli: Any, tmp_path: Path) -> None:
     (tmp_path / "scaled.py").write_text(MODULE)
     module = ("--env.module", "scaled")
     shape = (
@@ -243,7 +248,7 @@ def test_resume_takes_a_timeout_and_refuses_rewards_that_differ(run_cli: Any, tm
     assert run_cli("train", *scaled, *shape).rc == 0
     rc, out, err = run_cli("resume", "scaled", *module, "--total-steps", 384)
     assert rc == 2, out + err
-    assert "gave other rewards when its actions were replayed" in err
+    assert "returned different rewards when its actions were replayed" in err
     assert err.count("\n") == 1
 
 
@@ -254,7 +259,7 @@ def test_training_warns_of_long_episodes(
     shape = ("--env.count", "2", "--rollout.steps", "64", "--ppo.minibatches", "1", "--total-steps", "768")
     where = ("--out", str(tmp_path), "--run.progress", "off", "--run.checkpoint-every", "2", "--runtime.compile", "off")
     endless = ("--env", "Pendulum-v1", "--env.engine", "gymnasium", "--env.options", "{max_episode_steps: -1}")
-    with listening():  # handlers of signals are put back
+    with listening():  # restores the signal handlers
         assert main(["train", *endless, *shape, *where]) == 0
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1, lines

@@ -1,4 +1,4 @@
-"""No two environments of an experiment begin an episode with the same seed."""
+"""Seeds of episodes: no two episodes of an experiment begin with the same one."""
 
 import numpy as np
 import pytest
@@ -12,22 +12,22 @@ from lockstep.randomness import EnvironmentSeeds
 @pytest.mark.parametrize("environments", [1, 8, 63, 4096])
 def test_no_two_episodes_have_the_same_seed(seed: int, environments: int) -> None:
     seeds = EnvironmentSeeds(seed, "episode", environments)
-    given = [seeds(i, e) for e in range(400_000 // environments) for i in range(environments)]
-    assert len(set(given)) == len(given)
-    assert min(given) >= 0
-    assert max(given) < 2**31
+    values = [seeds(i, e) for e in range(400_000 // environments) for i in range(environments)]
+    assert len(set(values)) == len(values)
+    assert min(values) >= 0
+    assert max(values) < 2**31
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_engines_use_these_seeds(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[int, int]] = []
-    given = EnvironmentSeeds.__call__
+    original = EnvironmentSeeds.__call__
 
-    def noted(seeds: EnvironmentSeeds, environment: int, episode: int) -> int:
+    def recorded(seeds: EnvironmentSeeds, environment: int, episode: int) -> int:
         used.append((environment, episode))
-        return given(seeds, environment, episode)
+        return original(seeds, environment, episode)
 
-    monkeypatch.setattr(EnvironmentSeeds, "__call__", noted)
+    monkeypatch.setattr(EnvironmentSeeds, "__call__", recorded)
     for shard in range(shards):
         engine = make_engine(EnvConfig(id="CartPole-v1", engine="gymnasium", count=8), 5, shard, shards)
         engine.reset()

@@ -1,4 +1,4 @@
-"""Which spaces are supported, what becomes of observations and actions, and what is said of others."""
+"""Supported spaces, the conversion of observations and actions, and messages for unsupported spaces."""
 
 import re
 from typing import Any
@@ -20,7 +20,7 @@ IMAGE = kinds.Box(0, 255, (6, 5, 3), np.uint8)
 @pytest.mark.parametrize(
     ("observation", "action", "words"),
     [
-        (kinds.Text(3), TWO, "its observations are Text, which is not supported; Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these are"),
+        (kinds.Text(3), TWO, "its observations are Text, which is not supported; supported spaces: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these"),
         (kinds.Dict(image=IMAGE, mission=kinds.Text(3)), TWO, "its observations have a Text in ['mission'], which is not supported"),
         (kinds.Dict(a=kinds.Tuple((BOX, kinds.Graph(BOX, None)))), TWO, "its observations have a Graph in ['a'][1], which"),
         (kinds.Box(0, 255, (4, 6, 5, 3), np.uint8), TWO, "its observations are Box of shape (4, 6, 5, 3) and type uint8, which"),
@@ -32,13 +32,13 @@ IMAGE = kinds.Box(0, 255, (6, 5, 3), np.uint8)
         (kinds.Dict(a=BOX, action_mask=kinds.MultiBinary(3)), BOX, "its action_mask has 3 entries, but the choices of its actions have 0 options"),
     ],
 )  # fmt: skip
-def test_other_spaces_are_named(observation: gym.Space[object], action: gym.Space[object], words: str) -> None:
+def test_unsupported_spaces_are_named(observation: gym.Space[object], action: gym.Space[object], words: str) -> None:
     with pytest.raises(ValueError, match=f"^env.id is 'X-v0': {re.escape(words)}"):
         describe(observation, action, "X-v0")
 
 
 def stacked(space: gym.Space[Any], samples: list[Any]) -> Any:
-    """A batch, as Gymnasium's vector environments give it."""
+    """Return a batch of samples in the form of Gymnasium's vector environments."""
     if isinstance(space, kinds.Dict):
         return {key: stacked(part, [sample[key] for sample in samples]) for key, part in space.spaces.items()}
     if isinstance(space, kinds.Tuple):
@@ -60,7 +60,7 @@ def stacked(space: gym.Space[Any], samples: list[Any]) -> Any:
         kinds.Dict(z=kinds.Dict(b=BOX, a=kinds.MultiBinary(2)), b=kinds.Tuple((TWO, kinds.MultiDiscrete([2, 5])))),
     ],
 )
-def test_one_observation_and_a_batch_become_the_same_rows(space: gym.Space[Any]) -> None:
+def test_single_observations_and_batches_become_the_same_rows(space: gym.Space[Any]) -> None:
     space.seed(1)
     samples = [space.sample() for _ in range(6)]
     spaces = describe(space, TWO, "X-v0")
@@ -77,9 +77,9 @@ def test_one_observation_and_a_batch_become_the_same_rows(space: gym.Space[Any])
     assert np.array_equal(rows, np.stack([kinds.flatten(space, sample) for sample in samples]))
 
 
-def test_images_lie_channels_first_one_after_the_other() -> None:
-    grey, stack = kinds.Box(0, 255, (4, 5), np.uint8), kinds.Box(0, 255, (2, 4, 3), np.uint8)
-    space = kinds.Dict({"c": kinds.Tuple((stack, TWO)), "a": IMAGE, "b": grey})
+def test_images_are_concatenated_channels_first() -> None:
+    gray, stack = kinds.Box(0, 255, (4, 5), np.uint8), kinds.Box(0, 255, (2, 4, 3), np.uint8)
+    space = kinds.Dict({"c": kinds.Tuple((stack, TWO)), "a": IMAGE, "b": gray})
     spaces = describe(space, TWO, "X-v0")
     assert (spaces.images, spaces.pixel_count, spaces.observation_size) == (((3, 6, 5), (1, 4, 5), (2, 4, 3)), 134, 2)
     space.seed(3)
@@ -90,13 +90,13 @@ def test_images_lie_channels_first_one_after_the_other() -> None:
         assert np.array_equal(first.reshape(3, 6, 5), sample["a"].transpose(2, 0, 1))
         assert np.array_equal(second.reshape(4, 5), sample["b"])
         assert np.array_equal(third.reshape(2, 4, 3), sample["c"][0])
-    whole = layout.batch_pixels(stacked(space, samples))
-    assert whole.dtype == np.uint8
-    assert np.array_equal(whole, np.stack([layout.pixels(sample) for sample in samples]))
+    batch = layout.batch_pixels(stacked(space, samples))
+    assert batch.dtype == np.uint8
+    assert np.array_equal(batch, np.stack([layout.pixels(sample) for sample in samples]))
     assert layout.rows(stacked(space, samples), {}).shape == (4, 2)
 
 
-def test_an_image_alone_has_rows_of_nothing() -> None:
+def test_rows_of_a_single_image_are_empty() -> None:
     spaces = describe(IMAGE, TWO, "X-v0")
     layout = ObservationLayout(IMAGE, spaces)
     images = np.stack([IMAGE.sample() for _ in range(3)])
@@ -110,29 +110,32 @@ def test_masks_are_the_last_columns() -> None:
     spaces = describe(space, acted, "X-v0")
     assert (spaces.observation_size, spaces.feature_size, spaces.mask_size) == (11, 6, 5)
     layout = ObservationLayout(space, spaces)
-    one = {"at": np.ones((2, 3)), "action_mask": (np.array([0, 1]), np.array([1, 0, 1], dtype=np.int8))}
-    layout.check(one)
-    assert layout.row(one, {}).tolist() == [1] * 6 + [0, 1, 1, 0, 1]
-    assert layout.rows(stacked(space, [one, one]), {}).tolist() == [[1] * 6 + [0, 1, 1, 0, 1]] * 2
-    one["action_mask"] = (np.array([0, 1]), np.array([0, 0, 0], dtype=np.int8))
-    assert layout.row(one, {}, over=True).tolist() == [1] * 11
-    assert layout.rows(stacked(space, [one]), {}, np.array([True])).tolist() == [[1] * 11]
-    with pytest.raises(ContractViolation, match=r"^gave an action_mask that forbids all 3 options of choice 1$"):
-        layout.row(one, {})
+    observation = {"at": np.ones((2, 3)), "action_mask": (np.array([0, 1]), np.array([1, 0, 1], dtype=np.int8))}
+    layout.check(observation)
+    assert layout.row(observation, {}).tolist() == [1] * 6 + [0, 1, 1, 0, 1]
+    assert layout.rows(stacked(space, [observation, observation]), {}).tolist() == [[1] * 6 + [0, 1, 1, 0, 1]] * 2
+    observation["action_mask"] = (np.array([0, 1]), np.array([0, 0, 0], dtype=np.int8))
+    assert layout.row(observation, {}, ended=True).tolist() == [1] * 11
+    assert layout.rows(stacked(space, [observation]), {}, np.array([True])).tolist() == [[1] * 11]
+    with pytest.raises(ContractViolation, match=r"^returned an action_mask that forbids all 3 options of choice 1$"):
+        layout.row(observation, {})
     with pytest.raises(ContractViolation, match="forbids all 3 options of choice 1"):
-        layout.rows(stacked(space, [one]), {}, np.array([False]))
+        layout.rows(stacked(space, [observation]), {}, np.array([False]))
 
 
-def test_masks_come_from_the_info() -> None:
+def test_masks_in_the_info() -> None:
     mask = np.array([0, 1, 1], dtype=np.int8)
     spaces = describe(TWO, kinds.Discrete(3), "X-v0", {"action_mask": mask})
     assert (spaces.observation_size, spaces.mask_size) == (5, 3)
     layout = ObservationLayout(TWO, spaces)
     assert layout.row(1, {"action_mask": mask}).tolist() == [0, 1, 0, 1, 1]
-    assert layout.row(1, {}, over=True).tolist() == [0, 1, 1, 1, 1]
+    assert layout.row(1, {}, ended=True).tolist() == [0, 1, 1, 1, 1]
     assert layout.rows(np.array([0, 1]), {"action_mask": np.stack([mask, mask])}).tolist() == [[1, 0, 0, 1, 1], [0, 1, 0, 1, 1]]  # fmt: skip
-    for info, words in (({}, "gave no action_mask"), ({"action_mask": mask[:2]}, "gave an action_mask of 2 entries")):
-        with pytest.raises(ContractViolation, match=f"^{words}; 3 were promised"):
+    for info, words in (
+        ({}, "returned no action_mask"),
+        ({"action_mask": mask[:2]}, "returned an action_mask of 2 entries"),
+    ):
+        with pytest.raises(ContractViolation, match=f"^{words}; expected 3 entries"):
             layout.row(1, info)
     assert describe(BOX, BOX, "X-v0", {"action_mask": None}).mask_size == 0
     with pytest.raises(
@@ -144,20 +147,22 @@ def test_masks_come_from_the_info() -> None:
 @pytest.mark.parametrize(
     ("space", "observation", "words"),
     [
-        (kinds.Box(-1, 1, (3,)), np.zeros(2, np.float32), "gave an observation that is none of its space: ndarray of shape (2,) and type float32 came, Box(-1.0, 1.0, (3,), float32) was promised"),
-        (kinds.Box(-1, 1, (3,)), np.zeros(3), "gave an observation that is none of its space: ndarray of shape (3,) and type float64 came"),
-        (IMAGE, np.zeros((6, 5, 3), np.int64), "gave an observation that is none of its space: ndarray of shape (6, 5, 3) and type int64 came"),
-        (kinds.Dict(a=TWO, b=kinds.Tuple((TWO, IMAGE))), {"a": 1, "b": (0, np.zeros((6, 5), np.uint8))}, "gave an observation that is none of its space at ['b'][1]: ndarray of shape (6, 5)"),
-        (kinds.Dict(a=TWO), {"A": 1}, "gave an observation that is none of its space at ['a']: nothing within dict came"),
-        (TWO, 1.0, "gave an observation that is none of its space: float of shape () and type float64 came"),
+        (kinds.Box(-1, 1, (3,)), np.zeros(2, np.float32), "returned an observation outside its observation space: got ndarray of shape (2,) and type float32, expected Box(-1.0, 1.0, (3,), float32)"),
+        (kinds.Box(-1, 1, (3,)), np.zeros(3), "returned an observation outside its observation space: got ndarray of shape (3,) and type float64, expected"),
+        (IMAGE, np.zeros((6, 5, 3), np.int64), "returned an observation outside its observation space: got ndarray of shape (6, 5, 3) and type int64, expected"),
+        (kinds.Dict(a=TWO, b=kinds.Tuple((TWO, IMAGE))), {"a": 1, "b": (0, np.zeros((6, 5), np.uint8))}, "returned an observation outside its observation space at ['b'][1]: got ndarray of shape (6, 5)"),
+        (kinds.Dict(a=TWO), {"A": 1}, "returned an observation outside its observation space at ['a']: got dict without this entry, expected"),
+        (TWO, 1.0, "returned an observation outside its observation space: got float of shape () and type float64, expected"),
     ],
 )  # fmt: skip
-def test_an_observation_of_another_shape_or_type_is_told(space: gym.Space[Any], observation: Any, words: str) -> None:
+def test_an_observation_of_another_shape_or_type_is_reported(
+    space: gym.Space[Any], observation: Any, words: str
+) -> None:
     with pytest.raises(ContractViolation, match=f"^{re.escape(words)}"):
         ObservationLayout(space, describe(space, TWO, "X-v0")).check(observation)
 
 
-def test_lists_and_narrower_types_will_do() -> None:
+def test_lists_and_narrower_types_are_accepted() -> None:
     for space, observation in (
         (kinds.Box(-1, 1, (2,)), [0.5, 1]),
         (kinds.Box(-1, 1, (2,)), np.zeros(2, np.float16)),
@@ -170,25 +175,25 @@ def test_lists_and_narrower_types_will_do() -> None:
 @pytest.mark.parametrize(
     ("space", "value"), [(TWO, 2), (TWO, -1), (kinds.MultiDiscrete([2, 3]), np.array([0, 3])), (kinds.Tuple((TWO,)), (-1,))]
 )  # fmt: skip
-def test_a_value_out_of_range_is_told(space: gym.Space[Any], value: Any) -> None:
+def test_a_value_out_of_range_is_reported(space: gym.Space[Any], value: Any) -> None:
     layout = ObservationLayout(space, describe(space, TWO, "X-v0"))
-    with pytest.raises(ContractViolation, match=r"came, .*Discrete.* was promised"):
+    with pytest.raises(ContractViolation, match=r"got .*, expected .*Discrete"):
         layout.row(value, {})
-    with pytest.raises(ContractViolation, match=r"came, .*Discrete.* was promised"):
+    with pytest.raises(ContractViolation, match=r"got .*, expected .*Discrete"):
         layout.rows(stacked(space, [value]), {})
 
 
-def test_actions_become_what_the_environment_wants() -> None:
+def test_actions_of_single_spaces() -> None:
     converted = action_converter(kinds.Discrete(3, start=5))(np.array([0, 2]))
     assert converted.tolist() == [5, 7]
     converted = action_converter(BOX)(np.arange(12, dtype=np.float32).reshape(2, 6))
     assert converted.shape == (2, 2, 3)
     assert converted.dtype == np.float64
     actions = np.zeros((2, 1), dtype=np.float32)
-    assert not np.shares_memory(action_converter(kinds.Box(-1, 1, (1,)))(actions), actions)  # they are kept for replay
+    assert not np.shares_memory(action_converter(kinds.Box(-1, 1, (1,)))(actions), actions)  # the history keeps them
 
 
-def test_rows_of_actions_become_structures() -> None:
+def test_action_rows_become_structures() -> None:
     space = kinds.Dict(
         {
             "b": kinds.Tuple((BOX, kinds.MultiDiscrete([[2, 3]], start=[[1, 0]]))),
@@ -200,8 +205,7 @@ def test_rows_of_actions_become_structures() -> None:
     assert spaces.choices == (4, 2, 3, 2, 2)
     assert (spaces.action_size, spaces.continuous_size, spaces.discrete_actions) == (12, 7, None)
     rows = np.array([[3, 1, 2, 0, 1, *np.linspace(-1, 1, 6), 0.5], [0, 0, 0, 1, 1, *np.zeros(7)]], dtype=np.float32)
-    taken = action_converter(space)(rows)
-    first, second = each_action(taken)
+    first, second = each_action(action_converter(space)(rows))
     assert space.contains(first)
     assert space.contains(second)
     assert list(first) == ["a", "b", "c"]
@@ -215,14 +219,14 @@ def test_rows_of_actions_become_structures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "taken"),
+    ("space", "expected"),
     [
         (kinds.MultiDiscrete([3], start=[2]), [[3], [4]]),
         (kinds.Tuple((kinds.Discrete(3),)), [(1,), (2,)]),
         (kinds.Dict(a=kinds.Discrete(3)), [{"a": 1}, {"a": 2}]),
     ],
 )
-def test_one_choice_within_a_structure_comes_as_a_whole_number(space: gym.Space[Any], taken: list[Any]) -> None:
+def test_a_single_choice_in_a_structure_is_an_integer(space: gym.Space[Any], expected: list[Any]) -> None:
     assert describe(BOX, space, "X-v0").discrete_actions == 3
     converted = each_action(action_converter(space)(np.array([1, 2])))
-    assert [one.tolist() if isinstance(one, np.ndarray) else one for one in converted] == taken
+    assert [action.tolist() if isinstance(action, np.ndarray) else action for action in converted] == expected

@@ -1,11 +1,11 @@
-"""Images, structures and masks through every engine that can step environments of Python."""
+"""Images, structures and masks in every engine that steps environments written in Python."""
 
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from tests.envs.made import LENGTH, SEEN, register
+from tests.envs.sample_environments import LENGTH, SEEN, register
 
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.engine import Engine, EnvironmentFailed
@@ -21,19 +21,19 @@ def engine_of(name: str, engine: str, count: int = 3, shard: int = 0, shards: in
     return make_engine(config, 5, shard, shards)
 
 
-def drawn(spaces: Spaces, steps: int, count: int) -> np.ndarray:
-    """Rows of actions, as a policy gives them."""
+def random_actions(spaces: Spaces, steps: int, count: int) -> np.ndarray:
+    """Return random action rows in the form that a policy produces."""
     generator = np.random.default_rng(1)
     if spaces.discrete_actions is not None:
         return generator.integers(0, spaces.discrete_actions, (steps, count))
-    chosen = generator.integers(0, spaces.choices, (steps, count, len(spaces.choices)))
+    choices = generator.integers(0, spaces.choices, (steps, count, len(spaces.choices)))
     low, high = spaces.action_low, spaces.action_high
-    free = generator.uniform(low, high, (steps, count, spaces.continuous_size))
-    return np.concatenate([chosen, free], axis=2).astype(np.float32)
+    continuous = generator.uniform(low, high, (steps, count, spaces.continuous_size))
+    return np.concatenate([choices, continuous], axis=2).astype(np.float32)
 
 
-def played(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    """What every step gave, and the images after it, copied."""
+def play(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """Take a step with each row of actions; return copies of the results and images."""
     return [tuple(np.array(part) for part in (*engine.step(row), engine.pixels)) for row in actions]
 
 
@@ -42,46 +42,46 @@ def bits(rows: list[tuple[np.ndarray, ...]]) -> list[tuple[bytes, ...]]:
 
 
 @pytest.mark.parametrize("name", list(SEEN))
-def test_engines_give_the_same_rows_and_images(name: str) -> None:
-    found = {}
+def test_engines_return_the_same_rows_and_images(name: str) -> None:
+    results = {}
     for kind in ("gymnasium", "gymnasium-async"):
         engine = engine_of(name, kind)
         first = (np.array(engine.reset()), np.array(engine.pixels))
-        rows = played(engine, drawn(engine.spaces, 2 * LENGTH + 4, 3))
+        rows = play(engine, random_actions(engine.spaces, 2 * LENGTH + 4, 3))
         assert first[0].shape == (3, engine.spaces.observation_size)
         assert first[1].shape == (3, engine.spaces.pixel_count)
         assert [t for t, row in enumerate(rows) if row[3].any()] == [LENGTH - 1, 2 * LENGTH]
-        found[kind] = (first[0].tobytes(), first[1].tobytes(), bits(rows))
+        results[kind] = (first[0].tobytes(), first[1].tobytes(), bits(rows))
         engine.close()
-    assert found["gymnasium"] == found["gymnasium-async"]
+    assert results["gymnasium"] == results["gymnasium-async"]
 
 
 @pytest.mark.parametrize("name", list(SEEN))
 @pytest.mark.parametrize("kind", ["gymnasium", "gymnasium-async"])
 def test_structures_are_restored_in_the_middle_of_an_episode(name: str, kind: str) -> None:
     engine, fresh = engine_of(name, kind), engine_of(name, kind)
-    actions = drawn(engine.spaces, 3 * LENGTH, 3)
+    actions = random_actions(engine.spaces, 3 * LENGTH, 3)
     engine.reset()
-    played(engine, actions[:11])
+    play(engine, actions[:11])
     state = {key: value.copy() for key, value in engine.state().items()}
     assert all(value.dtype.kind in "biuf" for value in state.values())
     images = np.array(engine.pixels)
-    after = played(engine, actions[11:])
+    after = play(engine, actions[11:])
     rows = fresh.restore(state)
     assert np.array_equal(rows, state["observations"])
     assert np.array_equal(fresh.pixels, images)
-    assert bits(played(fresh, actions[11:])) == bits(after)
+    assert bits(play(fresh, actions[11:])) == bits(after)
     engine.close()
     fresh.close()
 
 
-def test_images_that_come_back_otherwise_are_refused() -> None:
+def test_a_replay_with_another_image_is_refused() -> None:
     engine = engine_of("Image", "gymnasium")
     engine.reset()
-    played(engine, drawn(engine.spaces, 3, 3))
+    play(engine, random_actions(engine.spaces, 3, 3))
     state = engine.state()
     state["images"][2, 0] ^= 1
-    with pytest.raises(ValueError, match="environment 2 did not come back"):
+    with pytest.raises(ValueError, match="environment 2 reached a different state"):
         engine.restore(state)
     del state["images"]
     with pytest.raises(ValueError, match="does not hold the state of 3 environments"):
@@ -89,26 +89,26 @@ def test_images_that_come_back_otherwise_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", list(SEEN))
-def test_batches_have_the_same_spaces(name: str) -> None:
-    one, other = (engine_of(name, kind) for kind in ("gymnasium", "gymnasium-vector"))
-    start = other.reset()
-    assert start.shape == (3, one.spaces.observation_size)
-    assert other.pixels.shape == (3, one.spaces.pixel_count)
-    assert (one.spaces.images, one.spaces.choices) == (other.spaces.images, other.spaces.choices)
-    assert one.spaces.mask_size == other.spaces.mask_size
-    rows = played(other, drawn(other.spaces, LENGTH + 3, 3))
+def test_vector_versions_have_the_same_spaces(name: str) -> None:
+    single, vector = (engine_of(name, kind) for kind in ("gymnasium", "gymnasium-vector"))
+    start = vector.reset()
+    assert start.shape == (3, single.spaces.observation_size)
+    assert vector.pixels.shape == (3, single.spaces.pixel_count)
+    assert (single.spaces.images, single.spaces.choices) == (vector.spaces.images, vector.spaces.choices)
+    assert single.spaces.mask_size == vector.spaces.mask_size
+    rows = play(vector, random_actions(vector.spaces, LENGTH + 3, 3))
     assert [t for t, row in enumerate(rows) if row[3].any()] == [LENGTH - 1]
-    other.close()
+    vector.close()
 
 
 @pytest.mark.parametrize("kind", ENGINES)
-def test_masks_of_the_last_observation_do_not_matter(kind: str) -> None:
+def test_the_mask_of_the_last_observation_is_ignored(kind: str) -> None:
     engine = engine_of("Info", kind)
     assert engine.spaces.mask_size == 5
     assert engine.reset()[:, 6:].tolist() == [[1, 0, 0, 1, 0]] * 3
-    rows = played(engine, drawn(engine.spaces, LENGTH + 1, 3))
+    rows = play(engine, random_actions(engine.spaces, LENGTH + 1, 3))
     assert rows[0][0][:, 6:].tolist() == [[1, 0, 1, 1, 0]] * 3
-    assert rows[LENGTH - 1][0][:, 6:].tolist() == [[1] * 5] * 3  # it forbade all, as nothing is to be chosen
+    assert rows[LENGTH - 1][0][:, 6:].tolist() == [[1] * 5] * 3  # the original mask forbids everything
     assert rows[LENGTH][0][:, 6:].tolist() == [[1, 0, 0, 1, 0]] * 3
     engine.close()
 
@@ -117,29 +117,29 @@ def test_masks_of_the_last_observation_do_not_matter(kind: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ("shape", r"gave an observation that is none of its space: ndarray of shape \(2,\) and type float32 came, Box.* was promised \(after the reset to episode 1\)"),
-        ("type", r"gave an observation that is none of its space: ndarray of shape \(3,\) and type float64 came, Box.* was promised \(after the reset to episode 1\)"),
-        ("missing", r"gave an observation that is none of its space at \['place'\]: nothing within dict came, Box.* was promised \(after the reset to episode 1\)"),
-        ("value", r"gave an observation that is none of its space: 4 came, Discrete\(4\) was promised \(after action 0 in episode 0\)"),
-        ("far", r"gave an observation that is none of its space: \[-1\] came, Discrete\(4\) was promised \(after action 0 in episode 0\)"),
-        ("mask", r"gave an action_mask that forbids all 5 options \(after action 0 in episode 0\)"),
+        ("shape", r"returned an observation outside its observation space: got ndarray of shape \(2,\) and type float32, expected Box.* \(after the reset to episode 1\)"),
+        ("type", r"returned an observation outside its observation space: got ndarray of shape \(3,\) and type float64, expected Box.* \(after the reset to episode 1\)"),
+        ("missing", r"returned an observation outside its observation space at \['place'\]: got dict without this entry, expected Box.* \(after the reset to episode 1\)"),
+        ("value", r"returned an observation outside its observation space: got 4, expected Discrete\(4\) \(after action 0 in episode 0\)"),
+        ("far", r"returned an observation outside its observation space: got \[-1\], expected Discrete\(4\) \(after action 0 in episode 0\)"),
+        ("mask", r"returned an action_mask that forbids all 5 options \(after action 0 in episode 0\)"),
     ],
 )  # fmt: skip
-def test_an_environment_that_breaks_its_word_is_named(kind: str, wrong: str, words: str) -> None:
+def test_an_environment_that_violates_its_space_is_named(kind: str, wrong: str, words: str) -> None:
     engine = engine_of("Wrong", kind, count=2, shard=1, shards=2, wrong=wrong)
     engine.reset()
     with pytest.raises(EnvironmentFailed, match=rf"^environment [23] \(lockstep-tests/Wrong-v0\) {words}$"):
-        played(engine, np.zeros((LENGTH + 2, 2), dtype=np.int64))
+        play(engine, np.zeros((LENGTH + 2, 2), dtype=np.int64))
     engine.close()
 
 
-def test_a_batch_that_breaks_its_word_is_named() -> None:
+def test_a_vector_version_that_violates_its_space_is_named() -> None:
     engine = engine_of("Wrong", "gymnasium-vector", wrong="mask")
     engine.reset()
     with pytest.raises(
-        EnvironmentFailed, match=r"^one of environments 0 to 2 \(.*\) gave an action_mask that forbids all 5"
+        EnvironmentFailed, match=r"^one of environments 0 to 2 \(.*\) returned an action_mask that forbids all 5"
     ):
-        played(engine, np.zeros((LENGTH, 3), dtype=np.int64))
+        play(engine, np.zeros((LENGTH, 3), dtype=np.int64))
 
 
 def test_taxi_masks_moves_into_walls() -> None:
@@ -147,11 +147,11 @@ def test_taxi_masks_moves_into_walls() -> None:
     assert (spaces.observation_size, spaces.feature_size, spaces.mask_size) == (506, 500, 6)
     engine = make_engine(EnvConfig(id="Taxi-v4", engine="gymnasium", count=2), 1, 0, 1)
     rows, generator = np.array(engine.reset()), np.random.default_rng(0)
-    one: Any = gym.make("Taxi-v4").unwrapped
+    taxi: Any = gym.make("Taxi-v4").unwrapped
     for _ in range(50):
         masks, cells = rows[:, 500:], rows[:, :500].argmax(1)
         assert (rows[:, :500].sum(1) == 1).all()
-        assert np.array_equal(masks, [one.action_mask(cell) for cell in cells])
-        chosen = [generator.choice(np.flatnonzero(mask)) for mask in masks]
-        rows = np.array(engine.step(np.array(chosen))[0])
+        assert np.array_equal(masks, [taxi.action_mask(cell) for cell in cells])
+        actions = [generator.choice(np.flatnonzero(mask)) for mask in masks]
+        rows = np.array(engine.step(np.array(actions))[0])
     engine.close()

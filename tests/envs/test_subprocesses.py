@@ -1,4 +1,4 @@
-"""Workers that die, hang or fail, and ranks that are killed: nothing waits for ever and nothing is left behind."""
+"""Workers that die, hang or fail, and ranks that are killed: every wait ends, and no worker survives."""
 
 import os
 import signal
@@ -12,30 +12,30 @@ import pytest
 
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
-from lockstep.envs.subprocesses import Subprocesses
+from lockstep.envs.subprocesses import SubprocessEngine
 
 pytestmark = [
     pytest.mark.serial,
-    pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc"),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads the state of processes from /proc"),
 ]
 
 
-def started(timeout: float = 20.0) -> Subprocesses:
-    """Environments 3, 4 and 5."""
+def start_engine(timeout: float = 20.0) -> SubprocessEngine:
+    """Create and reset an engine with environments 3, 4 and 5."""
     config = EnvConfig(id="CartPole-v1", engine="gymnasium-async", count=6, timeout=timeout)
     engine = make_engine(config, seed=1, shard=1, shards=2)
-    assert isinstance(engine, Subprocesses)
+    assert isinstance(engine, SubprocessEngine)
     engine.reset()
     return engine
 
 
-def workers(engine: Subprocesses) -> list[int]:
+def worker_pids(engine: SubprocessEngine) -> list[int]:
     assert engine._workers is not None
     return [process.pid for process in engine._workers.processes]
 
 
 def alive(pid: int) -> bool:
-    """Neither gone nor a zombie."""
+    """Return True if a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -43,6 +43,7 @@ def alive(pid: int) -> bool:
 
 
 def all_end(pids: list[int], seconds: float = 10.0) -> bool:
+    """Wait for processes to end; return False if one of them still runs after `seconds`."""
     end = time.monotonic() + seconds
     while any(map(alive, pids)) and time.monotonic() < end:
         time.sleep(0.02)
@@ -54,8 +55,8 @@ ACTIONS = np.zeros(3, dtype=np.int64)
 
 @pytest.mark.timeout(60)
 def test_a_killed_worker_is_named() -> None:
-    engine = started()
-    pids = workers(engine)
+    engine = start_engine()
+    pids = worker_pids(engine)
     os.kill(pids[1], signal.SIGKILL)
     with pytest.raises(
         RuntimeError, match=r"the process of environment 4 \(exit code -9\) of CartPole-v1 died during step"
@@ -66,12 +67,12 @@ def test_a_killed_worker_is_named() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_a_silent_worker_is_named() -> None:
-    engine = started(timeout=0.5)
-    pids = workers(engine)
+def test_a_worker_that_does_not_answer_is_named() -> None:
+    engine = start_engine(timeout=0.5)
+    pids = worker_pids(engine)
     os.kill(pids[2], signal.SIGSTOP)
     with pytest.raises(
-        RuntimeError, match=r"environment 5 of CartPole-v1 gave no answer to step within env.timeout = 0.5 seconds"
+        RuntimeError, match=r"environment 5 of CartPole-v1 did not answer to step within env.timeout = 0.5 seconds"
     ):
         engine.step(ACTIONS)
     assert all_end(pids)
@@ -79,29 +80,29 @@ def test_a_silent_worker_is_named() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_failing_worker_is_named() -> None:
-    engine = started()
-    pids = workers(engine)
+    engine = start_engine()
+    pids = worker_pids(engine)
     with pytest.raises(RuntimeError, match=r"environment 4 \(CartPole-v1\) failed: AssertionError"):
         engine.step(np.array([0, 9, 0]))
     assert all_end(pids)
 
 
 @pytest.mark.timeout(60)
-def test_workers_end_although_the_rank_handles_signals_and_one_is_stopped() -> None:
-    old = signal.signal(signal.SIGTERM, lambda *_: None)  # workers are forked from a rank that has such a handler
+def test_close_ends_workers_with_inherited_handlers_and_stopped_ones() -> None:
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)  # a rank has such a handler, which its forks inherit
     try:
-        engine = started()
-        pids = workers(engine)
+        engine = start_engine()
+        pids = worker_pids(engine)
         os.kill(pids[0], signal.SIGSTOP)
         engine.close()
         assert all_end(pids)
     finally:
-        signal.signal(signal.SIGTERM, old)
+        signal.signal(signal.SIGTERM, handler)
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_die_with_their_rank(how: signal.Signals, environ: dict[str, str]) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_die_with_their_rank(signal_number: signal.Signals, environ: dict[str, str]) -> None:
     program = (
         "from lockstep.envs.catalog import make_engine; from lockstep.envs.settings import EnvConfig; import time\n"
         "engine = make_engine(EnvConfig(id='CartPole-v1', engine='gymnasium-async', count=3), 1, 0, 1); engine.reset()\n"
@@ -113,7 +114,7 @@ def test_workers_die_with_their_rank(how: signal.Signals, environ: dict[str, str
         try:
             assert len(pids) == 3
             assert all(map(alive, pids))
-            rank.send_signal(how)
+            rank.send_signal(signal_number)
             assert all_end(pids)
         finally:
             rank.kill()

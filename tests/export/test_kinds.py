@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces as kinds
-from tests.envs.made import ACTED, SEEN, Sampled
+from tests.envs.sample_environments import ACTED, SEEN, Sampled
 from tests.models.test_probe import Constant, Encoder, Mean, spectral
 
 from lockstep.algorithm.agent import Agent

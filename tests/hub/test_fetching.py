@@ -214,8 +214,8 @@ def test_a_config_with_many_environments_makes_one(
     engine: str, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    vector = Recipe.vector
-    monkeypatch.setattr(Recipe, "vector", lambda self, count: asked.append(count) or vector(self, 1))
+    vector = Recipe.make_vector
+    monkeypatch.setattr(Recipe, "make_vector", lambda self, count: asked.append(count) or vector(self, 1))
     changed(model, "env", count=1_000_000, engine=engine, threads=4096)
     assert lockstep.load("hub:me/first").iteration == 4
     assert asked == ([1] if engine == "gymnasium-vector" else [])

@@ -21,11 +21,11 @@ def main(argv: Sequence[str]) -> int:
     )
     per_shard = parser.read(argv).per_shard
 
-    from lockstep.envs.catalog import known_ids
+    from lockstep.envs.catalog import known_environments
     from lockstep.envs.choice import choose_engine
     from lockstep.envs.families import games
 
-    known = known_ids(per_shard)
+    known = known_environments(per_shard)
     wide = max(len(one.env_id) for one in known)
     for (family, missing), members in groupby(
         known, key=lambda one: (one.family, None if one.installed else one.extra)

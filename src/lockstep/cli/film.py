@@ -29,13 +29,13 @@ def main(argv: Sequence[str]) -> int:
     """Films one agent after the other, until training has ended and none is left."""
     errand = Errand()
     die_with_parent(int(os.environ["LOCKSTEP_PARENT"]))
-    from lockstep.envs.functions import take
+    from lockstep.envs.functions import import_reference
     from lockstep.run.folder import RunFolder
     from lockstep.telemetry.videos import left_agents
 
     folder = RunFolder(Path(argv[0]))
     for module in argv[1:]:
-        take(module)
+        import_reference(module)
     studio: _Studio | None = None
     while True:
         over = errand.over.is_set()  # asked first: nothing is left for us after that

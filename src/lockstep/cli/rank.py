@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     listen(aloud=rank == 0)
     # only now, because this takes seconds, in which the parent may be killed or a signal come
     from lockstep.cli.work import train_at
-    from lockstep.envs.functions import take
+    from lockstep.envs.functions import import_reference
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.rank_info import RankInfo
 
@@ -33,5 +33,5 @@ def main(argv: Sequence[str]) -> int:
     )
     look_where_parent_looks()
     for module in argv[2:]:
-        take(module)
+        import_reference(module)
     return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

@@ -1,7 +1,7 @@
-"""From the rows that a policy gives to the actions that environments take.
+"""Conversion of the action rows of a policy into the actions that environments take.
 
-An action that is one choice is a whole number from 0. Any other is a row: first all choices, each a whole number from 0, then all
-continuous components, both in the order of the action space's parts.
+An action that is a single choice is an integer that starts at 0. Any other action is a row: first all choices, each an
+integer that starts at 0, then all continuous components, both in the order of the action space's parts.
 """
 
 from collections.abc import Callable
@@ -17,44 +17,47 @@ from lockstep.envs.spaces import has_float32_bounds, leaves
 
 __all__ = ["action_converter", "each_action"]
 
-Change = Callable[[NDArray[Any]], Any]
+Converter = Callable[[NDArray[Any]], Any]
+"""Function from a batch of action rows to a batch of actions in the structure of an action space."""
 
 
-def action_converter(space: Space[Any]) -> Change:
-    """A function from a batch of actions, `[B]` int64 or `[B, A]`, to what `B` environments with that action space take.
+def action_converter(space: Space[Any]) -> Converter:
+    """Return a function that converts a batch of action rows to actions of `space`.
 
-    It gives fresh arrays, in the structure of the space: a dict or tuple of arrays for Dict and Tuple, else one array. Continuous components
-    that lie within the bounds of `Spaces` lie within those of the space.
+    The function takes `[B]` int64 or `[B, A]`, for B environments. It returns new arrays in the structure of the space:
+    a dict or tuple of arrays for Dict and Tuple, else one array. Continuous components that lie within the bounds of
+    `Spaces` also lie within those of the space.
     """
     if isinstance(space, Discrete):
-        return _alone(space)
+        return _discrete_converter(space)
     if isinstance(space, Box):
-        return _continuous(space)
-    columns = [0, 0]
+        return _box_converter(space)
+    next_columns = [0, 0]
     for _, leaf in leaves(space):
         if not isinstance(leaf, Box):
-            columns[1] += _width(leaf)
-    build = _builder(space, columns)
-    return lambda actions: build(actions if actions.ndim == 2 else actions[:, np.newaxis])
+            next_columns[1] += _column_count(leaf)
+    convert = _structure_converter(space, next_columns)
+    return lambda actions: convert(actions if actions.ndim == 2 else actions[:, np.newaxis])
 
 
-def each_action(taken: Any) -> Any:
-    """One action per environment, of what `action_converter` gave: whole numbers as int, which environments check and index with
-    faster than NumPy's.
+def each_action(batch: Any) -> Any:
+    """Split a batch that `action_converter` produced into one action per environment.
+
+    Integers become Python's int: environments check and index with it faster than with NumPy's integers.
     """
-    if isinstance(taken, dict):
-        return [dict(zip(taken, parts, strict=True)) for parts in zip(*map(each_action, taken.values()), strict=True)]
-    if isinstance(taken, tuple):
-        return list(zip(*map(each_action, taken), strict=True))
-    return taken.tolist() if taken.ndim == 1 else taken
+    if isinstance(batch, dict):
+        return [dict(zip(batch, parts, strict=True)) for parts in zip(*map(each_action, batch.values()), strict=True)]
+    if isinstance(batch, tuple):
+        return list(zip(*map(each_action, batch), strict=True))
+    return batch.tolist() if batch.ndim == 1 else batch
 
 
-def _alone(space: Discrete) -> Change:
-    start, integer = int(space.start), space.dtype
-    return lambda actions: (actions + start if start else actions).astype(integer)
+def _discrete_converter(space: Discrete) -> Converter:
+    start, dtype = int(space.start), space.dtype
+    return lambda actions: (actions + start if start else actions).astype(dtype)
 
 
-def _continuous(space: Box) -> Change:
+def _box_converter(space: Box) -> Converter:
     shape, dtype = space.shape, space.dtype
     if not has_float32_bounds(space):
         # policies know the bounds as float32, which may lie outside of the space
@@ -64,27 +67,31 @@ def _continuous(space: Box) -> Change:
     return lambda actions: actions.astype(dtype).reshape(-1, *shape)
 
 
-def _builder(space: Space[Any], columns: list[int]) -> Change:
-    """`columns`: where the next choice and the next continuous component are; moved on."""
+def _structure_converter(space: Space[Any], next_columns: list[int]) -> Converter:
+    """Return the converter of a space and everything in it.
+
+    `next_columns` holds the column of the next choice and that of the next continuous component; it is advanced in
+    place.
+    """
     if isinstance(space, Dict):
-        named = {key: _builder(part, columns) for key, part in space.spaces.items()}
-        return lambda rows: {key: build(rows) for key, build in named.items()}
+        by_key = {key: _structure_converter(part, next_columns) for key, part in space.spaces.items()}
+        return lambda rows: {key: convert(rows) for key, convert in by_key.items()}
     if isinstance(space, Tuple):
-        parts = [_builder(part, columns) for part in space.spaces]
-        return lambda rows: tuple(build(rows) for build in parts)
-    kind, width = int(isinstance(space, Box)), _width(space)
-    own = slice(columns[kind], columns[kind] + width)
-    columns[kind] += width
+        parts = [_structure_converter(part, next_columns) for part in space.spaces]
+        return lambda rows: tuple(convert(rows) for convert in parts)
+    kind, width = int(isinstance(space, Box)), _column_count(space)
+    columns = slice(next_columns[kind], next_columns[kind] + width)
+    next_columns[kind] += width
     if isinstance(space, Box):
-        convert = _continuous(space)
-        return lambda rows: convert(rows[:, own])
-    shape, integer = space.shape or (), space.dtype
+        convert_box = _box_converter(space)
+        return lambda rows: convert_box(rows[:, columns])
+    shape, dtype = space.shape or (), space.dtype
     start = np.asarray(getattr(space, "start", 0))
-    return lambda rows: rows[:, own].reshape(-1, *shape).astype(integer) + start.astype(integer)
+    return lambda rows: rows[:, columns].reshape(-1, *shape).astype(dtype) + start.astype(dtype)
 
 
-def _width(space: Space[Any]) -> int:
-    """Columns of a row."""
+def _column_count(space: Space[Any]) -> int:
+    """Return the number of columns of an action row that belong to `space`."""
     if isinstance(space, (MultiDiscrete, MultiBinary)):
         return int(np.prod(space.shape))
     return 1 if isinstance(space, Discrete) else flatdim(space)

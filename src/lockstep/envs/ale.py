@@ -1,33 +1,34 @@
-"""Engine `ale`: Atari games in C++, as ale-py batches them, stepped by threads of the rank."""
+"""Engine `ale`: Atari games in C++, in the vector environment of ale-py, stepped by threads of the rank."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.envs.batches import Renewed
+from lockstep.envs.batches import RenewedEngine
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Arcade"]
+__all__ = ["AleEngine"]
 
 
-class Arcade(Renewed):
-    """ale-py's AtariVectorEnv."""
+class AleEngine(RenewedEngine):
+    """Engine around ale-py's AtariVectorEnv."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
-        """Environments `first` to `first + count - 1` of the experiment."""
+        """Create environments `first` to `first + count - 1` of the experiment."""
         self._seeds = seeds
         self._indices = range(first, first + count)
-        games = recipe.games(count, threads)
-        super().__init__(games, games.single_observation_space, games.single_action_space, recipe, first, count)
+        envs = recipe.make_atari_vector(count, threads)
+        super().__init__(envs, envs.single_observation_space, envs.single_action_space, recipe, first, count)
 
     def reset(self) -> NDArray[Any]:
         return self.renew(0)
 
     def renew(self, iteration: int) -> NDArray[Any]:
-        # a reset with a seed leaves nothing of what was before
-        return self._batches.first(*self._envs.reset(seed=np.array([self._seeds(i, iteration) for i in self._indices])))
+        # a reset with seeds discards all earlier state of the games
+        seeds = np.array([self._seeds(index, iteration) for index in self._indices])
+        return self._reader.read_reset(*self._envs.reset(seed=seeds))
 
     def close(self) -> None:
-        self._envs = None  # which ends its threads
+        self._envs = None  # the destructor of the vector environment ends its threads

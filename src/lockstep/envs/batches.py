@@ -1,4 +1,4 @@
-"""What environments that step themselves as one batch give, as the rows and pixels of an engine."""
+"""Shared parts of the engines whose environments step as one batch."""
 
 from typing import Any
 
@@ -12,69 +12,88 @@ from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 
-__all__ = ["Batches", "Renewed"]
+__all__ = ["BatchReader", "RenewedEngine"]
 
 
-class Batches:
-    """Reads the batches of `count` environments."""
+class BatchReader:
+    """Converter of the batches of `count` environments to the rows and pixels of an engine.
+
+    Raises EnvironmentFailed, naming the environments, for an observation that violates the space.
+    """
 
     def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
-        """`space` is a single environment's, and `spaces` what `describe` made of it; `first` numbers the first environment."""
+        """Create the reader of environments `first` to `first + count - 1`.
+
+        `space` is the observation space of a single environment, and `spaces` the result of `describe` for it.
+        """
         self._columns = None if recipe.columns is None else np.array(recipe.columns)
         self._layout = ObservationLayout(space, spaces)
-        self._images = bool(spaces.images)
-        self._plain = self._layout.plain and space.dtype == self._layout.dtype
+        self._has_images = bool(spaces.images)
+        self._rows_unchanged = self._layout.plain and space.dtype == self._layout.dtype
         self._name = f"one of environments {first} to {first + count - 1} ({recipe.env_id})"
         self._count = count
         self.pixels = np.zeros((count, 0), dtype=np.uint8)
-        """`[B, P]` of the observations read last."""
+        """Images `[B, P]` of the observations that were read last."""
 
-    def first(self, observations: Any, infos: Any) -> NDArray[Any]:
-        """`[B, O]` of what a reset gave."""
-        observations = self.kept(observations)
+    def read_reset(self, observations: Any, infos: Any) -> NDArray[Any]:
+        """Return the rows `[B, O]` of the observations and infos of a reset."""
+        observations = self.select_columns(observations)
         try:
             self._layout.check(observations, (self._count,))
             return self._rows(observations, infos, None)
         except ContractViolation as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a reset)") from None
 
-    def step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
-        """Of what a step gave."""
-        if self._plain:
-            return self.kept(observations), rewards, terminated, truncated
+    def read_step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
+        """Return the results of a step with the observations as rows `[B, O]`."""
+        if self._rows_unchanged:
+            return self.select_columns(observations), rewards, terminated, truncated
         try:
             return self._rows(observations, infos, terminated | truncated), rewards, terminated, truncated
         except ContractViolation as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a step)") from None
 
-    def kept(self, observations: Any) -> Any:
-        """What a task keeps of `[B, …]`."""
+    def select_columns(self, observations: Any) -> Any:
+        """Return the columns of `[B, …]` that the task shows; all of them if it is not a partially observed task."""
         return observations if self._columns is None else observations[:, self._columns]
 
-    def _rows(self, observations: Any, infos: Any, over: NDArray[np.bool_] | None) -> NDArray[Any]:
-        if self._images:
+    def _rows(self, observations: Any, infos: Any, ended: NDArray[np.bool_] | None) -> NDArray[Any]:
+        if self._has_images:
             self.pixels = self._layout.batch_pixels(observations)
-        return self._layout.rows(observations, infos, over)
+        return self._layout.rows(observations, infos, ended)
 
 
-class Renewed:
-    """What engines share whose environments, one batch, can't be saved, so that new episodes begin at every iteration that leaves a checkpoint."""
+class RenewedEngine:
+    """Base class of engines whose state can't be saved, so that every checkpoint begins new episodes."""
 
     renews = True
 
-    def __init__(self, envs: Any, seen: Space[Any], acted: Space[Any], recipe: Recipe, first: int, count: int) -> None:
-        """`envs` are environments `first` to `first + count - 1` of the experiment; the spaces are those of one of them."""
+    def __init__(
+        self,
+        envs: Any,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        recipe: Recipe,
+        first: int,
+        count: int,
+    ) -> None:
+        """Wrap `envs`, a batch of environments `first` to `first + count - 1` of the experiment.
+
+        The spaces are those of a single environment.
+        """
         self._envs = envs
-        self.spaces: Spaces = describe(seen, acted, recipe.env_id, frames_per_step=recipe.frames_per_step)
-        self._batches = Batches(seen, self.spaces, recipe, first, count)
-        self._convert = action_converter(acted)
+        self.spaces: Spaces = describe(
+            observation_space, action_space, recipe.env_id, frames_per_step=recipe.frames_per_step
+        )
+        self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
+        self._convert = action_converter(action_space)
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        return self._batches.pixels
+        return self._reader.pixels
 
     def step(self, actions: NDArray[Any]) -> Step:
-        return self._batches.step(*self._envs.step(self._convert(actions)))
+        return self._reader.read_step(*self._envs.step(self._convert(actions)))
 
     def state(self) -> State:
         return {}

@@ -1,4 +1,4 @@
-"""The interface of this package: engines, single environments, and the environments that are known to work."""
+"""Interface of this package: creation of engines and environments, and the list of known environments."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,98 +16,105 @@ from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = [
-    "Known",
+    "KnownEnvironment",
     "describe_env",
     "first_seed",
     "has_time_limit",
-    "known_ids",
+    "known_environments",
     "make_engine",
     "make_one",
     "renewed_episode_limit",
 ]
 
 
-_NAMED = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "ale"}
-"""Names of the seeds of engines. Those of single environments have one for all, so that their trajectories are the same."""
-_EACH = "episode"
+_BATCH_STREAMS = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "ale"}
+"""Names of the seed streams of the engines that step batches."""
+_SINGLE_STREAM = "episode"
+"""Name of the seed stream that other engines share, so that their trajectories are the same."""
 
 
 def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: int = 1) -> Engine:
-    """The engine of one shard, which holds environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`.
+    """Create the engine of one shard.
 
-    `cores` are the rank's, for an engine that can use several; `config.threads` goes first. The bits do not depend on it. `config.engine` must not be `auto` any more. Raises ValueError in one line, as `describe_env` does.
+    It holds environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`. `config.engine` must be
+    resolved: not `auto`. Engines with threads use `config.threads` or, if that is None, `cores`, the number of cores of
+    the rank; results do not depend on it, to the bit. Raises ValueError in one line, as `describe_env` does.
     """
     assert config.count % shards == 0, (config.count, shards)
     count = config.count // shards
     first = shard * count
     recipe = Recipe(config.id, config.options)
-    seeds = EnvironmentSeeds(seed, _NAMED.get(config.engine, _EACH), config.count)
+    seeds = EnvironmentSeeds(seed, _BATCH_STREAMS.get(config.engine, _SINGLE_STREAM), config.count)
     match config.engine:
         case "gymnasium":
-            from lockstep.envs.in_process import InProcess
+            from lockstep.envs.in_process import InProcessEngine
 
-            return InProcess(recipe, seeds, first, count)
+            return InProcessEngine(recipe, seeds, first, count)
         case "gymnasium-vector":
-            from lockstep.envs.vector import Vector
+            from lockstep.envs.vector import VectorEngine
 
-            return Vector(recipe, seeds, shard, count)
+            return VectorEngine(recipe, seeds, shard, count)
         case "gymnasium-async":
-            from lockstep.envs.subprocesses import Subprocesses
+            from lockstep.envs.subprocesses import SubprocessEngine
 
-            return Subprocesses(recipe, seeds, first, count, config.timeout)
+            return SubprocessEngine(recipe, seeds, first, count, config.timeout)
         case "envpool":
-            from lockstep.envs.pool import Pool
+            from lockstep.envs.pool import EnvpoolEngine
 
-            return Pool(recipe, seeds, first, count, config.threads or cores)
+            return EnvpoolEngine(recipe, seeds, first, count, config.threads or cores)
         case "ale":
-            from lockstep.envs.ale import Arcade
+            from lockstep.envs.ale import AleEngine
 
-            return Arcade(recipe, seeds, first, count, config.threads or cores)
+            return AleEngine(recipe, seeds, first, count, config.threads or cores)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 
 def describe_env(config: EnvConfig) -> Spaces:
-    """The sizes of one environment, which is made as `config.engine` would, whatever `config.count` and `config.threads` are.
+    """Create one environment as `config.engine` creates it, and return the sizes of its spaces.
 
-    Raises ValueError in one line: unknown id (the nearest is named), something not installed (the extra is named), options
-    that the environment does not take, spaces that are not supported, an engine that does not have the environment.
+    `config.count` and `config.threads` are ignored. Raises ValueError in one line for an unknown id (with the most
+    similar known one), a missing package (with the extra to install), options that the environment does not take,
+    spaces that are not supported, and an engine that does not have the environment.
     """
     recipe = Recipe(config.id, config.options)
     if config.engine == "envpool":
-        pool = recipe.pool([0])
+        pool = recipe.make_envpool([0])
         try:
-            seen = recipe.seen(pool.observation_space)
-            return describe(seen, pool.action_space, config.id, frames_per_step=recipe.frames_per_step)
+            space = recipe.select_columns(pool.observation_space)
+            return describe(space, pool.action_space, config.id, frames_per_step=recipe.frames_per_step)
         finally:
             pool.close()
     if config.engine in ("gymnasium-vector", "ale"):
         engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
         return engine.spaces
-    return Interface.of(recipe).spaces
+    return Interface.from_recipe(recipe).spaces
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """A single environment of Gymnasium, for `play`, `eval` and videos. It does not reset itself.
+    """Create a single Gymnasium environment, for `play`, `eval` and videos. It does not reset itself.
 
-    Its spaces are its own: `layout.Layout` and `actions.action_converter` lead from and to those of an agent. `config.engine`
-    does not matter: what only envpool has can't be looked at. Raises ValueError as `describe_env` does.
+    It has the original spaces: convert observations with `layout.ObservationLayout` and actions with
+    `actions.action_converter`. `config.engine` is ignored: an environment that only envpool has can't be created.
+    Raises ValueError as `describe_env` does.
     """
     return Recipe(config.id, config.options)(render_mode)
 
 
 def first_seed(config: EnvConfig, seed: int, index: int) -> int:
-    """What environment `index`, from 0 over all shards, was seeded with first in a run with this `seed`.
+    """Return the seed of the first episode of an environment in a run with this `seed`.
 
-    With `gymnasium-vector`, which seeds a shard's environments at once, what it would be with `gymnasium`.
+    `index` counts the environments of all shards from 0. Engine `gymnasium-vector` seeds all environments of a shard at
+    once; for it, return the seed that `gymnasium` would use.
     """
-    named = _EACH if config.engine == "gymnasium-vector" else _NAMED.get(config.engine, _EACH)
-    return EnvironmentSeeds(seed, named, config.count)(index, 0)
+    vector = config.engine == "gymnasium-vector"
+    name = _SINGLE_STREAM if vector else _BATCH_STREAMS.get(config.engine, _SINGLE_STREAM)
+    return EnvironmentSeeds(seed, name, config.count)(index, 0)
 
 
 def has_time_limit(config: EnvConfig) -> bool:
-    """Whether episodes are known to end, sooner or later."""
-    if config.engine in ("envpool", "ale") or "max_episode_steps" in config.options:  # those have one everywhere
+    """Return True if the length of episodes is known to be limited."""
+    if config.engine in ("envpool", "ale") or "max_episode_steps" in config.options:  # these engines limit all episodes
         return True
     env = make_one(config)
     env.close()
@@ -120,17 +127,17 @@ def has_time_limit(config: EnvConfig) -> bool:
 
 
 def renewed_episode_limit(config: EnvConfig) -> int | None:
-    """The most steps of an episode, for an engine that begins new episodes at every checkpoint.
+    """Return the maximum number of steps of an episode, for an engine that begins new episodes at every checkpoint.
 
-    None for an engine that does not, and where the limit is unknown. `config.engine` must not be `auto` any more.
+    Return None for other engines, and if the limit is unknown. `config.engine` must be resolved: not `auto`.
     """
     recipe = Recipe(config.id, config.options)
-    if config.engine not in _NAMED:
+    if config.engine not in _BATCH_STREAMS:
         return None
     if recipe.game is not None:
         return recipe.game.steps_per_episode
     if config.engine == "envpool":
-        pool = recipe.pool([0])
+        pool = recipe.make_envpool([0])
         pool.close()
         return int(pool.spec.config.max_episode_steps)
     engine = make_engine(replace(config, count=1), 0, 0, 1)
@@ -140,34 +147,36 @@ def renewed_episode_limit(config: EnvConfig) -> int | None:
 
 
 @dataclass(frozen=True)
-class Known:
-    """A line of `lockstep envs`."""
+class KnownEnvironment:
+    """One environment in the list that `lockstep envs` prints."""
 
     env_id: str
     family: str
     extra: str | None
-    """What to install for it: `pip install 'lockstep-rl[EXTRA]'`; None: nothing."""
+    """Extra of lockstep that it needs: `pip install 'lockstep-rl[EXTRA]'`; None: no extra."""
     installed: bool
+    """True if the packages that it needs are installed."""
     engine: str
-    """What `auto` means for it, with what is installed here."""
+    """Engine that `env.engine: auto` chooses, given the installed packages."""
 
 
-def known_ids(per_shard: int = 8) -> list[Known]:
-    """The environments that are known to work, in their newest versions, family by family; engines for `per_shard` of them. Without
-    Atari games, which are `families.games`.
+def known_environments(per_shard: int = 8) -> list[KnownEnvironment]:
+    """Return the environments that are known to work, in their newest versions, grouped by family.
 
-    Others that are registered with Gymnasium work too if their spaces are supported.
+    Their engines are chosen for `per_shard` environments per shard. Atari games are not included: `families.games`
+    lists them. Other environments that are registered with Gymnasium work too if their spaces are supported.
     """
     newest: dict[str, str] = {}
     for env_id in sorted(gym.registry, key=version):
         newest[env_id.rpartition("-v")[0]] = env_id
-    lines: list[Known] = []
+    environments: list[KnownEnvironment] = []
     for family in FAMILIES:
         if family is ATARI:
             continue
-        found = []
+        members = []
         for env_id in sorted(known for known in (*TASKS, *newest.values()) if family_of(known) is family):
-            needs = family_of(base_of(env_id))
-            found.append(Known(env_id, family.name, needs.extra, needs.installed, choose_engine(env_id, per_shard)))
-        lines += sorted(found, key=lambda line: not line.installed)
-    return lines
+            needed = family_of(base_of(env_id))  # a task needs the packages of the environment that it is based on
+            engine = choose_engine(env_id, per_shard)
+            members.append(KnownEnvironment(env_id, family.name, needed.extra, needed.installed, engine))
+        environments += sorted(members, key=lambda environment: not environment.installed)
+    return environments

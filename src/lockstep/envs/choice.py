@@ -1,4 +1,4 @@
-"""Which engine `env.engine: auto` means: a pure function of (environment, number per shard, options, installed packages)."""
+"""Choice of the engine for `env.engine: auto`, by environment, number per shard, options and installed packages."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -33,26 +33,28 @@ FASTER: dict[str, tuple[int, EngineName]] = {
     "FrozenLake-v1": (8, "envpool"),
     "FrozenLake8x8-v1": (16, "envpool"),
 }
-"""From how many environments per shard another engine than `gymnasium` is the better one; measured by benchmarks/engines.py.
+"""Minimum number of environments per shard for an engine other than `gymnasium`, and that engine, by environment.
 
-An engine that restores exactly need only be faster. envpool, which begins new episodes at every checkpoint, must be faster
-by 20 %, from that number on. Not here, so always `gymnasium`: where envpool is not faster (HumanoidStandup), what it does not
-have (Taxi), and where its observations are others than Gymnasium's: Blackjack's have another size; in Humanoid and
-InvertedDoublePendulum some numbers are always 0 in one of the two and not in the other. `gymnasium-async` never won.
+Measured by benchmarks/engines.py. An engine that restores exactly only has to be faster. envpool begins new episodes at
+every checkpoint, and so has to be faster by 20 % for this number and all larger ones. Environments that are not in the
+table use `gymnasium`: envpool is not faster (HumanoidStandup), does not have the environment (Taxi), or gives different
+observations: those of Blackjack differ in size; in Humanoid and InvertedDoublePendulum some numbers are always 0 in one
+of the two and not in the other. `gymnasium-async` was never the fastest.
 """
 
 
 def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None = None) -> EngineName:
-    """The fastest engine that was measured for `per_shard` environments; `gymnasium` for environments that were not.
+    """Return the engine that was measured to be the fastest for `per_shard` environments per shard.
 
-    With options it is `gymnasium` as well: they are its environments' arguments, which other engines may not know. For Atari games it is
-    `ale`, which is faster than envpool and `gymnasium` for any number; but only envpool plays by lives.
+    Return `gymnasium` for environments that were not measured, and for environments with options: these are arguments
+    of Gymnasium's environments, which other engines may not accept. Return `ale` for Atari games: it is faster than
+    envpool and `gymnasium` for any number; but only envpool supports `episodic_life`.
     """
     if is_game(env_id):
-        life = (options or {}).get("episodic_life", False)
-        return "envpool" if life else "ale"
+        episodic_life = (options or {}).get("episodic_life", False)
+        return "envpool" if episodic_life else "ale"
     default: tuple[int, EngineName] = (0, "gymnasium")
-    least, engine = FASTER.get(base_of(env_id), default)
-    if per_shard < least or options or (engine == "envpool" and find_spec("envpool") is None):
+    min_count, engine = FASTER.get(base_of(env_id), default)
+    if per_shard < min_count or options or (engine == "envpool" and find_spec("envpool") is None):
         return "gymnasium"
     return engine

@@ -1,4 +1,4 @@
-"""The contract of engines: what steps the B environments of one shard."""
+"""Protocol of engines: an engine steps the B environments of one shard."""
 
 from typing import Any, Protocol
 
@@ -11,23 +11,24 @@ __all__ = ["Engine", "EnvironmentFailed", "State", "Step"]
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment raised an error, ended its process, or did not answer. The message names it."""
+    """An environment raised an error, ended its process, or did not answer. The message names the environment."""
 
 
 Step = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """Observations `[B, O]` float, rewards `[B]` float, terminated `[B]` bool, truncated `[B]` bool."""
 
 State = dict[str, NDArray[Any]]
-"""Arrays by name, of plain numbers."""
+"""Arrays of plain numbers by name."""
 
 
 class Engine(Protocol):
-    """B environments of one shard under one convention for episode ends (next-step autoreset, drawn in rollout.py).
+    """B environments of one shard, with next-step autoreset.
 
-    The observation that comes with `terminated | truncated` is the last one of its episode. The step after it ignores its
-    action and gives the first observation of the next episode, reward 0 and no flags.
+    This convention is the same for all engines; rollout.py has a table of it. The observation that comes with
+    `terminated | truncated` is the last one of its episode. The next step ignores the action and returns the first
+    observation of the next episode, reward 0 and both flags False.
 
-    Arrays that an engine returns may be overwritten by its next step: the caller copies them at once.
+    The next step may overwrite arrays that an engine returned: the caller copies them at once.
     """
 
     @property
@@ -36,32 +37,41 @@ class Engine(Protocol):
 
     @property
     def renews(self) -> bool:
-        """True: the engine can't be restored, so `renew` is called at every iteration that leaves a checkpoint."""
+        """True if the engine can't be restored: `renew` is then called at every iteration that writes a checkpoint."""
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        """`[B, P]`: the images of the current observations; the next step may overwrite them."""
+        """Images `[B, P]` of the current observations; the next step may overwrite them."""
 
     def reset(self) -> NDArray[Any]:
-        """Begins every environment's first episode: observations `[B, O]`. Called once, unless `restore` or `renew` is."""
+        """Begin the first episode of every environment and return the observations `[B, O]`.
+
+        The caller calls it once, or calls `restore` or `renew` instead.
+        """
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Takes `[B]` int64 or `[B, A]` float actions that lie within the bounds; the array may be overwritten after.
+        """Take a step in every environment.
 
-        Raises RuntimeError, naming the environment, when one of them fails.
+        `actions` are `[B]` int64 or `[B, A]` float and lie within the bounds; the caller may overwrite the array
+        afterwards.
+
+        Raises EnvironmentFailed, naming the environment, if one of them fails.
         """
 
     def state(self) -> State:
-        """All that `restore` needs to go on exactly from here; empty where the engine `renews`."""
+        """Return everything that `restore` needs to continue exactly from here; empty for an engine with `renews`."""
 
     def restore(self, state: State) -> NDArray[Any]:
-        """Goes back to where `state` was taken and returns the current observations `[B, O]`.
+        """Go back to the point at which `state` was returned, and return the current observations `[B, O]`.
 
-        Raises ValueError, naming the environment, when its current observation does not come out bit for bit.
+        Raises ValueError, naming the environment, if its current observation differs in any bit.
         """
 
     def renew(self, iteration: int) -> NDArray[Any]:
-        """Begins new episodes in all environments, seeded by `iteration`: observations `[B, O]`. Only where `renews`."""
+        """Begin new episodes in all environments, seeded by `iteration`, and return the observations `[B, O]`.
+
+        Only for engines with `renews`.
+        """
 
     def close(self) -> None:
-        """Frees what the environments hold. May be called twice."""
+        """Free the resources of the environments. May be called twice."""

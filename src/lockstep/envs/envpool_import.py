@@ -1,6 +1,7 @@
-"""envpool, imported only as far as an environment needs it.
+"""Partial import of envpool: only the families that an environment needs.
 
-It registers all its families when it is imported, which takes a second, most of it for what draws environments that are hardly ever asked for.
+When envpool is imported, it registers all its families. That takes a second, most of it for drawing packages of
+environments that are rarely used.
 """
 
 import sys
@@ -12,44 +13,44 @@ from typing import Any
 
 __all__ = ["registration"]
 
-_ALL = "envpool.entry"
+_ALL_FAMILIES = "envpool.entry"
 """The module that imports all families."""
 
 
 def registration(env_id: str, family: str | None) -> Any:
-    """The `make` and `list_all_envs` of envpool, which know `env_id` if there is such an environment.
+    """Return envpool's registration module, with `env_id` registered if envpool has it.
 
-    `family` is the package of envpool that is looked into first; None: into all.
+    `family` is the package of envpool that is imported first; None imports all families.
     """
     if family is not None:
         if "envpool" not in sys.modules:
             with _without_families() as envpool:
-                _complete_once_used(envpool)
+                _import_families_on_demand(envpool)
         import_module(f"envpool.{family}.registration")
-    known = import_module("envpool.registration")
-    if env_id not in known.list_all_envs():
-        import_module(_ALL)
-    return known
+    module = import_module("envpool.registration")
+    if env_id not in module.list_all_envs():
+        import_module(_ALL_FAMILIES)
+    return module
 
 
 @contextmanager
 def _without_families() -> Iterator[ModuleType]:
-    sys.modules[_ALL] = ModuleType(_ALL)
+    sys.modules[_ALL_FAMILIES] = ModuleType(_ALL_FAMILIES)
     try:
         yield import_module("envpool")
     finally:
-        del sys.modules[_ALL]
+        del sys.modules[_ALL_FAMILIES]
 
 
-def _complete_once_used(envpool: ModuleType) -> None:
-    """Whoever else uses the module `envpool` finds all of it."""
-    taken = {name: vars(envpool).pop(name) for name in envpool.__all__}
+def _import_families_on_demand(envpool: ModuleType) -> None:
+    """Make `envpool` import all families when other code accesses one of its attributes."""
+    attributes = {name: vars(envpool).pop(name) for name in envpool.__all__}
 
-    def find(name: str) -> object:
-        if name not in taken:
+    def get_attribute(name: str) -> object:
+        if name not in attributes:
             raise AttributeError(f"module 'envpool' has no attribute {name!r}")
-        import_module(_ALL)
-        vars(envpool).update(taken)
-        return taken[name]
+        import_module(_ALL_FAMILIES)
+        vars(envpool).update(attributes)
+        return attributes[name]
 
-    vars(envpool)["__getattr__"] = find
+    vars(envpool)["__getattr__"] = get_attribute

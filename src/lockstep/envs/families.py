@@ -1,4 +1,4 @@
-"""Which environments there are: ids, where they come from, what they need installed."""
+"""Families of environments: their ids, where they come from, and the packages that they need."""
 
 import re
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from typing import Any
 import gymnasium as gym
 
 from lockstep.envs.atari import GAMES, is_game
-from lockstep.envs.functions import check_given, is_function
-from lockstep.envs.tasks.hidden import HIDDEN
+from lockstep.envs.functions import check_registered, is_function
+from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS
 from lockstep.envs.tasks.pendulum import dense, sparse
 
 __all__ = [
@@ -30,27 +30,28 @@ __all__ = [
 ]
 
 SHIPPED: dict[str, Callable[..., gym.Env[Any, Any]]] = {"pendulum-dense": dense, "pendulum-sparse": sparse}
-"""The tasks that lockstep brings whole, by the name that `env.id` takes. Each is called with the options and `render_mode`."""
-TASKS = (*SHIPPED, *HIDDEN)
-"""The names of all tasks that come with lockstep."""
+"""Functions that create the tasks implemented in lockstep, by `env.id`. Called with the options and `render_mode`."""
+TASKS = (*SHIPPED, *NO_VELOCITY_TASKS)
+"""Names of all tasks that come with lockstep."""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Environments that come from one place."""
+    """Group of environments that are implemented in the same package."""
 
     name: str
-    entry: str
-    """How their entry points begin."""
+    entry_prefix: str
+    """Prefix of their entry points in Gymnasium's registry."""
     extra: str | None
-    """The extra of lockstep that installs what they need; None: nothing more is needed."""
+    """Extra of lockstep that installs the packages they need; None: they need no extra."""
     module: str | None
-    """What is imported when the extra is installed."""
-    in_pool: str | None = None
-    """The package in envpool that has environments of the same ids; None: none has."""
+    """Module that can be imported if the extra is installed; None: they need no extra."""
+    envpool_package: str | None = None
+    """Package of envpool that has environments of the same ids; None: there is none."""
 
     @property
     def installed(self) -> bool:
+        """True if the packages that the environments need are installed."""
         return self.module is None or find_spec(self.module) is not None
 
 
@@ -67,37 +68,45 @@ _OTHER = Family("other", "", None, None)
 
 
 def base_of(env_id: str) -> str:
-    """The environment that a task is a part of, which engines make; others are their own."""
-    return HIDDEN[env_id].base if env_id in HIDDEN else env_id
+    """Return the id of the environment that a task without velocities is based on; for other ids, the id itself."""
+    return NO_VELOCITY_TASKS[env_id].base if env_id in NO_VELOCITY_TASKS else env_id
 
 
 def family_of(env_id: str) -> Family:
-    """Where a known id comes from."""
+    """Return the family of a known id."""
     if env_id in TASKS:
         return FAMILIES[0]
     entry = getattr(gym.registry.get(env_id), "entry_point", None)
-    return next((family for family in FAMILIES if isinstance(entry, str) and entry.startswith(family.entry)), _OTHER)
+    if not isinstance(entry, str):
+        return _OTHER
+    return next((family for family in FAMILIES if entry.startswith(family.entry_prefix)), _OTHER)
 
 
-_FOREIGN = ("GymV21Environment", "GymV26Environment")
+_COMPATIBILITY_WRAPPERS = ("GymV21Environment", "GymV26Environment")
+"""Ids of Gymnasium's wrappers for the old Gym API, which create the environment that their options name."""
 
 
 def check_id(env_id: str) -> None:
-    """Raises ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
+    """Check that an environment with this id can be created.
+
+    Raises ValueError for an id that is unknown, would import code, or needs an extra that is not installed.
+    """
     if is_function(env_id):
-        check_given(env_id)
+        check_registered(env_id)
         return
     if ":" in env_id:
         raise ValueError(
             f"env.id is {env_id!r}: an id with ':' would import a module and is not accepted; give the id alone"
         )
-    if env_id.startswith(_FOREIGN):
-        raise ValueError(f"env.id is {env_id!r}: it makes whatever environment its options name and is not accepted")
+    if env_id.startswith(_COMPATIBILITY_WRAPPERS):
+        raise ValueError(
+            f"env.id is {env_id!r}: a wrapper that creates any environment named in its options is not accepted"
+        )
     if is_game(env_id) and not _register_games():
         raise ValueError(f"env.id is {env_id!r}: Atari is not installed; pip install 'lockstep-rl[atari]'")
     if env_id not in TASKS and env_id not in gym.registry:
         known = nearest(env_id)
-        hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists those that there are"
+        hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists the known environments"
         raise ValueError(f"env.id is {env_id!r}: there is no such environment; {hint}")
     family = family_of(base_of(env_id))
     if not family.installed:
@@ -107,12 +116,12 @@ def check_id(env_id: str) -> None:
 
 
 def games() -> list[str]:
-    """The ids of all Atari games; none where they are not installed."""
+    """Return the ids of all Atari games; none if they are not installed."""
     return sorted(filter(is_game, gym.registry)) if _register_games() else []
 
 
 def _register_games() -> bool:
-    """Makes Gymnasium know them, if they are installed."""
+    """Register the Atari games with Gymnasium and return True; return False if they are not installed."""
     if find_spec("ale_py") is None:
         return False
     import_module("ale_py")
@@ -120,21 +129,22 @@ def _register_games() -> bool:
 
 
 def nearest(env_id: str) -> str | None:
-    """The known id that is most like `env_id`, in its newest version."""
+    """Return the known id that is most similar to `env_id`, in its newest version; None if none is similar."""
     _register_games()
     newest: dict[str, str] = {name: name for name in TASKS}
     for known in sorted(gym.registry, key=version):
-        if is_game(known) or family_of(known) is not ATARI:  # those have their games in other ways as well
-            newest[_name(known)] = known
-    close = get_close_matches(_name(env_id), newest, n=1, cutoff=0.6)
-    return newest[close[0]] if close else None
+        if is_game(known) or family_of(known) is not ATARI:  # ale-py also registers its games under older ids
+            newest[_unversioned(known)] = known
+    matches = get_close_matches(_unversioned(env_id), newest, n=1, cutoff=0.6)
+    return newest[matches[0]] if matches else None
 
 
 def version(env_id: str) -> int:
-    """7 of `Name-v7`; 0 without a version."""
+    """Return the version in an id: 7 for `Name-v7`, 0 for an id without a version."""
     match = re.search(r"-v(\d+)$", env_id)
     return int(match[1]) if match else 0
 
 
-def _name(env_id: str) -> str:
+def _unversioned(env_id: str) -> str:
+    """Return the id in lower case, without its version and the prefix of Atari games."""
     return re.sub(r"-v\d+$", "", env_id).lower().removeprefix(GAMES.lower())

@@ -1,4 +1,4 @@
-"""What a shard's engine must remember so that its environments can be replayed."""
+"""Log from which the environments of a shard can be replayed."""
 
 import hashlib
 import logging
@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.envs.engine import State
-from lockstep.envs.episodes import Past
+from lockstep.envs.episodes import EpisodeLog
 
-__all__ = ["History", "check_replay", "check_state", "pasts", "seen_now"]
+__all__ = ["History", "check_replay", "check_state", "current_observations", "episode_logs"]
 
 _BLOCK = 1024
-"""Steps of a block of the log."""
+"""Number of steps in a block of the log."""
 _LONG = 100_000
-"""Steps of an episode from which its log is worth a warning. The longest known episodes, whole Atari games, have 27,000."""
+"""Steps in one episode from which a warning is logged. The longest known episodes, whole Atari games, have 27,000."""
 
 
 class History:
-    """The log from which B environments are replayed: each one's episode, its actions, and the sum of its rewards.
+    """The log from which B environments are replayed: episode, actions and sum of rewards of each.
 
-    Actions lie in blocks of steps, back to the start of the oldest running episode. An episode that never ends keeps all of its
-    actions: each step of an environment adds the bytes of its action, here and in every checkpoint.
+    Actions are stored in blocks of steps, back to the start of the oldest running episode. All actions of an episode
+    that never ends are kept: each step of an environment adds the bytes of its action, here and in every checkpoint.
     """
 
     def __init__(self, count: int) -> None:
@@ -30,18 +30,19 @@ class History:
         self._first = 0
         """Number of the step whose actions are first in `blocks[0]`."""
         self.blocks: list[NDArray[Any]] = []
-        """`[1024, B, …]` each."""
+        """Blocks of actions, each `[1024, B, …]`."""
         self.episodes = np.zeros(count, dtype=np.int64)
+        """Numbers of the running episodes."""
         self.starts = np.zeros(count, dtype=np.int64)
         """Number of the step that took the first action of the running episode."""
         self.returns = np.zeros(count)
         """Sums of the rewards of the running episodes, added in the order of the steps."""
         self.waiting: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        """Environments whose next step is their reset."""
+        """Indices of the environments whose next step is their reset."""
         self._warned = False
 
     def record(self, actions: NDArray[Any]) -> None:
-        """Copy the actions of the next step. Called before it, because environments may change their actions in place."""
+        """Copy the actions of the next step, before that step: environments may change their actions in place."""
         row = self._steps % _BLOCK
         if row == 0:
             unneeded = (int(self.starts.min()) - self._first) // _BLOCK
@@ -61,43 +62,50 @@ class History:
         self.waiting = (terminated | truncated).nonzero()[0]
 
     def state(self, observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
-        """As plain arrays; `actions` are those of environment 0, then 1, …, `lengths` of them each. Of images only their digests."""
+        """Return the log and the current observations as plain arrays; of images only their digests.
+
+        `actions` holds the actions of environment 0, then those of environment 1, and so on; `lengths` has the number
+        for each.
+        """
         waiting = np.zeros(len(self.starts), dtype=np.bool_)
         waiting[self.waiting] = True
-        kept = [part for index in range(len(self.starts)) for part in self._actions(index)]
+        actions = [part for index in range(len(self.starts)) for part in self._actions(index)]
         return {
             "episodes": self.episodes.copy(),
             "waiting": waiting,
             "lengths": self._steps - self.starts,
             "returns": self.returns.copy(),
-            "actions": np.concatenate(kept or [np.zeros(0, np.float32)]),
-            **seen_now(observations, pixels),
+            "actions": np.concatenate(actions or [np.zeros(0, np.float32)]),
+            **current_observations(observations, pixels),
         }
 
     def _actions(self, index: int) -> list[NDArray[Any]]:
-        """The actions of one environment's episode, block by block."""
+        """Return the actions in the running episode of one environment, block by block."""
         start, first = int(self.starts[index]), self._first
-        numbered = ((first + place * _BLOCK, block) for place, block in enumerate(self.blocks))
-        return [block[max(start - at, 0) : self._steps - at, index] for at, block in numbered]
+        numbered = ((first + position * _BLOCK, block) for position, block in enumerate(self.blocks))
+        return [block[max(start - number, 0) : self._steps - number, index] for number, block in numbered]
 
     def warn_if_long(self, first: int, env_id: str) -> None:
-        """Log a warning, once, if an episode is so long that its log burdens checkpoints. `first`: see `check_replay`.
+        """Log a warning, once, if an episode is so long that its log slows down checkpoints and resume.
 
-        Only the first shard warns: its environments stand for all.
+        `first` is the number of the shard's first environment. Only the first shard warns, on behalf of all shards.
         """
         steps = self._steps - int(self.starts.min())
         if first or self._warned or steps < _LONG:
             return
         self._warned = True
         logging.getLogger("lockstep.envs").warning(
-            f"env.id is {env_id!r}: environment {self.starts.argmin()} has taken {steps:,} steps in one episode: every checkpoint holds "
-            "their actions, and resume takes all of them again; limit episodes in a new run, with max_episode_steps in env.options or "
-            "Gymnasium's TimeLimit"
+            f"env.id is {env_id!r}: environment {self.starts.argmin()} has taken {steps:,} steps in one episode: every checkpoint stores "
+            "their actions, and resume repeats all of them; limit the length of episodes in a new run, with max_episode_steps in "
+            "env.options or with Gymnasium's TimeLimit"
         )
 
     @classmethod
-    def of(cls, state: State, returns: NDArray[Any]) -> "History":
-        """The history that gave `state`. `returns` come from the replay: checkpoints of earlier versions have none."""
+    def from_state(cls, state: State, returns: NDArray[Any]) -> "History":
+        """Create the history that returned `state`.
+
+        `returns` are those of the replay, because checkpoints of earlier versions do not have them.
+        """
         history = cls(len(state["episodes"]))
         lengths, actions = state["lengths"], state["actions"]
         history.episodes = state["episodes"].copy()
@@ -106,61 +114,70 @@ class History:
         steps = int(lengths.max())
         history.starts = steps - lengths
         rows = np.zeros((steps, len(lengths), *actions.shape[1:]), dtype=actions.dtype)
-        for index, past in enumerate(pasts(state)):
-            rows[history.starts[index] :, index] = past.actions
+        for index, log in enumerate(episode_logs(state)):
+            rows[history.starts[index] :, index] = log.actions
         for row in rows:
             history.record(row)
         return history
 
 
-def pasts(state: State) -> list[Past]:
-    """Where each environment was."""
+def episode_logs(state: State) -> list[EpisodeLog]:
+    """Return the running episode of each environment."""
     ends = np.cumsum(state["lengths"]).tolist()
     starts = [0, *ends[:-1]]
-    numbers = state["episodes"].tolist()
-    return [Past(number, state["actions"][start:end]) for number, start, end in zip(numbers, starts, ends, strict=True)]
+    episodes = state["episodes"].tolist()
+    return [
+        EpisodeLog(episode, state["actions"][start:end])
+        for episode, start, end in zip(episodes, starts, ends, strict=True)
+    ]
 
 
 def _digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """`[B, 16]` of `[B, P]`."""
+    """Return the digests `[B, 16]` of images `[B, P]`."""
     return np.array([list(hashlib.blake2b(row.tobytes(), digest_size=16).digest()) for row in pixels], dtype=np.uint8)
 
 
-def seen_now(observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
-    """The part of a state that says where environments are: their observations, and the digests of their images."""
+def current_observations(observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
+    """Return the part of a state that a replay must reproduce: the observations, and the digests of their images."""
     images = {"images": _digests(pixels)} if pixels.shape[1] else {}
     return {"observations": observations.copy(), **images}
 
 
 def check_replay(state: State, replayed: State, first: int, env_id: str) -> None:
-    """Raises ValueError for the first environment that is not where it was. `first`: number of the shard's first environment."""
-    pairs = {name: (was, replayed[name]) for name, was in state.items() if name in replayed}
+    """Compare the results of a replay with the saved state, bit for bit.
+
+    `first` is the number of the shard's first environment. Raises ValueError for the first environment that differs.
+    """
+    pairs = {name: (saved, replayed[name]) for name, saved in state.items() if name in replayed}
     for index in range(len(state["episodes"])):
         differing = [
             name
-            for name, (was, came) in pairs.items()
-            if was.dtype != came.dtype or was[index].tobytes() != came[index].tobytes()
+            for name, (saved, repeated) in pairs.items()
+            if saved.dtype != repeated.dtype or saved[index].tobytes() != repeated[index].tobytes()
         ]
         if differing == ["returns"]:
             raise ValueError(
-                f"env.id is {env_id!r}: environment {first + index} gave other rewards when its actions were replayed: its rewards "
-                "depend on more than the episode's seed and actions, for example through NormalizeReward or another wrapper with "
-                "state across episodes; make the environment without it and set ppo.normalize_rewards in a new run"
+                f"env.id is {env_id!r}: environment {first + index} returned different rewards when its actions were replayed: its "
+                "rewards depend on more than the seed and the actions of the episode, for example through NormalizeReward or another "
+                "wrapper with state across episodes; remove the wrapper and set ppo.normalize_rewards in a new run"
             )
         if differing:
             raise ValueError(
-                f"env.id is {env_id!r}: environment {first + index} did not come back to where it was when its actions were replayed; "
-                f"use `env.engine: envpool`, or start anew"
+                f"env.id is {env_id!r}: environment {first + index} reached a different state when its actions were replayed; "
+                "start a new run, for example with `env.engine: envpool`, which needs no replay"
             )
 
 
 def check_state(state: State, count: int, pixel_count: int, env_id: str) -> None:
-    """Raises ValueError for a state that is not one of `count` environments with `pixel_count` bytes of images each."""
-    names = {"episodes", "waiting", "lengths", "actions", "observations"} | ({"images"} if pixel_count else set())
-    each = {"episodes", "waiting", "lengths", "observations", "returns", "images"} & set(state)
+    """Check that `state` is that of `count` environments with `pixel_count` bytes of images each.
+
+    Raises ValueError if it is not.
+    """
+    required = {"episodes", "waiting", "lengths", "actions", "observations"} | ({"images"} if pixel_count else set())
+    per_environment = {"episodes", "waiting", "lengths", "observations", "returns", "images"} & set(state)
     if (
-        set(state) - {"returns"} != names  # earlier versions wrote no returns
-        or any(state[name].shape[:1] != (count,) for name in each)
+        set(state) - {"returns"} != required  # checkpoints of earlier versions have no returns
+        or any(state[name].shape[:1] != (count,) for name in per_environment)
         or state["lengths"].sum() != len(state["actions"])
     ):
         raise ValueError(

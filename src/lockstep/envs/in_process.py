@@ -8,27 +8,27 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
-from lockstep.envs.history import History, check_replay, check_state, pasts, seen_now
-from lockstep.envs.interface import Interface, told
+from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
+from lockstep.envs.history import History, check_replay, check_state, current_observations, episode_logs
+from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["InProcess"]
+__all__ = ["InProcessEngine"]
 
 
-class InProcess:
-    """A plain loop over `KeyedEpisodes`."""
+class InProcessEngine:
+    """Engine that steps `KeyedEpisodes` in a loop."""
 
     renews = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
-        """Environments `first` to `first + count - 1` of the experiment."""
+        """Create environments `first` to `first + count - 1` of the experiment."""
         self._recipe = recipe
         self._seeds = seeds
         self._first = first
-        self._interface = Interface.of(recipe)
+        self._interface = Interface.from_recipe(recipe)
         self.spaces: Spaces = self._interface.spaces
         self._envs = self._make([None] * count)
         self._convert = action_converter(self._interface.action_space)
@@ -39,10 +39,10 @@ class InProcess:
         self._truncated = np.zeros(count, dtype=np.bool_)
         self._history = History(count)
 
-    def _make(self, past: Sequence[Past | None]) -> list[KeyedEpisodes]:
+    def _make(self, logs: Sequence[EpisodeLog | None]) -> list[KeyedEpisodes]:
         return [
-            KeyedEpisodes(self._recipe, self._interface, self._seeds, self._first + index, at)
-            for index, at in enumerate(past)
+            KeyedEpisodes(self._recipe, self._interface, self._seeds, self._first + index, log)
+            for index, log in enumerate(logs)
         ]
 
     def reset(self) -> NDArray[Any]:
@@ -55,34 +55,34 @@ class InProcess:
         infos = []
         for index, env in enumerate(self._envs):
             try:
-                seen, info = env.reset()
+                observation, info = env.reset()
                 infos.append(info)
                 if self.spaces.images:
-                    self._observations[index], self.pixels[index] = seen
+                    self._observations[index], self.pixels[index] = observation
                 else:
-                    self._observations[index] = seen
+                    self._observations[index] = observation
             except Exception as error:
                 raise self._failure(index, error) from error
         return infos
 
     def step(self, actions: NDArray[Any]) -> Step:
-        taken = self._convert(actions)
-        self._history.record(keepable(actions, taken))
+        converted = self._convert(actions)
+        self._history.record(actions_to_log(actions, converted))
         observations, rewards, terminated, truncated = (
             self._observations,
             self._rewards,
             self._terminated,
             self._truncated,
         )
-        index, acting = 0, zip(self._envs, each_action(taken), strict=True)
+        index, pairs = 0, zip(self._envs, each_action(converted), strict=True)
         try:
             if self.spaces.images:
                 pixels = self.pixels
-                for index, (env, action) in enumerate(acting):
-                    seen, rewards[index], terminated[index], truncated[index], _ = env.step(action)
-                    observations[index], pixels[index] = seen
+                for index, (env, action) in enumerate(pairs):
+                    observation, rewards[index], terminated[index], truncated[index], _ = env.step(action)
+                    observations[index], pixels[index] = observation
             else:
-                for index, (env, action) in enumerate(acting):
+                for index, (env, action) in enumerate(pairs):
                     observations[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
         except Exception as error:
             raise self._failure(index, error) from error
@@ -91,7 +91,7 @@ class InProcess:
 
     def _failure(self, index: int, error: BaseException) -> EnvironmentFailed:
         return EnvironmentFailed(
-            f"environment {self._first + index} ({self._recipe.env_id}) {told(type(error), error)}"
+            f"environment {self._first + index} ({self._recipe.env_id}) {failure_text(type(error), error)}"
         )
 
     def state(self) -> State:
@@ -101,11 +101,12 @@ class InProcess:
     def restore(self, state: State) -> NDArray[Any]:
         check_state(state, len(self._envs), self.spaces.pixel_count, self._recipe.env_id)
         self.close()
-        self._envs = self._make(pasts(state))
+        self._envs = self._make(episode_logs(state))
         infos = self._reset()
         replayed = {name: np.array([info[name] for info in infos]) for name in infos[0]}
-        check_replay(state, replayed | seen_now(self._observations, self.pixels), self._first, self._recipe.env_id)
-        self._history = History.of(state, replayed["returns"])
+        replayed |= current_observations(self._observations, self.pixels)
+        check_replay(state, replayed, self._first, self._recipe.env_id)
+        self._history = History.from_state(state, replayed["returns"])
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Users' modules, which register their environments with Gymnasium when they are imported."""
+"""Import of users' modules, which register their environments with Gymnasium."""
 
 import os
 import re
@@ -10,9 +10,10 @@ __all__ = ["import_environments", "import_registered"]
 
 
 def import_environments(module: str | None) -> None:
-    """Imports the module of that name, from the current folder or wherever Python finds it; None: nothing.
+    """Import a module from the current folder or the Python path; do nothing for None.
 
-    Only ever to be called with what a user typed. Raises ValueError in one line if it can't be imported.
+    Importing runs code: call it only with a name that a user typed. Raises ValueError in one line if the module can't
+    be imported.
     """
     if module is None:
         return
@@ -20,14 +21,14 @@ def import_environments(module: str | None) -> None:
         raise ValueError(f"env.module is {module!r}: it must be the name of a module, such as my_envs for my_envs.py")
     here = os.getcwd()  # noqa: PTH109
     if "" not in sys.path and here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does
+        sys.path.insert(0, here)  # `python -m` does the same
     try:
         import_module(module)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module == missing or module.startswith(f"{missing}.")):
             raise ValueError(
-                f"env.module is {module!r}: there is no module {missing!r}, neither in {here} nor among what is installed"
+                f"env.module is {module!r}: there is no module {missing!r}, neither in {here} nor among the installed packages"
             ) from None
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise ValueError(
@@ -36,28 +37,30 @@ def import_environments(module: str | None) -> None:
 
 
 def import_registered(module: str, default: str) -> str:
-    """Import the module as `import_environments` does, and return the id of the only environment that it registers.
+    """Import a module as `import_environments` does, and return the id of the only environment that it registers.
 
-    If a program has imported the module before, its environments are those whose entry point it defines. A module that registers a
-    core or an encoder instead leaves the `default`. Raises ValueError, listing what it registered, if there are several
-    environments, or nothing at all.
+    If the module was imported before, its environments are those whose entry point it defines. Return `default` if a
+    module without environments registers a core or an encoder, or was imported before. Raises ValueError, listing the
+    registered environments, if there are several, or if the module registers nothing at all.
     """
     from gymnasium import registry
 
     from lockstep.models.registry import core_names, encoder_names
 
-    before, parts, imported = set(registry), len(core_names() + encoder_names()), module in sys.modules
+    ids_before, parts_before = set(registry), len(core_names() + encoder_names())
+    was_imported = module in sys.modules
     import_environments(module)
-    ids = sorted(set(registry) - before) or sorted(name for name in registry if _defines(module, name))
+    ids = sorted(set(registry) - ids_before) or sorted(name for name in registry if _defines(module, name))
     if len(ids) == 1:
         return ids[0]
-    if not ids and (imported or len(core_names() + encoder_names()) > parts):
+    if not ids and (was_imported or len(core_names() + encoder_names()) > parts_before):
         return default
     registered = ", ".join(ids) if ids else "no environment"
     raise ValueError(f"env.id is not given: env.module {module!r} registered {registered}; choose one with --env ID")
 
 
 def _defines(module: str, env_id: str) -> bool:
+    """Return True if the entry point of the environment is in `module`."""
     from gymnasium import registry
 
     entry = registry[env_id].entry_point

@@ -4,31 +4,32 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lockstep.envs.batches import Renewed
+from lockstep.envs.batches import RenewedEngine
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Pool"]
+__all__ = ["EnvpoolEngine"]
 
 
-class Pool(Renewed):
-    """An EnvPool, which is rebuilt to be renewed."""
+class EnvpoolEngine(RenewedEngine):
+    """Engine around an EnvPool. Renewing creates a new EnvPool."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
-        """Environments `first` to `first + count - 1` of the experiment."""
+        """Create environments `first` to `first + count - 1` of the experiment."""
         self._recipe = recipe
         self._seeds = seeds
         self._threads = threads
         self._indices = range(first, first + count)
         pool = self._make(0)
-        # its spaces are those of a single environment
-        super().__init__(pool, recipe.seen(pool.observation_space), pool.action_space, recipe, first, count)
+        # the spaces of an EnvPool are those of a single environment
+        observation_space = recipe.select_columns(pool.observation_space)
+        super().__init__(pool, observation_space, pool.action_space, recipe, first, count)
 
     def _make(self, iteration: int) -> Any:
-        return self._recipe.pool([self._seeds(index, iteration) for index in self._indices], self._threads)
+        return self._recipe.make_envpool([self._seeds(index, iteration) for index in self._indices], self._threads)
 
     def reset(self) -> NDArray[Any]:
-        return self._batches.first(*self._envs.reset())
+        return self._reader.read_reset(*self._envs.reset())
 
     def renew(self, iteration: int) -> NDArray[Any]:
         self._envs.close()

@@ -11,29 +11,30 @@ EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async",
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environments."""
+    """Environments of the experiment, and the engine that steps them."""
 
     id: str = "CartPole-v1"
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
     engine: EngineName = "auto"
-    """What steps them. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`: Gymnasium's own batched
-    version, where it has one; `gymnasium-async`: one process each; `envpool`: C++; `ale`: Atari games, in C++. `auto`: the fastest
-    one measured for this environment and number per shard."""
+    """Engine that steps the environments. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`:
+    Gymnasium's vector version of the environment, if it has one; `gymnasium-async`: one process per environment;
+    `envpool`: C++; `ale`: Atari games in C++. `auto`: the fastest one measured for this environment and number per
+    shard."""
     count: int = 8
     """Number of environments, over all shards."""
     per_rank: int | None = None
-    """Another spelling of `count`: environments per rank of the run that first creates the experiment (weak scaling)."""
+    """Alternative to `count`: number of environments per rank of the run that creates the experiment (weak scaling)."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, such as `{continuous: true}` for LunarLander."""
     module: str | None = None
-    """A module of yours, imported first, also from the current folder: it may register `id` with Gymnasium, and cores and encoders.
-    Only taken from the command line or a program, never from a file."""
+    """Your own module, which is imported first, also from the current folder. It may register `id` with Gymnasium, and
+    cores and encoders. Accepted from the command line or a program, never from a file."""
     threads: int | None = None
-    """Threads that step a rank's environments in `envpool` and `ale`. None: the host's cores, dealt out among its ranks. The bits do not
-    depend on it."""
+    """Threads that step a rank's environments in `envpool` and `ale`. None: the cores of the host, divided among its
+    ranks. Results do not depend on it, to the bit."""
     timeout: float = 60.0
-    """Seconds that one step or reset may take in `gymnasium-async` before the run stops. A replay at resume has them for each of its steps.
-    Not part of the experiment: resume takes another value."""
+    """Seconds that one step or reset may take in `gymnasium-async` before the run stops; at resume, seconds for each
+    replayed step. Not part of the experiment: resume accepts another value."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 1_000_000:
@@ -48,16 +49,16 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """What is collected in one iteration."""
+    """Steps and sequences that are collected in one iteration."""
 
     steps: int = 128
     """Steps that every environment takes in one iteration. Usually 16 to 2048."""
     sequence_length: int | None = None
-    """With memory (`policy.core`): steps through which gradients are propagated back; minibatches are made of such sequences, each with
-    the state that it started from. None: the largest divisor of `steps` up to 32. Usually 8 to 128."""
+    """Steps through which gradients are propagated back, if the policy has memory (`policy.core`). Minibatches consist of
+    such sequences, each with its initial state. None: the largest divisor of `steps` up to 32. Usually 8 to 128."""
     recompute_states: bool = False
-    """With memory: make the states that sequences start from anew in every epoch, with the weights of then (as after the burn-in of
-    Kapturowski et al. 2019, R2D2). Off: keep those noted while collecting."""
+    """Recompute the initial states of sequences in every epoch with the current weights, if the policy has memory (as
+    after the burn-in of Kapturowski et al. 2019, R2D2). Off: use the states stored while collecting."""
 
     def __post_init__(self) -> None:
         if self.sequence_length is not None and self.sequence_length < 1:

@@ -1,4 +1,4 @@
-"""Makes environments, and says in one line why one can't be made."""
+"""Creation of environments, with errors of one line."""
 
 import copy
 import logging
@@ -19,29 +19,30 @@ from lockstep.envs.atari import Game, is_game
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
-from lockstep.envs.functions import is_function, make_given
-from lockstep.envs.tasks.hidden import HIDDEN, Columns, kept
+from lockstep.envs.functions import is_function, make_registered
+from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS, SelectColumns, selected_space
 
 __all__ = ["Recipe"]
 
 _RESERVED = ("id", "render_mode", "disable_env_checker", "num_envs", "vectorization_mode", "vector_kwargs", "wrappers")
-_RESERVED_BY_POOL = ("seed", "env_seed", "num_threads", "batch_size", "env_type", "thread_affinity_offset")
-_CARRY_OVER = ("gymnasium.envs.box2d.bipedal_walker:", "gymnasium.envs.box2d.car_racing:")
+_RESERVED_BY_ENVPOOL = ("seed", "env_seed", "num_threads", "batch_size", "env_type", "thread_affinity_offset")
+_STATE_ACROSS_EPISODES = ("gymnasium.envs.box2d.bipedal_walker:", "gymnasium.envs.box2d.car_racing:")
+"""Prefixes of the entry points of environments whose episodes depend on earlier ones."""
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Gymnasium warns, once per environment, of old versions and of rounded bounds."""
+    """Ignore warnings: Gymnasium warns of old versions and of rounded bounds once per environment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 @cache
-def _tame_mujoco() -> None:
-    """Sends MuJoCo's warnings to `logging`; else it appends them to a file MUJOCO_LOG.TXT in the working folder.
+def _log_mujoco_warnings() -> None:
+    """Send MuJoCo's warnings to `logging`; by default they go to a file MUJOCO_LOG.TXT in the working folder.
 
-    Not the one that Gymnasium's own model of HalfCheetah causes each time it is read.
+    Drop the warning "… is deprecated", which Gymnasium's model of HalfCheetah causes each time it is loaded.
     """
     import mujoco
 
@@ -51,143 +52,152 @@ def _tame_mujoco() -> None:
 
 @dataclass(frozen=True)
 class Recipe:
-    """An environment's id and its keyword arguments: what every engine makes its environments from.
+    """Id and keyword arguments of an environment, from which every engine creates its environments.
 
-    All methods raise ValueError, in one line that names `env.id`, `env.options` or `env.engine`, and EnvironmentFailed if the
-    environment calls `sys.exit`.
+    The methods that create environments raise ValueError, in one line that names `env.id`, `env.options` or
+    `env.engine`, if the environment can't be created, and EnvironmentFailed if it calls `sys.exit`.
     """
 
     env_id: str
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """One environment. Without `render_mode` it draws nothing: for LunarLander that doubles its speed."""
+        """Create one environment. Without `render_mode` it does not draw, which doubles the speed of LunarLander."""
         check_id(self.env_id)
         if self.columns is not None:
-            return Columns(self._base(render_mode), self.columns)
+            return SelectColumns(self._base(render_mode), self.columns)
         self._check_options()
         game = self.game
         shipped = SHIPPED.get(self.env_id)
         try:
             if is_function(self.env_id):
-                return make_given(self.env_id, self.options)
+                return make_registered(self.env_id, self.options)
             if shipped is not None and render_mode == "human":
                 return HumanRendering(shipped(render_mode="rgb_array", **self.options))
             if shipped is not None:
                 return shipped(render_mode=render_mode, **self.options)
             if game is not None:
                 with _silence():
-                    return game.one(render_mode)
+                    return game.make_single(render_mode)
             spec = copy.copy(gym.spec(self.env_id))
             spec.order_enforce = False  # a wrapper that only checks that reset comes before step
             if family_of(self.env_id).module == "mujoco":
-                _tame_mujoco()
+                _log_mujoco_warnings()
             with _silence():
-                # who does not draw need not know the word
-                drawn = {} if render_mode is None else {"render_mode": render_mode}
-                return gym.make(spec, disable_env_checker=True, **drawn, **self.options)  # type: ignore[arg-type]
+                # environments that do not draw need not accept the argument
+                rendering = {} if render_mode is None else {"render_mode": render_mode}
+                return gym.make(spec, disable_env_checker=True, **rendering, **self.options)  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:
             raise self._problem(error) from error
 
     @property
     def columns(self) -> tuple[int, ...] | None:
-        """The numbers of its base's observations that a task keeps; None: all."""
-        return HIDDEN[self.env_id].columns if self.env_id in HIDDEN else None
+        """Columns of the original observations that a task without velocities shows; None for other environments."""
+        return NO_VELOCITY_TASKS[self.env_id].columns if self.env_id in NO_VELOCITY_TASKS else None
 
     @property
     def _base(self) -> "Recipe":
         return Recipe(base_of(self.env_id), self.options)
 
-    def seen(self, space: gym.Space[Any]) -> gym.Space[Any]:
-        """What is left of an observation of `vector` or `pool`, which are its base's, once `columns` are taken."""
-        return space if self.columns is None else kept(space, self.columns)
+    def select_columns(self, space: gym.Space[Any]) -> gym.Space[Any]:
+        """Return the part of an observation space that `columns` select; all of it if there is nothing to select.
+
+        `make_vector` and `make_envpool` create the base environment, whose observations have all columns.
+        """
+        return space if self.columns is None else selected_space(space, self.columns)
 
     @property
     def frames_per_step(self) -> int:
-        """Frames of a game that one step takes."""
+        """Frames of an Atari game per step; 1 for other environments."""
         return 1 if self.game is None else self.game.frameskip
 
     @property
     def game(self) -> Game | None:
-        """The Atari game that it is."""
-        return Game.of(self.env_id, self.options) if is_game(self.env_id) else None
+        """Atari game with this id and these options; None for other environments."""
+        return Game.from_options(self.env_id, self.options) if is_game(self.env_id) else None
 
     @property
-    def carries_over(self) -> bool:
-        """Whether an episode depends on the ones before it, whatever its seed, so that each needs an environment of its own.
+    def keeps_state_across_episodes(self) -> bool:
+        """True if an episode depends on earlier ones in spite of its seed.
 
-        BipedalWalker and CarRacing keep one Box2D world, whose contacts come in an order that its history leaves.
+        Each episode then needs a new environment. BipedalWalker and CarRacing keep one Box2D world for all episodes,
+        and the order of its contacts depends on its history.
         """
         entry = getattr(gym.registry.get(base_of(self.env_id)), "entry_point", None)
-        return isinstance(entry, str) and entry.startswith(_CARRY_OVER)
+        return isinstance(entry, str) and entry.startswith(_STATE_ACROSS_EPISODES)
 
-    def vector(self, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """Gymnasium's own batched version of the environment."""
+    def make_vector(self, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """Create Gymnasium's vector version of the environment, its `vector_entry_point`, with `count` environments."""
         check_id(self.env_id)
         if self.columns is not None:
-            return self._base.vector(count)
+            return self._base.make_vector(count)
         self._check_options()
         if self.game is not None:
             raise ValueError(
-                f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version of that kind; use 'ale'"
+                f"env.engine is 'gymnasium-vector': Gymnasium has no vector version of {self.env_id}; use 'ale'"
             )
         if self.env_id in SHIPPED or is_function(self.env_id) or gym.spec(self.env_id).vector_entry_point is None:
-            raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no batched version; use 'gymnasium'")
+            raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no vector version; use 'gymnasium'")
         try:
             with _silence():
                 return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **self.options)  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:
             raise self._problem(error) from error
 
-    def games(self, count: int, threads: int = 1) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """As many Atari games, stepped by up to `threads` threads."""
+    def make_atari_vector(self, count: int, threads: int = 1) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """Create `count` Atari games in one vector environment of ale-py that uses up to `threads` threads."""
         check_id(self.env_id)
         game = self.game
         if game is None:
             raise ValueError(
-                f"env.engine is 'ale': it has Atari games, such as ALE/Pong-v5, not {self.env_id!r}; use 'gymnasium'"
+                f"env.engine is 'ale': this engine has only Atari games such as ALE/Pong-v5, not {self.env_id!r}; use 'gymnasium'"
             )
-        if game.episodic_life:  # it would begin the whole game anew, and never get to another life
+        if game.episodic_life:  # ale-py would restart the game after the first life, and never reach another life
             raise ValueError("env.options has 'episodic_life', which engine 'ale' does not have; use 'envpool'")
         try:
-            return game.batch(count, threads)
+            return game.make_vector(count, threads)
         except Exception as error:
             raise self._problem(error) from error
 
-    def pool(self, seeds: list[int], threads: int = 1) -> Any:
-        """An EnvPool with one environment per seed, stepped by up to `threads` threads."""
+    def make_envpool(self, seeds: list[int], threads: int = 1) -> Any:
+        """Create an EnvPool with one environment per seed that uses up to `threads` threads."""
         if find_spec("envpool") is None:
-            raise ValueError("env.engine is 'envpool': it is not installed; pip install 'lockstep-rl[envpool]'")
+            raise ValueError("env.engine is 'envpool': envpool is not installed; pip install 'lockstep-rl[envpool]'")
         if self.columns is not None:
             check_id(self.env_id)
-            return self._base.pool(seeds, threads)
+            return self._base.make_envpool(seeds, threads)
         game = self.game
-        name = self.env_id if game is None else game.name_in_pool
-        envpool = registration(name, (family_of(self.env_id) if game is None else ATARI).in_pool)
+        name = self.env_id if game is None else game.envpool_id
+        envpool = registration(name, (family_of(self.env_id) if game is None else ATARI).envpool_package)
         if name not in envpool.list_all_envs():
             check_id(self.env_id)
-            raise ValueError(f"env.engine is 'envpool': it has no environment {self.env_id!r}; use 'gymnasium'")
+            raise ValueError(f"env.engine is 'envpool': envpool has no environment {self.env_id!r}; use 'gymnasium'")
         self._check_options()
         threads = min(threads, len(seeds))
-        own = self.options if game is None else game.in_pool()
-        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": threads, **own}
+        options = self.options if game is None else game.envpool_arguments()
+        arguments: dict[str, Any] = {"num_envs": len(seeds), "env_seed": seeds, "num_threads": threads, **options}
         try:
             with _silence():
                 pool = envpool.make(name, env_type="gymnasium", **arguments)
-                pool.observation_space, pool.action_space  # noqa: B018  (first made here, so that they are silent too)
+                # the first access creates the spaces: here, so that their warnings are ignored too
+                pool.observation_space, pool.action_space  # noqa: B018
                 return pool
         except Exception as error:
             raise self._problem(error) from error
 
     def _check_options(self) -> None:
-        for name in (*_RESERVED, *_RESERVED_BY_POOL):
+        for name in (*_RESERVED, *_RESERVED_BY_ENVPOOL):
             if name in self.options:
                 raise ValueError(f"env.options has {name!r}, which lockstep sets itself; leave it out")
 
     def _problem(self, error: BaseException) -> ValueError | EnvironmentFailed:
+        """Return the exception to raise for an error in the creation of the environment."""
         if isinstance(error, SystemExit):
-            failure = EnvironmentFailed(f"env.id is {self.env_id!r}: it called sys.exit({error}) while it was created")
-            failure.add_note("".join(traceback.format_exception(error)))  # main prints it before the line
+            failure = EnvironmentFailed(
+                f"env.id is {self.env_id!r}: the environment called sys.exit({error}) while it was created"
+            )
+            # the command line prints the notes before the message
+            failure.add_note("".join(traceback.format_exception(error)))
             return failure
         reason = (
             " ".join(str(error).split()).split(" was raised from the environment creator")[0] or type(error).__name__
@@ -196,5 +206,7 @@ class Recipe:
         if unknown and unknown[1] in self.options:
             return ValueError(f"env.options has {unknown[1]!r}, which {self.env_id} does not take")
         if self.options:
-            return ValueError(f"env.options is {dict(self.options)}: {self.env_id} can't be made with it: {reason}")
-        return ValueError(f"env.id is {self.env_id!r}: it can't be made: {reason}")
+            return ValueError(
+                f"env.options is {dict(self.options)}: {self.env_id} can't be created with these options: {reason}"
+            )
+        return ValueError(f"env.id is {self.env_id!r}: the environment can't be created: {reason}")

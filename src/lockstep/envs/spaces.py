@@ -1,4 +1,4 @@
-"""What the rest of lockstep knows of an environment's spaces: sizes, and nothing of Gymnasium."""
+"""Sizes of an environment's spaces, and the traversal of Gymnasium's spaces."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -27,45 +27,45 @@ __all__ = [
 ]
 
 MASK = "action_mask"
-"""The key, of a Dict observation or of `info`, under which an environment says what is allowed."""
+"""Key of the action mask, in a Dict observation or in `info`."""
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these"
 Path = tuple[str | int, ...]
-"""Keys and indices that lead into a space, and into what it holds."""
+"""Keys and indices that lead to a part of a space, and to the same part of its observations or actions."""
 Leaf = tuple[Path, Any]
-"""A space that holds no others, and where it is."""
+"""Space without subspaces, with its path."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spaces:
     """The sizes of an environment's observations and actions.
 
-    An observation is a row of `O` numbers, its features and then the mask, and `P` bytes of images. An action is a row of `A`
-    numbers: one for each choice, which counts from 0, then the continuous ones.
+    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is
+    a row of `A` numbers: first one integer per choice, from 0, then the continuous components.
     """
 
     observation_size: int
-    """`O`, after flattening: features, then the mask."""
+    """Size `O` of a row: flattened features, then the mask."""
     choices: tuple[int, ...]
     """Number of options of each discrete component of an action."""
     action_low: NDArray[np.float32]
-    """`[continuous components]`, rounded to float32; may be -inf."""
+    """Lower bounds `[continuous components]`, rounded to float32; may be -inf."""
     action_high: NDArray[np.float32]
-    """`[continuous components]`, rounded to float32; may be inf."""
+    """Upper bounds `[continuous components]`, rounded to float32; may be inf."""
     images: tuple[tuple[int, int, int], ...] = ()
-    """(channels, height, width) of each image, whose bytes lie one after the other in an observation's `P`."""
+    """Shapes (channels, height, width) of the images, in the order of their bytes in `P`."""
     mask_size: int = 0
-    """Last columns of a row: 1 where an option of an action is allowed, for the options of all choices; 0: everything always is."""
+    """Number of mask columns at the end of a row, one per option of each choice: 1 if allowed. 0 without a mask."""
     frames_per_step: int = 1
-    """Frames of a game that one step takes."""
+    """Frames of an Atari game per step; 1 for other environments."""
 
     @property
     def feature_size(self) -> int:
-        """Columns of a row that networks see."""
+        """Number of columns of a row that are inputs of the networks."""
         return self.observation_size - self.mask_size
 
     @property
     def pixel_count(self) -> int:
-        """`P`, bytes of an observation's images."""
+        """Number `P` of bytes in the images of an observation."""
         return sum(math.prod(shape) for shape in self.images)
 
     @property
@@ -75,12 +75,15 @@ class Spaces:
 
     @property
     def action_size(self) -> int:
-        """`A`, columns of an action's row."""
+        """Number `A` of columns in the row of an action."""
         return len(self.choices) + self.continuous_size
 
     @property
     def discrete_actions(self) -> int | None:
-        """Number of options of an action that is one choice; such actions are whole numbers `[B]`, not rows. None for others."""
+        """Number of options of an action that is a single choice; None for other actions.
+
+        A batch of such actions is `[B]` integers instead of rows.
+        """
         return self.choices[0] if self.action_size == len(self.choices) == 1 else None
 
 
@@ -91,26 +94,28 @@ def describe(
     info: Mapping[str, Any] | None = None,
     frames_per_step: int = 1,
 ) -> Spaces:
-    """The sizes of a single environment's spaces.
+    """Return the sizes of the spaces of a single environment.
 
     Args:
-        observation_space: Of one environment, as `action_space`.
-        action_space: See `lockstep.envs.actions` for what its actions become.
-        env_id: For messages.
-        info: What came with a first observation: it may hold a mask.
-        frames_per_step: See `Spaces`.
+        observation_space: Observation space of one environment.
+        action_space: Action space of one environment; `lockstep.envs.actions` documents the rows of its actions.
+        env_id: Id of the environment, for messages.
+        info: Info of a reset, which may hold a mask.
+        frames_per_step: Frames of an Atari game per step.
 
     Raises ValueError, in one line that names the part, for a space or a mask that is not supported.
     """
-    for of, space, problem in (
-        ("observations", observation_space, _observation_problem),
-        ("actions", action_space, _action_problem),
+    for kind, space, unsupported in (
+        ("observations", observation_space, _unsupported_observation),
+        ("actions", action_space, _unsupported_action),
     ):
         for path, leaf in leaves(space):
-            name = problem(leaf)
+            name = unsupported(leaf)
             if name:
-                has = f"have a {name} in {place_of(path)}" if path else f"are {name}"
-                raise ValueError(f"env.id is {env_id!r}: its {of} {has}, which is not supported; {_SUPPORTED} are")
+                contents = f"have a {name} in {place_of(path)}" if path else f"are {name}"
+                raise ValueError(
+                    f"env.id is {env_id!r}: its {kind} {contents}, which is not supported; supported spaces: {_SUPPORTED}"
+                )
     choices, bounds = [], [np.zeros((2, 0), dtype=np.float32)]
     for _, leaf in leaves(action_space):
         if isinstance(leaf, Box):
@@ -133,18 +138,21 @@ def describe(
 
 
 def has_float32_bounds(space: Box) -> bool:
-    """True if float32 represents all bounds exactly. If not, actions must be clipped once more in the type of the space."""
+    """Return True if float32 represents all bounds exactly.
+
+    If not, actions must be clipped again, in the type of the space.
+    """
     return all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high))
 
 
 def as_float32(bounds: NDArray[Any]) -> NDArray[np.float32]:
-    """The nearest float32 numbers; beyond the largest one they are infinite."""
+    """Round bounds to float32; bounds beyond the largest float32 number become infinite."""
     with np.errstate(over="ignore"):
         return bounds.astype(np.float32)
 
 
 def leaves(space: Space[Any], path: Path = ()) -> Iterator[Leaf]:
-    """All spaces within `space` that hold no others, in the order of a Dict's keys and a Tuple's places."""
+    """Yield the leaves of a space: all its parts without subspaces, in the order of Dict keys and Tuple indices."""
     if isinstance(space, Dict):
         for key, part in space.spaces.items():
             yield from leaves(part, (*path, key))
@@ -156,22 +164,26 @@ def leaves(space: Space[Any], path: Path = ()) -> Iterator[Leaf]:
 
 
 def feature_leaves(space: Space[Any]) -> list[Leaf]:
-    """Those of an observation space that give numbers."""
+    """Return the leaves of an observation space that become features."""
     return [leaf for leaf in leaves(space) if not _is_image(leaf[1]) and leaf[0][:1] != (MASK,)]
 
 
 def image_leaves(space: Space[Any]) -> list[Leaf]:
-    """Those of an observation space that give images."""
+    """Return the leaves of an observation space that are images."""
     return [leaf for leaf in leaves(space) if _is_image(leaf[1]) and leaf[0][:1] != (MASK,)]
 
 
 def mask_leaves(space: Space[Any]) -> list[Leaf]:
-    """Those of an observation space that say what is allowed."""
+    """Return the leaves of an observation space that are parts of the action mask."""
     return [leaf for leaf in leaves(space) if leaf[0][:1] == (MASK,)]
 
 
 def image_shape(space: Box) -> tuple[int, int, int]:
-    """(channels, height, width): the channels come first if that is the shortest dimension, else last."""
+    """Return (channels, height, width) of an image space.
+
+    The first dimension is taken as the channels if it is the shortest one, otherwise the last. An image of 2 dimensions
+    has 1 channel.
+    """
     if len(space.shape) == 2:
         return 1, *space.shape
     first, second, third = space.shape
@@ -179,7 +191,7 @@ def image_shape(space: Box) -> tuple[int, int, int]:
 
 
 def place_of(path: Path) -> str:
-    """`['camera'][0]`."""
+    """Format a path as in Python code: `['camera'][0]`."""
     return "".join(f"[{key!r}]" for key in path)
 
 
@@ -188,7 +200,7 @@ def _is_image(space: Space[Any]) -> bool:
 
 
 def _options(space: Space[Any]) -> list[int]:
-    """The number of options of each choice."""
+    """Return the number of options of each choice in a space without subspaces."""
     if isinstance(space, Discrete):
         return [int(space.n)]
     if isinstance(space, MultiDiscrete):
@@ -198,7 +210,7 @@ def _options(space: Space[Any]) -> list[int]:
 
 
 def _mask_size(observation_space: Space[Any], info: Mapping[str, Any] | None) -> int:
-    """0 where there is no mask."""
+    """Return the number of entries of the mask; 0 if there is none."""
     parts = mask_leaves(observation_space)
     if parts:
         return sum(math.prod(leaf.shape) for _, leaf in parts)
@@ -208,15 +220,15 @@ def _mask_size(observation_space: Space[Any], info: Mapping[str, Any] | None) ->
     return sum(np.size(part) for part in mask) if isinstance(mask, tuple) else np.size(mask)
 
 
-def _observation_problem(space: Space[Any]) -> str | None:
-    """What it is, if it is not supported."""
+def _unsupported_observation(space: Space[Any]) -> str | None:
+    """Return the name of a space that is not supported for observations; None for a supported one."""
     if isinstance(space, Box):
         return _name(space) if space.dtype == np.uint8 and len(space.shape) > 3 else None
     return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
 
 
-def _action_problem(space: Space[Any]) -> str | None:
-    """What it is, if it is not supported."""
+def _unsupported_action(space: Space[Any]) -> str | None:
+    """Return the name of a space that is not supported for actions; None for a supported one."""
     if isinstance(space, Box):
         return None if np.issubdtype(space.dtype, np.floating) else _name(space)
     return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)

@@ -1,7 +1,7 @@
-"""Engine `gymnasium-async`: one process per environment, through Gymnasium's own AsyncVectorEnv.
+"""Engine `gymnasium-async`: one worker process per environment, through Gymnasium's AsyncVectorEnv.
 
-What is added is that nothing hangs and nothing is left behind. Every wait is bounded, a dead or silent worker is named, and
-workers die with the rank, however it dies.
+In addition to AsyncVectorEnv, every wait has a timeout, errors name the environment whose worker died or did not
+answer, and no worker outlives the rank, however the rank ends.
 """
 
 import os
@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from mmap import mmap
-from multiprocessing import TimeoutError as Late
+from multiprocessing import TimeoutError as WorkerTimeout
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -21,46 +21,47 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.episodes import KeyedEpisodes, Past, keepable
-from lockstep.envs.history import History, check_replay, check_state, pasts, seen_now
-from lockstep.envs.interface import Interface, told
+from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
+from lockstep.envs.history import History, check_replay, check_state, current_observations, episode_logs
+from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.processes.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Subprocesses"]
+__all__ = ["SubprocessEngine"]
 
 
 @dataclass(frozen=True)
 class _Factory:
-    """Makes one environment, in its worker. Gymnasium also calls it once in the parent, to look at the spaces."""
+    """Factory of one environment in its worker. Gymnasium also calls it once in the parent, to read the spaces."""
 
     recipe: Recipe
     interface: Interface
     seeds: EnvironmentSeeds
     index: int
-    past: Past | None
+    log: EpisodeLog | None
     progress: NDArray[np.int64]
-    """`[1]`, in memory that worker and parent share."""
+    """Number of replayed steps, `[1]`, in memory that worker and parent share."""
     parent: int
+    """Process id of the rank."""
 
     def __call__(self) -> gym.Env[Any, Any]:
         if os.getpid() != self.parent:
             _become_worker(self.parent)
-        return KeyedEpisodes(self.recipe, self.interface, self.seeds, self.index, self.past, self.progress)
+        return KeyedEpisodes(self.recipe, self.interface, self.seeds, self.index, self.log, self.progress)
 
 
 def _become_worker(parent: int) -> None:
-    # forked from a rank, which has handlers of its own: with them a worker would survive its termination
+    # a worker is forked from the rank and inherits its signal handlers, with which it would survive SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the rank ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the rank ends its workers
     die_with_parent(parent)
 
 
-class _Failed(Exception):
-    """An environment raised in its worker."""
+class _WorkerError(Exception):
+    """An environment raised an exception in its worker."""
 
     def __init__(self, index: int, message: str, trace: str) -> None:
         super().__init__(message)
@@ -70,93 +71,105 @@ class _Failed(Exception):
 
 
 class _Workers(AsyncVectorEnv[Any, Any]):
+    """AsyncVectorEnv with timeouts that a replay extends, and with errors that name the environment."""
+
     def __init__(self, factories: Sequence[_Factory]) -> None:
-        # fork: a worker must be the rank's own child to die with it, and needs nothing that the rank has not imported
+        # fork: only a child of the rank can be made to die with it, and a fork has imported everything already
         super().__init__(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)
         self._progress = [factory.progress for factory in factories]
-        self.late: list[int] = []
-        """Workers that did not answer in time."""
+        self.timed_out: list[int] = []
+        """Indices of the workers that did not answer in time."""
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        """Wait until all workers have answered; False: one of them needs more than `timeout` seconds for a step, replayed or not."""
+        """Wait until all workers have answered, and return True.
+
+        Return False if a worker needs more than `timeout` seconds for a step or a replayed step, or has died.
+        """
         while True:
-            before = [int(steps[0]) for steps in self._progress]
+            steps_before = [int(steps[0]) for steps in self._progress]
             if super()._poll_pipe_envs(timeout):
                 return True
-            waited = zip(self.parent_pipes, self._progress, before, strict=True)
-            self.late = [
-                index for index, (pipe, steps, then) in enumerate(waited) if steps[0] == then and not pipe.poll(0)
+            workers = zip(self.parent_pipes, self._progress, steps_before, strict=True)
+            self.timed_out = [
+                index for index, (pipe, steps, before) in enumerate(workers) if steps[0] == before and not pipe.poll(0)
             ]
-            if self.late or not all(process.is_alive() for process in self.processes):
+            if self.timed_out or not all(process.is_alive() for process in self.processes):
                 return False
 
     def _check_spaces(self) -> None:
-        """Left out: all workers have one recipe, and this is the only wait in Gymnasium that can't be bounded."""
+        """Do nothing: all workers have the same recipe, and Gymnasium's check waits without a timeout."""
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Instead of warnings in red: the error with its environment and the worker's traceback."""
+        """Raise `_WorkerError` with the environment and the worker's traceback; Gymnasium would log them in red."""
         if not all(successes):
             index, kind, value, trace = self.error_queue.get(timeout=10)
-            # of a breach of the API that this package found, the trace shows nothing of the user's code
-            own = issubclass(kind, ContractViolation) and "direct cause" not in trace
-            raise _Failed(index, told(kind, value), "" if own else trace)
+            # the trace of a violation that this package detected shows no code of the user
+            only_our_code = issubclass(kind, ContractViolation) and "direct cause" not in trace
+            raise _WorkerError(index, failure_text(kind, value), "" if only_our_code else trace)
 
-    def end(self) -> None:
-        """Ends all workers, whatever they do."""
+    def kill(self) -> None:
+        """Kill all workers, in whatever state they are."""
         for process in self.processes:
-            process.kill()  # terminate() would wait for ever for a stopped process
-        self._state = AsyncState.DEFAULT  # else close() first asks the dead for the answer that they owe
+            process.kill()  # terminate() would wait forever for a stopped process
+        self._state = AsyncState.DEFAULT  # otherwise close() first waits for the pending answers of dead workers
         self.close(terminate=True)
 
 
-class Subprocesses:
-    """One worker process per environment."""
+class SubprocessEngine:
+    """Engine with one worker process per environment."""
 
     renews = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, timeout: float) -> None:
-        """Environments `first` to `first + count - 1` of the experiment; a step, replayed step or reset may take `timeout` seconds."""
+        """Create environments `first` to `first + count - 1` of the experiment.
+
+        A step, a replayed step or a reset may take `timeout` seconds.
+        """
         self._recipe = recipe
         self._seeds = seeds
         self._first = first
         self._count = count
         self._timeout = timeout
         self._workers: _Workers | None = None
-        self._interface = Interface.of(recipe)
+        self._interface = Interface.from_recipe(recipe)
         self.spaces: Spaces = self._interface.spaces
         self._convert = action_converter(self._interface.action_space)
         self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
         self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
         self._history = History(count)
 
-    def _start(self, phase: str, past: Sequence[Past | None]) -> dict[str, Any]:
+    def _start(self, phase: str, logs: Sequence[EpisodeLog | None]) -> dict[str, Any]:
         """Start the workers, reset their environments and return the infos."""
         self.close()
         progress = np.frombuffer(mmap(-1, 8 * self._count), dtype=np.int64).reshape(self._count, 1)
         factories = [
-            _Factory(self._recipe, self._interface, self._seeds, self._first + index, at, progress[index], os.getpid())
-            for index, at in enumerate(past)
+            _Factory(self._recipe, self._interface, self._seeds, self._first + index, log, progress[index], os.getpid())
+            for index, log in enumerate(logs)
         ]
         workers = self._workers = _Workers(factories)
         infos: dict[str, Any]
-        seen, infos = self._answer(phase, workers.reset_async, workers.reset_wait)
-        self._see(seen)
+        observations, infos = self._call(phase, workers.reset_async, workers.reset_wait)
+        self._set_observations(observations)
         return infos
 
-    def _see(self, seen: Any) -> None:
+    def _set_observations(self, observations: Any) -> None:
         if self.spaces.images:
-            self._observations, self.pixels = seen
+            self._observations, self.pixels = observations
         else:
-            self._observations = seen
+            self._observations = observations
 
-    def _answer(self, phase: str, ask: Callable[[], None], hear: Callable[[float], Any]) -> Any:
+    def _call(self, phase: str, send: Callable[[], None], receive: Callable[[float], Any]) -> Any:
+        """Send a request to the workers and return their answers.
+
+        Raises EnvironmentFailed, after killing all workers, if one of them fails or does not answer in time.
+        """
         try:
-            ask()
-            return hear(self._timeout)
-        except (_Failed, Late, EOFError, OSError) as error:
-            problem = self._problem(phase, error)
+            send()
+            return receive(self._timeout)
+        except (_WorkerError, WorkerTimeout, EOFError, OSError) as error:
+            message = self._failure_message(phase, error)
             self._kill()
-            failure = EnvironmentFailed(problem)
+            failure = EnvironmentFailed(message)
             for trace in getattr(error, "__notes__", ()):
                 failure.add_note(trace)
             raise failure from None
@@ -169,34 +182,34 @@ class Subprocesses:
     def step(self, actions: NDArray[Any]) -> Step:
         workers = self._workers
         assert workers is not None
-        taken = self._convert(actions)
-        self._history.record(keepable(actions, taken))
-        seen, rewards, terminated, truncated, _ = self._answer(
-            "step", lambda: workers.step_async(taken), workers.step_wait
+        converted = self._convert(actions)
+        self._history.record(actions_to_log(actions, converted))
+        observations, rewards, terminated, truncated, _ = self._call(
+            "step", lambda: workers.step_async(converted), workers.step_wait
         )
-        self._see(seen)
+        self._set_observations(observations)
         self._history.add(rewards, terminated, truncated)
         return self._observations, rewards, terminated, truncated
 
-    def _problem(self, phase: str, error: Exception) -> str:
-        """One line that says which environments failed, and how."""
+    def _failure_message(self, phase: str, error: Exception) -> str:
+        """Return one line that names the environments that failed, and the reason."""
         workers, env_id = self._workers, self._recipe.env_id
         assert workers is not None
-        if isinstance(error, _Failed):
+        if isinstance(error, _WorkerError):
             return f"environment {self._first + error.index} ({env_id}) {error}"
-        if isinstance(error, (EOFError, OSError)):  # a broken pipe: it breaks a moment before the process is gone
-            gone = wait([process.sentinel for process in workers.processes], timeout=1)
+        if isinstance(error, (EOFError, OSError)):  # a broken pipe: it breaks shortly before the process has ended
+            ended = wait([process.sentinel for process in workers.processes], timeout=1)
             for process in workers.processes:
-                process.join(1 if process.sentinel in gone else 0)
+                process.join(1 if process.sentinel in ended else 0)
         dead = [index for index, process in enumerate(workers.processes) if not process.is_alive()]
         if dead:
             names = ", ".join(
                 f"{self._first + index} (exit code {workers.processes[index].exitcode})" for index in dead
             )
             return f"the process of environment {names} of {env_id} died during {phase}"
-        names = ", ".join(str(self._first + index) for index in workers.late)
+        names = ", ".join(str(self._first + index) for index in workers.timed_out)
         return (
-            f"environment {names} of {env_id} gave no answer to {phase} within env.timeout = {self._timeout:g} seconds"
+            f"environment {names} of {env_id} did not answer to {phase} within env.timeout = {self._timeout:g} seconds"
         )
 
     def state(self) -> State:
@@ -205,9 +218,10 @@ class Subprocesses:
 
     def restore(self, state: State) -> NDArray[Any]:
         check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
-        replayed = self._start("replay", pasts(state))
-        check_replay(state, replayed | seen_now(self._observations, self.pixels), self._first, self._recipe.env_id)
-        self._history = History.of(state, replayed["returns"])
+        replayed = self._start("replay", episode_logs(state))
+        replayed |= current_observations(self._observations, self.pixels)
+        check_replay(state, replayed, self._first, self._recipe.env_id)
+        self._history = History.from_state(state, replayed["returns"])
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:
@@ -217,9 +231,9 @@ class Subprocesses:
         workers, self._workers = self._workers, None
         if workers is None or workers.closed:
             return
-        # they lie in memory that goes with the workers
+        # both arrays are in shared memory that is freed with the workers
         self._observations, self.pixels = self._observations.copy(), self.pixels.copy()
-        workers.end()
+        workers.kill()
 
     def close(self) -> None:
         self._kill()

@@ -1,4 +1,4 @@
-"""Engine `gymnasium-vector`: the batched versions that some environments have of themselves in Gymnasium."""
+"""Engine `gymnasium-vector`: the vector versions that Gymnasium has of some environments."""
 
 from typing import Any
 
@@ -9,22 +9,27 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
-from lockstep.envs.batches import Batches
+from lockstep.envs.batches import BatchReader
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.interface import exited
+from lockstep.envs.interface import exit_text
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import MASK, Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
-__all__ = ["Vector"]
+__all__ = ["VectorEngine"]
 
 _WORD = 2**64
+"""Number of values of a 64-bit word."""
 
 
-class Vector:
-    """Gymnasium's `vector_entry_point`. CartPole's state can be saved and restored; others are renewed."""
+class VectorEngine:
+    """Engine around Gymnasium's `vector_entry_point`. It can restore CartPole; other environments are renewed."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
+        """Create the `count` environments of a shard.
+
+        Raises ValueError if the environment has no vector version, or one without next-step autoreset.
+        """
         self._recipe = recipe
         self._seeds = seeds
         self._shard = shard
@@ -34,27 +39,28 @@ class Vector:
         if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
             env.close()
             raise ValueError(
-                f"env.engine is 'gymnasium-vector': {recipe.env_id} does not reset itself on the next step; use 'gymnasium'"
+                f"env.engine is 'gymnasium-vector': the vector version of {recipe.env_id} has no next-step autoreset; use 'gymnasium'"
             )
-        seen, acted = recipe.seen(env.single_observation_space), env.single_action_space
+        observation_space = recipe.select_columns(env.single_observation_space)
+        action_space = env.single_action_space
         masks = env.reset(seed=0)[1].get(MASK)
         info = None if masks is None else {MASK: masks[0]}
-        self.spaces: Spaces = describe(seen, acted, recipe.env_id, info)
+        self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info)
         self._cartpole: Any = env.unwrapped if isinstance(env.unwrapped, CartPoleVectorEnv) else None
         self.renews = self._cartpole is None
-        self._convert = action_converter(acted)
-        self._batches = Batches(seen, self.spaces, recipe, shard * count, count)
+        self._convert = action_converter(action_space)
+        self._reader = BatchReader(observation_space, self.spaces, recipe, shard * count, count)
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        return self._batches.pixels
+        return self._reader.pixels
 
     def _make(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        return self._recipe.vector(self._count)
+        return self._recipe.make_vector(self._count)
 
     def _begin(self, iteration: int) -> NDArray[Any]:
         try:
-            return self._batches.first(*self._env.reset(seed=self._seeds(self._shard, iteration)))
+            return self._reader.read_reset(*self._env.reset(seed=self._seeds(self._shard, iteration)))
         except SystemExit as error:
             raise self._failure(error) from error
 
@@ -63,14 +69,14 @@ class Vector:
 
     def step(self, actions: NDArray[Any]) -> Step:
         try:
-            return self._batches.step(*self._env.step(self._convert(actions)))
+            return self._reader.read_step(*self._env.step(self._convert(actions)))
         except SystemExit as error:
             raise self._failure(error) from error
 
     def _failure(self, error: SystemExit) -> EnvironmentFailed:
         first = self._shard * self._count
         return EnvironmentFailed(
-            f"environments {first} to {first + self._count - 1} ({self._recipe.env_id}): their batched version {exited(error)}"
+            f"environments {first} to {first + self._count - 1} ({self._recipe.env_id}): their vector version {exit_text(error)}"
         )
 
     def state(self) -> State:
@@ -82,7 +88,7 @@ class Vector:
             "state": env.state.copy(),
             "steps": env.steps.copy(),
             "ended": env.prev_done.copy(),
-            "generator": _words(env.np_random),
+            "generator": _generator_state(env.np_random),
         }
 
     def restore(self, state: State) -> NDArray[Any]:
@@ -96,8 +102,8 @@ class Vector:
         env.state = np.ascontiguousarray(state["state"]).copy()
         env.steps = state["steps"].copy()
         env.prev_done = state["ended"].copy()
-        _set_words(env.np_random, state["generator"])
-        observations: NDArray[Any] = self._batches.kept(env.state.T.astype(np.float32))
+        _set_generator_state(env.np_random, state["generator"])
+        observations: NDArray[Any] = self._reader.select_columns(env.state.T.astype(np.float32))
         return observations
 
     def renew(self, iteration: int) -> NDArray[Any]:
@@ -110,23 +116,28 @@ class Vector:
         self._env.close()
 
 
-def _words(generator: np.random.Generator) -> NDArray[np.uint64]:
-    """The state of a PCG64 generator: two 128-bit numbers, low word first, and the half of a draw that is kept for the next."""
-    whole: dict[str, Any] = dict(generator.bit_generator.state)
-    assert whole["bit_generator"] == "PCG64", whole["bit_generator"]
-    state, increment = whole["state"]["state"], whole["state"]["inc"]
+def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
+    """Return the state of a PCG64 generator as `[6]` words.
+
+    These are two 128-bit numbers, low word first, then whether half of a draw is buffered for the next one, and that
+    half.
+    """
+    values: dict[str, Any] = dict(generator.bit_generator.state)
+    assert values["bit_generator"] == "PCG64", values["bit_generator"]
+    state, increment = values["state"]["state"], values["state"]["inc"]
     numbers = [
         state % _WORD,
         state // _WORD,
         increment % _WORD,
         increment // _WORD,
-        whole["has_uint32"],
-        whole["uinteger"],
+        values["has_uint32"],
+        values["uinteger"],
     ]
     return np.array(numbers, dtype=np.uint64)
 
 
-def _set_words(generator: np.random.Generator, words: NDArray[np.uint64]) -> None:
+def _set_generator_state(generator: np.random.Generator, words: NDArray[np.uint64]) -> None:
+    """Set the state of a PCG64 generator to words that `_generator_state` returned."""
     low, high, increment_low, increment_high, has_half, half = (int(word) for word in words)
     generator.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -10,7 +10,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit
 from lockstep.envs.choice import choose_engine
-from lockstep.envs.functions import given, reference
+from lockstep.envs.functions import reference, registered_function
 from lockstep.runtime.checks import find_compiler
 from lockstep.telemetry.trackers import check_trackers
 
@@ -108,7 +108,7 @@ def importable(config: Config, asked: str) -> list[str]:
     """
     from lockstep.models.registry import defined_in
 
-    known, make = gym.registry.get(config.env.id), given(config.env.id)
+    known, make = gym.registry.get(config.env.id), registered_function(config.env.id)
     found = None if make is None else reference(make)
     entry = getattr(known, "entry_point", None)
     itself = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")

@@ -11,7 +11,7 @@ from gymnasium.spaces.utils import flatdim
 
 from lockstep.envs.families import base_of
 from lockstep.envs.spaces import feature_leaves, leaves, place_of
-from lockstep.envs.tasks.hidden import HIDDEN
+from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS
 
 __all__ = ["action_names", "observation_names", "option_names"]
 
@@ -49,8 +49,8 @@ def observation_names(env_id: str, space: Space[Any], single: bool = False) -> l
         begin = f"observation{place_of(path)}"
         names += [begin] if count == 1 else [f"{begin}[{number}]" for number in range(count)]
     known = _known(_OBSERVATIONS, env_id)
-    if env_id in HIDDEN and known:
-        known = tuple(known[column] for column in HIDDEN[env_id].columns)
+    if env_id in NO_VELOCITY_TASKS and known:
+        known = tuple(known[column] for column in NO_VELOCITY_TASKS[env_id].columns)
     return list(known) if len(known) == len(names) else names
 
 

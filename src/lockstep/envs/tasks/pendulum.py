@@ -1,11 +1,13 @@
 """The tasks `pendulum-dense` and `pendulum-sparse`: swing a pendulum up and hold it there, in episodes of 100 steps.
 
-A point mass of 1 kg on a rod of 1 m without mass. θ (rad) is 0 upright and grows counterclockwise; ω (rad/s) is its rate:
+The pendulum is a point mass of 1 kg on a massless rod of 1 m. Its angle θ (rad) is 0 upright and grows
+counterclockwise; ω (rad/s) is its angular velocity:
 
     dθ/dt = ω        dω/dt = (g / l) · sin θ + u / (m · l²)
 
-with g = 9.81 m/s² and torque u = action · 5 N·m: half of what would lift the pendulum from the side, so that it must swing.
-One step is 0.05 s of classical fourth-order Runge–Kutta with constant torque. |ω| is then cut to 8 rad/s.
+with g = 9.81 m/s² and torque u = action · 5 N·m. The largest torque is about half of that which would hold the pendulum
+horizontally (m · g · l = 9.81 N·m), so the pendulum must swing. One step is 0.05 s, one step of the classical
+fourth-order Runge–Kutta method with constant torque. |ω| is then clipped to 8 rad/s.
 """
 
 import math
@@ -20,27 +22,28 @@ from numpy.typing import NDArray
 __all__ = ["EPISODE_STEPS", "Pendulum", "dense", "sparse"]
 
 EPISODE_STEPS = 100
+"""Number of steps after which an episode is truncated."""
 
 GRAVITY = 9.81
-"""m/s². Length (m) and mass (kg) are 1 and do not show in the formulas."""
+"""Acceleration of gravity in m/s². Length (m) and mass (kg) are 1 and so do not appear in the formulas."""
 TORQUE = 5.0
-"""N·m at action 1."""
+"""Torque in N·m at action 1."""
 STEP = 0.05
-"""s."""
+"""Duration of a step in s."""
 MAX_SPEED = 8.0
-"""rad/s."""
+"""Maximum of |ω| in rad/s."""
 UPRIGHT = math.pi / 12
-"""rad. Sparse: the reward is 1 where |θ| is at most this."""
+"""Largest |θ| in rad with reward 1 in `pendulum-sparse`."""
 
 _PIXELS = 240
 
 
 class Pendulum(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Observation `(cos θ, sin θ, ω / 8)` float32, action `[1]` in [-1, 1]: share of the largest torque.
+    """Pendulum with observation `(cos θ, sin θ, ω / 8)` float32 and action `[1]` in [-1, 1].
 
-    Reward, of the state that the step leads to. Dense: `-(θ² + 0.1 ω² + 0.001 u²)` with θ in [-π, π].
-    Sparse: 1 while |θ| ≤ 15°, else 0. An episode starts anywhere: θ uniform in [-π, π], ω uniform in [-1, 1]. It never
-    terminates.
+    The action is a fraction of the largest torque. The reward is that of the state after the step. Dense: `-(θ² + 0.1
+    ω² + 0.001 u²)` with θ in [-π, π]. Sparse: 1 while |θ| ≤ 15°, else 0. An episode starts with θ uniform in [-π, π]
+    and ω uniform in [-1, 1]. It never terminates.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / STEP)}  # noqa: RUF012
@@ -77,7 +80,7 @@ class Pendulum(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         return np.array((math.cos(self.theta), math.sin(self.theta), self.omega / MAX_SPEED), dtype=np.float32)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """An image `[240, 240, 3]`, with render mode `rgb_array`."""
+        """Return an image `[240, 240, 3]` uint8 with render mode `rgb_array`, else None."""
         if self.render_mode is None:
             return None
         import pygame
@@ -93,7 +96,7 @@ class Pendulum(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 def advance(theta: float, omega: float, torque: float, seconds: float = STEP) -> tuple[float, float]:
-    """The angle (rad) and rate (rad/s) after one Runge–Kutta step of `seconds` under constant `torque` (N·m)."""
+    """Return angle (rad) and angular velocity (rad/s) after a Runge–Kutta step with constant `torque` (N·m)."""
     sin, half = math.sin, seconds / 2
     a1 = GRAVITY * sin(theta) + torque
     w2 = omega + half * a1
@@ -106,10 +109,10 @@ def advance(theta: float, omega: float, torque: float, seconds: float = STEP) ->
 
 
 def dense(render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """The task `pendulum-dense`."""
+    """Create the task `pendulum-dense`."""
     return TimeLimit(Pendulum(sparse=False, render_mode=render_mode), EPISODE_STEPS)
 
 
 def sparse(render_mode: str | None = None) -> gym.Env[Any, Any]:
-    """The task `pendulum-sparse`."""
+    """Create the task `pendulum-sparse`."""
     return TimeLimit(Pendulum(sparse=True, render_mode=render_mode), EPISODE_STEPS)

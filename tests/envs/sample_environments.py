@@ -10,79 +10,87 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 PREFIX = "lockstep-tests"
 LENGTH = 7
+"""Number of steps of an episode."""
 
 
 class Sampled(gym.Env[Any, Any]):
-    """Gives samples of a space, drawn from its seed and its actions, in episodes of 7 steps; checks that actions are of theirs."""
+    """Environment that returns samples of its observation space, and checks that actions are in its action space.
+
+    An episode has 7 steps. The observations depend only on the seed, the rewards on the actions.
+    """
 
     def __init__(
         self,
-        seen: gym.Space[Any],
-        acted: gym.Space[Any],
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         masked: str = "",
         ends: int = LENGTH,
         render_mode: str | None = None,
     ) -> None:
-        """`masked`: "info" gives a mask there, "none" one that forbids everything in the step before the last."""
-        self.observation_space, self.action_space = seen, acted
+        """Create the environment with the given spaces.
+
+        `masked` is "info" for a mask in `info`, or "none" for one that forbids everything in the step before the last.
+        `ends` is the number of steps of an episode, which terminates if it is even, and is truncated if it is odd.
+        """
+        self.observation_space, self.action_space = observation_space, action_space
         self.masked, self.ends = masked, ends
-        self.taken = 0
+        self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if seed is not None:
             self.observation_space.seed(seed)
-        self.taken = 0
-        return self.seen(), self.info()
+        self.steps = 0
+        return self.observation(), self.info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action), (action, self.action_space)
-        self.taken += 1
-        over = self.taken == self.ends
+        self.steps += 1
+        ended = self.steps == self.ends
         reward = float(np.sum(np.abs(np.concatenate([np.ravel(part) for part in parts(action)]))))
-        return self.seen(), reward, over and self.ends % 2 == 0, over and self.ends % 2 == 1, self.info()
+        return self.observation(), reward, ended and self.ends % 2 == 0, ended and self.ends % 2 == 1, self.info()
 
-    def seen(self) -> Any:
+    def observation(self) -> Any:
         return self.observation_space.sample()
 
     def info(self) -> dict[str, Any]:
         if not self.masked:
             return {}
-        mask = np.array([1, 0, self.taken % 2, 1, 0], dtype=np.int8)
-        if self.masked == "none" and self.taken == self.ends - 1:
+        mask = np.array([1, 0, self.steps % 2, 1, 0], dtype=np.int8)
+        if self.masked == "none" and self.steps == self.ends - 1:
             mask[:] = 0
-        if self.taken == self.ends:
-            mask[:] = 0  # nothing is to be chosen any more
+        if self.steps == self.ends:
+            mask[:] = 0  # no action follows the last observation
         return {"action_mask": (mask[:3], mask[3:]) if isinstance(self.action_space, kinds.Tuple) else mask}
 
 
 def parts(action: Any) -> list[Any]:
+    """Return the arrays and numbers in an action."""
     if isinstance(action, dict):
         return [leaf for part in action.values() for leaf in parts(part)]
     return [leaf for part in action for leaf in parts(part)] if isinstance(action, tuple) else [action]
 
 
 class Wrong(Sampled):
-    """An observation that is none of the space's: `wrong` says how, in episode 1 or in step 3 of episode 0."""
+    """Environment with an invalid observation or mask, in episode 0 or 1; `wrong` names the error."""
 
     def __init__(self, wrong: str, render_mode: str | None = None) -> None:
-        seen = {"value": kinds.Discrete(4), "far": kinds.Tuple((kinds.Discrete(3), kinds.Discrete(4)))}.get(
+        space = {"value": kinds.Discrete(4), "far": kinds.Tuple((kinds.Discrete(3), kinds.Discrete(4)))}.get(
             wrong, kinds.Box(-1, 1, (3,))
         )
-        super().__init__(
-            kinds.Dict(place=seen) if wrong == "missing" else seen, kinds.Discrete(5), "none" if wrong == "mask" else ""
-        )
+        space = kinds.Dict(place=space) if wrong == "missing" else space
+        super().__init__(space, kinds.Discrete(5), "none" if wrong == "mask" else "")
         self.wrong, self.episode = wrong, -1
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         self.episode += 1
         return super().reset(**keywords)
 
-    def seen(self) -> Any:
-        value = super().seen()
-        if self.taken == 3 and self.wrong in ("value", "far"):
+    def observation(self) -> Any:
+        value = super().observation()
+        if self.steps == 3 and self.wrong in ("value", "far"):
             return 4 if self.wrong == "value" else (1, -1)
-        if self.episode == 1 and self.taken == 0:
+        if self.episode == 1 and self.steps == 0:
             match self.wrong:
                 case "shape":
                     return value[:2]
@@ -111,6 +119,7 @@ SEEN: dict[str, gym.Space[Any]] = {
     "Info": kinds.Discrete(6),
     "Parts": kinds.Box(-1, 1, (3,), np.float32),
 }
+"""Observation spaces by the name of the environment."""
 ACTED: dict[str, gym.Space[Any]] = {
     "Grey": kinds.MultiBinary(2),
     "Stack": kinds.Box(-1, 1, (2,), np.float32),
@@ -123,6 +132,7 @@ ACTED: dict[str, gym.Space[Any]] = {
     "Numbers": kinds.MultiDiscrete([3, 2]),
     "Parts": kinds.Tuple((kinds.Discrete(3), kinds.Discrete(2))),
 }
+"""Action spaces by the name of the environment; others have Discrete(5)."""
 MASKS = {"Info": "info", "Parts": "info"}
 
 
@@ -137,7 +147,7 @@ def batch(num_envs: int, name: str, **options: Any) -> SyncVectorEnv[Any, Any]:
 
 
 def register() -> None:
-    """May be called again."""
+    """Register the environments with Gymnasium. May be called more than once."""
     for name in [*SEEN, "Wrong"]:
         if f"{PREFIX}/{name}-v0" not in gym.registry:
             gym.register(f"{PREFIX}/{name}-v0", make, vector_entry_point=batch, kwargs={"name": name})

@@ -1,4 +1,4 @@
-"""Environments that break Gymnasium's API or end the process: the error names the environment, and says what came and what was promised."""
+"""Environments that violate Gymnasium's API or end the process: the error names the environment and the violation."""
 
 import re
 from pathlib import Path
@@ -11,13 +11,13 @@ import pytest
 from lockstep.cli.main import main
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.engine import Engine, EnvironmentFailed
-from lockstep.envs.in_process import InProcess
+from lockstep.envs.in_process import InProcessEngine
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.single import Recipe
 
 
 class Faulty(gym.Env[Any, Any]):
-    """Break the API in the way that `fault` names."""
+    """Environment that violates the API in the way that `fault` names."""
 
     action_space = gym.spaces.Box(-1, 1, (1,))
 
@@ -36,8 +36,8 @@ class Faulty(gym.Env[Any, Any]):
             user_function()
         if self.fault in ("exit in reset", "exit in description"):
             raise SystemExit(75)
-        seen = np.zeros(4 if self.fault == "shape in reset" else 3, np.float32)
-        return seen if self.fault == "old reset" else (seen, {})
+        observation = np.zeros(4 if self.fault == "shape in reset" else 3, np.float32)
+        return observation if self.fault == "old reset" else (observation, {})
 
     def step(self, action: Any) -> Any:
         if self.fault == "raise in step":
@@ -45,11 +45,11 @@ class Faulty(gym.Env[Any, Any]):
         if self.fault == "exit in step":
             raise SystemExit(0)
         self.steps += 1
-        late = "late shape (1,)" if self.steps == 3 else ""
-        seen = np.zeros({"shape": 4, "shape (1,)": 1, late: 1}.get(self.fault, 3), np.float32)
+        late_fault = "late shape (1,)" if self.steps == 3 else ""
+        observation = np.zeros({"shape": 4, "shape (1,)": 1, late_fault: 1}.get(self.fault, 3), np.float32)
         if self.fault == "old step":
-            return seen, 0.0, False, {}
-        return seen, {"no reward": None, "text": "1"}.get(self.fault, 0.0), False, False, {}
+            return observation, 0.0, False, {}
+        return observation, {"no reward": None, "text": "1"}.get(self.fault, 0.0), False, False, {}
 
     def close(self) -> None:
         if self.fault == "exit in close":
@@ -76,7 +76,7 @@ def reset_and_step(engine: Engine) -> None:
 
 
 def failure(config: EnvConfig) -> EnvironmentFailed:
-    """Return the error of a reset and a step of environments 2 and 3."""
+    """Return the error of a reset and three steps of environments 2 and 3."""
     engine = make_engine(config, seed=1, shard=1, shards=2)
     try:
         with pytest.raises(EnvironmentFailed) as caught:
@@ -92,29 +92,29 @@ def failure(config: EnvConfig) -> EnvironmentFailed:
     [
         ("exit in reset", r"called sys.exit\(75\)"),
         ("exit in step", r"called sys.exit\(0\)"),
-        ("shape in reset", r"ndarray of shape \(4,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
-        ("shape", r"ndarray of shape \(4,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
-        ("shape (1,)", r"ndarray of shape \(1,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
-        ("late shape (1,)", r"ndarray of shape \(1,\) and type float32 came, Box\(.*\(3,\), float32\) was promised"),
+        ("shape in reset", r"got ndarray of shape \(4,\) and type float32, expected Box\(.*\(3,\), float32\)"),
+        ("shape", r"got ndarray of shape \(4,\) and type float32, expected Box\(.*\(3,\), float32\)"),
+        ("shape (1,)", r"got ndarray of shape \(1,\) and type float32, expected Box\(.*\(3,\), float32\)"),
+        ("late shape (1,)", r"got ndarray of shape \(1,\) and type float32, expected Box\(.*\(3,\), float32\)"),
         ("old step", r"returned 4 values from step: Gymnasium's API returns \(observation, reward,.*old Gym API"),
         ("old reset", r"returned ndarray from reset: Gymnasium's API returns \(observation, info\).*old Gym API"),
         ("no reward", r"returned a reward of type NoneType"),
         ("text", r"returned a reward of type str \('1'\)"),
     ],
 )
-def test_a_broken_api_is_told_in_one_line(engine: str, fault: str, words: str) -> None:
+def test_a_violation_is_reported_in_one_line(engine: str, fault: str, words: str) -> None:
     error = str(failure(config_of(fault, engine)))
-    assert re.match(rf"environment [23] \({ENV_ID}\) (gave an observation.*)?{words}", error), error
+    assert re.match(rf"environment [23] \({ENV_ID}\) (returned an observation.*)?{words}", error), error
     assert "\n" not in error
 
 
-def test_a_wrapper_of_gymnasium_does_not_hide_the_old_api() -> None:
+def test_the_old_api_is_recognized_within_a_gymnasium_wrapper() -> None:
     error = failure(EnvConfig(id="lockstep-tests/Limited-v0", engine="gymnasium", count=4))
     assert "returned 4 values from step" in str(error)
 
 
 @pytest.mark.parametrize("fault", ["raise in reset", "raise in step"])
-def test_the_trace_of_a_worker_comes_with_its_error(fault: str) -> None:
+def test_an_error_has_the_trace_of_its_worker(fault: str) -> None:
     error = failure(config_of(fault, "gymnasium-async"))
     assert "failed: RuntimeError: user's fault" in str(error)
     assert any("in user_function" in note for note in error.__notes__)
@@ -123,11 +123,11 @@ def test_the_trace_of_a_worker_comes_with_its_error(fault: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("exit in constructor", r"it called sys.exit\(0\) while it was created"),
+        ("exit in constructor", r"the environment called sys.exit\(0\) while it was created"),
         ("exit in description", r"its reset called sys.exit\(75\)"),
     ],
 )
-def test_an_exit_before_training_is_a_fault_of_the_environment(fault: str, words: str) -> None:
+def test_an_exit_before_training_raises_environment_failed(fault: str, words: str) -> None:
     with pytest.raises(EnvironmentFailed, match=words) as raised:
         describe_env(config_of(fault, "gymnasium"))
     assert "SystemExit" in raised.value.__notes__[0]
@@ -138,8 +138,8 @@ def test_an_environment_without_spaces_is_refused() -> None:
         describe_env(config_of("no space", "gymnasium"))
 
 
-def test_an_exit_while_closing_is_a_fault() -> None:
-    engine = object.__new__(InProcess)
+def test_an_exit_in_close_raises_environment_failed() -> None:
+    engine = object.__new__(InProcessEngine)
     engine._first, engine._recipe = 2, Recipe(ENV_ID)
     engine._envs = [Faulty("exit in close")]  # type: ignore[list-item]
     with pytest.raises(EnvironmentFailed, match=r"environment 2 .* called sys.exit\(0\)"):
@@ -147,7 +147,7 @@ def test_an_exit_while_closing_is_a_fault() -> None:
 
 
 def train(tmp_path: Path, fault: str, engine: str = "gymnasium") -> int:
-    words = [
+    arguments = [
         "train",
         "--env.id",
         ENV_ID,
@@ -158,7 +158,7 @@ def train(tmp_path: Path, fault: str, engine: str = "gymnasium") -> int:
         "--env.count",
         "2",
     ]
-    words += [
+    arguments += [
         "--ranks",
         "1",
         "--rollout.steps",
@@ -170,23 +170,29 @@ def train(tmp_path: Path, fault: str, engine: str = "gymnasium") -> int:
         "--run.progress",
         "off",
     ]
-    return main([*words, "--out", str(tmp_path), "--runtime.compile", "off"])
+    return main([*arguments, "--out", str(tmp_path), "--runtime.compile", "off"])
 
 
 @pytest.mark.parametrize(
     ("fault", "engine", "code", "words", "trace"),
     [
-        ("exit in constructor", "gymnasium", 1, "it called sys.exit(0) while it was created", "raise SystemExit(0)"),
+        (
+            "exit in constructor",
+            "gymnasium",
+            1,
+            "the environment called sys.exit(0) while it was created",
+            "raise SystemExit(0)",
+        ),
         ("exit in description", "gymnasium", 1, "its reset called sys.exit(75)", "raise SystemExit(75)"),
         ("exit in step", "gymnasium", 1, f"environment 0 ({ENV_ID}) called sys.exit(0)", "raise SystemExit(0)"),
         ("raise in step", "gymnasium-async", 1, "failed: RuntimeError: user's fault", "in user_function"),
         ("discrete reset", "gymnasium", 2, "its reset failed: RuntimeError: user's fault", "in user_function"),
     ],
 )
-def test_training_shows_the_trace_and_then_one_line(
+def test_training_prints_the_trace_and_then_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], fault: str, engine: str, code: int, words: str, trace: str
 ) -> None:
     assert train(tmp_path, fault, engine) == code
-    shown = capfd.readouterr().err
-    assert trace in shown
-    assert words in shown.splitlines()[-1]
+    output = capfd.readouterr().err
+    assert trace in output
+    assert words in output.splitlines()[-1]

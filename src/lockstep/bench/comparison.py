@@ -144,7 +144,7 @@ def table(finishes: Mapping[str, Sequence[Finish]], first: str) -> list[str]:
             ratio = _faster(finishes, first, name)
             line += f"{ratio.median:>8.2f}{f'{ratio.least:.2f}-{ratio.most:.2f}':>12}"
         lines.append(line)
-    lines += ["", f"process: total time of the process. ratio: steps/s of {first} divided by these."]
+    lines += ["", f"process: its total time. ratio: steps/s of {first} divided by these."]
     widest = max(spread(_rates(runs)).range for runs in finishes.values())
     return [*lines, *disturbance_note(widest)]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, serving
+from tests.hub.fake_hub import TOKEN, serving
 
 SHORT = ("--total-steps", 1024, "--run.checkpoint-every", 2, "--run.progress", "off", "--ranks", 1, "--name", "first")
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, StandIn, serving
+from tests.hub.fake_hub import TOKEN, FakeHub, serving
 
 import lockstep
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     """Start a fake Hub and direct the client to it. The client has a valid token."""
     client = pytest.importorskip("huggingface_hub", reason="pip install 'lockstep-rl[hub]'")
     from huggingface_hub import constants

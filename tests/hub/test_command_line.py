@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, StandIn
+from tests.hub.fake_hub import TOKEN, FakeHub
 
 from lockstep.cli.main import main
 
@@ -28,7 +28,7 @@ def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @pytest.mark.extra("imageio_ffmpeg", "pygame")
 def test_the_commands_of_the_documentation(
-    hub: StandIn, here: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, here: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     texts = [(root / name).read_text(encoding="utf-8") for name in DOCUMENTS]
@@ -49,7 +49,7 @@ def test_the_commands_of_the_documentation(
 
 
 def test_a_dry_run_needs_no_network_and_no_token(
-    hub: StandIn, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     assert main(["push", "first", "--username", "me", "--skip-play", "--dry-run"]) == 0
@@ -63,7 +63,7 @@ def test_a_dry_run_needs_no_network_and_no_token(
 
 
 @pytest.mark.usefixtures("here")
-def test_only_evaluations_of_the_pushed_weights_are_published(hub: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_evaluations_of_the_pushed_weights_are_published(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["push", "first", "--username", "me", "--skip-play"]
     for count, iteration in ((3, "4"), (20, "2")):
         assert main(["eval", "first", "--episodes", "3", "--iteration", iteration]) == 0
@@ -91,7 +91,7 @@ def test_only_evaluations_of_the_pushed_weights_are_published(hub: StandIn, caps
          "without '--' and '..', and neither part begins or ends with '-' or '.'"),
     ],
 )  # fmt: skip
-def test_errors_have_one_line(words: str, line: str, hub: StandIn, here: Path, capsys) -> None:
+def test_errors_have_one_line(words: str, line: str, hub: FakeHub, here: Path, capsys) -> None:
     (here / "runs/bare").mkdir()
     shutil.copy("runs/first/config.json", "runs/bare/config.json")
     before = sorted(here.rglob("*"))
@@ -102,7 +102,7 @@ def test_errors_have_one_line(words: str, line: str, hub: StandIn, here: Path, c
 
 
 def test_without_a_valid_token_nothing_changes(
-    hub: StandIn, here: Path, capsys, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, here: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sorted(here.rglob("*"))
     for token in ("", "hf_" + "wrong" * 7):

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import StandIn
+from tests.hub.fake_hub import FakeHub
 
 import lockstep
 from lockstep.cli.main import main
@@ -21,7 +21,7 @@ CHECKPOINT = "checkpoints/00000004"
 
 
 @pytest.fixture
-def model(hub: StandIn, trained: Path) -> dict[str, bytes]:
+def model(hub: FakeHub, trained: Path) -> dict[str, bytes]:
     """Publish the run on the fake Hub. Return the files of the model."""
     hub.models["me/first"] = published(RunFolder(trained), 4)
     return hub.models["me/first"]
@@ -40,7 +40,7 @@ def with_agent(model: dict[str, bytes], content: bytes) -> None:
     model |= {f"{CHECKPOINT}/agent.safetensors": content, f"{CHECKPOINT}/state.json": json.dumps(state).encode()}
 
 
-def test_the_policy_equals_that_of_the_run(hub: StandIn, model: dict[str, bytes], trained: Path) -> None:
+def test_the_policy_equals_that_of_the_run(hub: FakeHub, model: dict[str, bytes], trained: Path) -> None:
     model["README.md"] = model["replay.mp4"] = b"not needed to act"
     assert lockstep.load("hub:me/first").digest == lockstep.load(trained).digest
     assert lockstep.evaluate("hub:me/first", 3) == lockstep.evaluate(trained, 3)
@@ -82,7 +82,7 @@ def test_a_model_that_does_not_exist(run: str, line: str, model: dict[str, bytes
 
 
 def test_a_private_model_without_a_token(
-    hub: StandIn, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.private.add("me/first")
     assert lockstep.load("hub:me/first").iteration == 4
@@ -91,7 +91,7 @@ def test_a_private_model_without_a_token(
         lockstep.load("hub:me/first")
 
 
-def test_no_network(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     with socket.socket() as unused:
@@ -101,7 +101,7 @@ def test_no_network(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
             lockstep.load("hub:me/first")
 
 
-def test_other_models_and_other_checkpoints(hub: StandIn, model: dict[str, bytes], tmp_path: Path) -> None:
+def test_other_models_and_other_checkpoints(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     hub.models["me/other"] = {"config.json": b"{}", "model.safetensors": b""}
     with pytest.raises(ValueError, match="hub:me/other is not a lockstep model"):
         lockstep.load("hub:me/other")
@@ -113,7 +113,7 @@ def test_other_models_and_other_checkpoints(hub: StandIn, model: dict[str, bytes
     assert not (tmp_path / "cache").exists()
 
 
-def test_sizes_are_checked_before_anything_is_downloaded(hub: StandIn, model: dict[str, bytes]) -> None:
+def test_sizes_are_checked_before_anything_is_downloaded(hub: FakeHub, model: dict[str, bytes]) -> None:
     hub.reported_sizes = {f"{CHECKPOINT}/agent.safetensors": 10**12}
     with pytest.raises(ValueError, match=r"agent\.safetensors has 1,000,000,000,000 bytes; the limit is 4,000,000,000"):
         lockstep.load("hub:me/first")
@@ -147,7 +147,7 @@ def test_a_pickle_under_the_expected_names(model: dict[str, bytes], tmp_path: Pa
     assert canary.exists()
 
 
-def test_files_with_other_names_are_not_downloaded(hub: StandIn, model: dict[str, bytes], tmp_path: Path) -> None:
+def test_files_with_other_names_are_not_downloaded(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     for name in (
         "../../evil.py",
         "checkpoints/../../state.json",

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, StandIn
+from tests.hub.fake_hub import TOKEN, FakeHub
 
 from lockstep.hub.files import CARD, published
 from lockstep.hub.pushing import push, sign_in
@@ -21,18 +21,21 @@ def files(trained: Path) -> dict[str, bytes | Path]:
     return {CARD: BARE[CARD], **published(RunFolder(trained), 4)}
 
 
-def test_the_uploaded_files(hub: StandIn, trained: Path) -> None:
+def test_the_uploaded_files(hub: FakeHub, trained: Path) -> None:
     address = push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=False)
     assert address == f"{hub.address}/me/first"
-    place = "checkpoints/00000004"
+    checkpoint = "checkpoints/00000004"
     named = {"README.md", "config.json", "environment.json", "metrics.jsonl"}
-    assert set(hub.models["me/first"]) == {*named, f"{place}/agent.safetensors", f"{place}/state.json"}
+    assert set(hub.models["me/first"]) == {*named, f"{checkpoint}/agent.safetensors", f"{checkpoint}/state.json"}
     assert hub.private == {"me/first"}
     assert len(hub.stored) == 1
-    assert hub.models["me/first"][f"{place}/agent.safetensors"] == (trained / place / "agent.safetensors").read_bytes()
+    assert (
+        hub.models["me/first"][f"{checkpoint}/agent.safetensors"]
+        == (trained / checkpoint / "agent.safetensors").read_bytes()
+    )
 
 
-def test_neither_the_machine_nor_the_token_is_revealed(hub: StandIn, trained: Path) -> None:
+def test_neither_the_machine_nor_the_token_is_revealed(hub: FakeHub, trained: Path) -> None:
     environment = json.loads((trained / "environment.json").read_text())
     push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=True)
     everything = b"\n".join(hub.models["me/first"].values()).decode(errors="replace")
@@ -43,7 +46,7 @@ def test_neither_the_machine_nor_the_token_is_revealed(hub: StandIn, trained: Pa
     assert hub.private == set()
 
 
-def test_a_second_push_replaces_the_first_and_keeps_files_of_others(hub: StandIn) -> None:
+def test_a_second_push_replaces_the_first_and_keeps_files_of_others(hub: FakeHub) -> None:
     api = sign_in(REPOSITORY)
     push(api, REPOSITORY, {**BARE, "replay.mp4": b"film", "checkpoints/00000002/state.json": b"{}"}, public=False)
     hub.models["me/first"]["notes.md"] = b"mine"
@@ -65,7 +68,7 @@ def test_a_second_push_replaces_the_first_and_keeps_files_of_others(hub: StandIn
     ],
 )
 def test_a_repository_that_does_not_match_the_request(
-    public: bool, existing: dict[str, bytes], private: bool, line: str, hub: StandIn
+    public: bool, existing: dict[str, bytes], private: bool, line: str, hub: FakeHub
 ) -> None:
     hub.models["me/first"] = dict(existing)
     hub.private |= {"me/first"} if private else set()
@@ -86,7 +89,7 @@ def test_a_repository_that_does_not_match_the_request(
         ({"GET /api/models/me/first": 401}, "rejected the token; create one on"),
     ],
 )
-def test_errors_of_the_hub_have_one_line(failing: dict[str, int], line: str, hub: StandIn) -> None:
+def test_errors_of_the_hub_have_one_line(failing: dict[str, int], line: str, hub: FakeHub) -> None:
     api = sign_in(REPOSITORY)
     hub.failing = failing
     with pytest.raises(ValueError, match=line) as raised:
@@ -95,14 +98,14 @@ def test_errors_of_the_hub_have_one_line(failing: dict[str, int], line: str, hub
     assert not hub.models.get("me/first")
 
 
-def test_a_large_file_whose_transfer_fails(hub: StandIn, trained: Path) -> None:
+def test_a_large_file_whose_transfer_fails(hub: FakeHub, trained: Path) -> None:
     hub.failing = {"PUT /large": 403}
     with pytest.raises(ValueError, match="the token has no permission to write to me/first"):
         push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=False)
     assert hub.models["me/first"] == {}
 
 
-def test_another_users_name(hub: StandIn) -> None:
+def test_another_users_name(hub: FakeHub) -> None:
     other = Repository("you", "first")
     with pytest.raises(ValueError, match="you must be your user or organization"):
         push(sign_in(other), other, BARE, public=False)
@@ -117,7 +120,7 @@ def test_another_users_name(hub: StandIn) -> None:
         ("hf_wröng", "contains invalid characters"),
     ],
 )
-def test_no_token_or_a_wrong_one(token: str, line: str, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_token_or_a_wrong_one(token: str, line: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(ValueError, match=line) as raised:
         sign_in(REPOSITORY)

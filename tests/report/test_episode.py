@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lockstep.report.episode import film_if_drawn, play_trajectory
-from lockstep.report.gif import gif
+from lockstep.report.episode import play_and_record, play_trajectory
+from lockstep.report.gif import write_gif
 from lockstep.report.trajectory import draw_trajectory
 
 
@@ -74,7 +74,7 @@ def test_a_gif_of_the_episode(tmp_path: Path) -> None:
 
 def test_a_gif_contains_the_frames(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    with gif(tmp_path / "a.gif", 10) as show:
+    with write_gif(tmp_path / "a.gif", 10) as show:
         for level in (0, 100, 250):
             show(np.full((20, 30, 3), level, np.uint8))
     with image.open(tmp_path / "a.gif") as film:
@@ -86,7 +86,7 @@ def test_a_gif_contains_the_frames(tmp_path: Path) -> None:
 
 def test_a_gif_without_frames_is_not_written(tmp_path: Path) -> None:
     pytest.importorskip("PIL.Image")
-    with gif(tmp_path / "a.gif", 10):
+    with write_gif(tmp_path / "a.gif", 10):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -98,14 +98,14 @@ def test_an_mp4_of_the_episode(tmp_path: Path) -> None:
 
 
 def test_without_rendering_the_arrays_are_recorded(tmp_path: Path) -> None:
-    trajectory, why = film_if_drawn(Unrendered, lambda: act, value, 1, tmp_path / "a.gif")
+    trajectory, why = play_and_record(Unrendered, lambda: act, value, 1, tmp_path / "a.gif")
     assert (len(trajectory.rewards), why) == (4, "the environment has no render mode 'rgb_array'")
-    trajectory, why = film_if_drawn(lambda mode: Count(mode, True), lambda: act, value, 1, tmp_path / "a.gif")
+    trajectory, why = play_and_record(lambda mode: Count(mode, True), lambda: act, value, 1, tmp_path / "a.gif")
     assert len(trajectory.rewards) == 4
     assert why is not None
     assert "render() returns no RGB image" in why
     assert list(tmp_path.iterdir()) == []
-    assert film_if_drawn(Count, lambda: act, value, 1, tmp_path / "a.gif")[1] is None
+    assert play_and_record(Count, lambda: act, value, 1, tmp_path / "a.gif")[1] is None
 
 
 def test_a_video_that_cannot_be_written(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_figure_has_labels(tmp_path: Path) -> None:
 
 def test_discrete_values_are_drawn_as_steps(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    trajectory = play_trajectory(Count, lambda: act, lambda seen, info: value(seen, info) / 7, 1, None)
+    trajectory = play_trajectory(Count, lambda: act, lambda observation, info: value(observation, info) / 7, 1, None)
     draw_trajectory(trajectory, Count(), "Count", tmp_path / "a.svg", scaled=False)
     lines = re.findall(
         r'<path d="([^"]+)" clip-path="[^"]+" style="fill: none; stroke: #0072b2', (tmp_path / "a.svg").read_text()
@@ -153,7 +153,9 @@ def test_few_components_have_panels_and_many_are_rows(size: int, tmp_path: Path)
             return np.linspace(-1, 1, size, dtype=np.float32) * self.left
 
     env = Wide()
-    trajectory = play_trajectory(lambda mode: env, lambda: lambda seen, info: seen, lambda seen, info: 0.0, 1, None)
+    trajectory = play_trajectory(
+        lambda mode: env, lambda: lambda observation, info: observation, lambda observation, info: 0.0, 1, None
+    )
     assert trajectory.observations.shape == trajectory.actions.shape == (4, size)
     draw_trajectory(trajectory, env, "Wide", tmp_path / "a.svg", scaled=True)
     text = (tmp_path / "a.svg").read_text()

@@ -66,7 +66,7 @@ def make_run(folder: Path, name: str = "run", metrics: str | None = None, **sect
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace figures by empty ones: figures take most of the time, and many tests do not need them."""
-    monkeypatch.setattr(page, "inline_picture", lambda draw, name: "<svg></svg>")
+    monkeypatch.setattr(page, "inline_figure", lambda draw, name: "<svg></svg>")
 
 
 def read(folder: RunFolder) -> Page:

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lockstep.report.rendering import choose_renderer, draw
+from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.video import record_video
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="pip install 'lockstep-rl[video]'")
@@ -98,10 +98,10 @@ def test_reacher_without_a_display(tmp_path: Path) -> None:
 def test_the_error_names_a_renderer_that_does_not_work(environ: dict[str, str], tmp_path: Path) -> None:
     code = (
         "import gymnasium as gym\n"
-        "from lockstep.report.rendering import draw\n"
+        "from lockstep.report.rendering import render_frame\n"
         "env = gym.make('Reacher-v5', render_mode='rgb_array')\n"
         "env.reset(seed=1)\n"
-        "try:\n    draw(env)\nexcept ValueError as error:\n    print(error)\n"
+        "try:\n    render_frame(env)\nexcept ValueError as error:\n    print(error)\n"
     )
     environ["MUJOCO_GL"] = "glfw"  # needs a window
     command = [sys.executable, "-c", code]
@@ -120,7 +120,7 @@ def test_no_renderer_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     env = gym.make("Reacher-v5", render_mode="rgb_array")
     env.reset(seed=1)
     with pytest.raises(ValueError, match=r"^Reacher-v5 cannot be rendered: .*`apt-get install libegl1 libgl1`.*$"):
-        draw(env)
+        render_frame(env)
     env.close()
 
 

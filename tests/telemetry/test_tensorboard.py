@@ -82,12 +82,12 @@ def test_a_run_is_a_row_of_the_hparams_tab(tmp_path: Path) -> None:
         logger = TensorBoard(tmp_path / name, 1, config | {"run": {"name": name}})
         logger.write({"iteration": 1, "env_steps": 10, "return_mean": 2.5})
         logger.close()
-    (one, two) = sessions(tmp_path)
-    assert one.hparams["run.name"].string_value == "one"
+    (first, second) = sessions(tmp_path)
+    assert first.hparams["run.name"].string_value == "one"
     expected = {"ppo.clip": 0.2, "ppo.separate": False, "ppo.epochs": 4.0, "env.id": "Pong", "env.threads": "none"}
     expected |= {"policy.hidden": "[64, 32]", "run.name": "two"}
-    assert {name: getattr(value, value.WhichOneof("kind")) for name, value in two.hparams.items()} == expected
-    assert {value.name.tag: value.value for value in two.metric_values}["rollout/return_mean"] == 2.5
+    assert {name: getattr(value, value.WhichOneof("kind")) for name, value in second.hparams.items()} == expected
+    assert {value.name.tag: value.value for value in second.metric_values}["rollout/return_mean"] == 2.5
 
 
 def sessions(folder: Path) -> list[Any]:
@@ -103,7 +103,7 @@ def sessions(folder: Path) -> list[Any]:
 def test_a_gif_is_shown(tmp_path: Path) -> None:
     content = b"GIF89a" + bytes(range(256)) * 2000
     file = EventFile(tmp_path, 1)
-    file.add_picture(300, "first", content, 240, 160)
+    file.add_image(300, "first", content, 240, 160)
     file.close()
     (shown,) = EventAccumulator(str(tmp_path)).Reload().Images("first")
     assert (shown.step, shown.width, shown.height, shown.encoded_image_string) == (300, 240, 160, content)

@@ -14,7 +14,7 @@ from lockstep.bench.workloads import PEERS, Peer, Workload
 from lockstep.config import Config
 from lockstep.processes.children import Failed, child, own_environment
 
-__all__ = ["SKIPPED", "Finish", "Found", "find_peers", "record", "table", "time_lockstep", "time_program"]
+__all__ = ["SKIPPED", "Finish", "InstalledPeer", "find_peers", "record", "table", "time_lockstep", "time_program"]
 
 SKIPPED = 4096
 """Environment steps at the beginning that are not timed, because code and caches are being loaded."""
@@ -31,7 +31,7 @@ Mark = tuple[float, int]
 
 
 @dataclass(frozen=True)
-class Found:
+class InstalledPeer:
     """Peer that is installed, with the interpreter that has it."""
 
     peer: Peer
@@ -53,12 +53,12 @@ class Finish:
     """Mean milliseconds per timed iteration, `iter` for the total, and by phase; empty for programs other than lockstep."""
 
 
-def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[Found], list[Peer]]:
+def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[InstalledPeer], list[Peer]]:
     """Find the peers that can run the workload. Return the installed ones and the missing ones.
 
     A peer is taken from the first of the `interpreters` that has it. Raises ValueError if one of them is not a Python interpreter.
     """
-    found: dict[str, Found] = {}
+    installed: dict[str, InstalledPeer] = {}
     peers = [peer for peer in PEERS if peer.recurrent == bool(workload.memory)]
     for interpreter in interpreters:
         try:
@@ -68,9 +68,9 @@ def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[Fo
         except (OSError, subprocess.SubprocessError, ValueError):
             raise ValueError(f"--python is {interpreter!r}: it must be a Python 3 interpreter") from None
         for peer in peers:
-            if peer.module in versions and peer.name not in found:
-                found[peer.name] = Found(peer, interpreter, str(versions[peer.module]))
-    return list(found.values()), [peer for peer in peers if peer.name not in found]
+            if peer.module in versions and peer.name not in installed:
+                installed[peer.name] = InstalledPeer(peer, interpreter, str(versions[peer.module]))
+    return list(installed.values()), [peer for peer in peers if peer.name not in installed]
 
 
 def time_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:

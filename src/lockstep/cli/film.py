@@ -113,5 +113,5 @@ class _Studio:
         content = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
         width, height = struct.unpack("<HH", content[6:10])  # of the GIF's header
         self._events = self._events or EventFile(self._folder.path / "tb" / "videos", steps)
-        self._events.add_picture(steps, place, content, width, height)
+        self._events.add_image(steps, place, content, width, height)
         self._events.flush()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.report.bands import points
-from lockstep.report.style import BLUE, SKY, VERMILION, Over, axis, check_name, picture
+from lockstep.report.style import BLUE, SKY, VERMILION, Over, axis, check_name, saved_figure
 
 __all__ = ["draw_curve", "show_return"]
 
@@ -30,7 +30,7 @@ def draw_curve(
     check_name(path)
     if not len(points(metrics, "return_mean", over)[0]) and not len(points(metrics, "return_mean_20", over)[0]):
         raise ValueError(f"{title}: no data to plot: no episode has ended yet")
-    with picture(path, 8, 5) as (matplotlib, figure):
+    with saved_figure(path, 8, 5) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set(title=title, ylabel="mean return (reward per episode)")
         show_return(matplotlib, axes, metrics, goal, over)

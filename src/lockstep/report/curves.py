@@ -8,7 +8,7 @@ from typing import Any
 from lockstep.report.bands import Band, Points, points, quartile_band
 from lockstep.report.curve import show_return
 from lockstep.report.experiments import Experiment, Recorded
-from lockstep.report.style import BLUE, COLORS, GREY, Over, axis, picture
+from lockstep.report.style import BLUE, COLORS, GRAY, Over, axis, saved_figure
 
 __all__ = ["LABELS", "curve_of", "draw_curves", "draw_metric", "draw_returns"]
 
@@ -31,11 +31,11 @@ def draw_returns(experiments: Sequence[Experiment], path: Path, over: Over, goal
 
     For every experiment, the figure shows the median of its runs and a band between the quartiles.
 
-    Raises ValueError if a run has no returns yet, if the runs of an experiment have no range of steps in common, or as `picture` does. The
+    Raises ValueError if a run has no returns yet, if the runs of an experiment have no range of steps in common, or as `saved_figure` does. The
     message is one line.
     """
     _check(experiments, over, ["return"])
-    with picture(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
+    with saved_figure(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set_ylabel(LABELS["return"].replace("\n", " "))
         _show(matplotlib, axes, experiments, "return", over)
@@ -50,7 +50,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
     layout = _CURIOUS if any(len(curve_of(run, "intrinsic_return", over)[0]) for run in _runs(experiments)) else _PLAIN
     _check(experiments, over, list(LABELS))
     runs = _runs(experiments)
-    with picture(path, 13, 7.5 + (0.3 * len(experiments) if len(runs) > 1 else 0)) as (matplotlib, figure):
+    with saved_figure(path, 13, 7.5 + (0.3 * len(experiments) if len(runs) > 1 else 0)) as (matplotlib, figure):
         panels = figure.subplot_mosaic(layout)
         for name, axes in panels.items():
             axes.set_ylabel(LABELS[name])
@@ -65,8 +65,8 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
 
 
 def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | None = None) -> None:
-    """Draw one metric of `LABELS` over steps or seconds, 480 by 320 pixels. The run must have values of it. Raises ValueError as `picture`."""
-    with picture(path, 4.8, 3.2) as (matplotlib, figure):
+    """Draw one metric of `LABELS` over steps or seconds, 480 by 320 pixels. The run must have values of it. Raises ValueError as `saved_figure`."""
+    with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set_ylabel(LABELS[name])
         if name == "return":
@@ -140,10 +140,10 @@ def _finish(
 ) -> None:
     """Draw the goal, and one legend for the whole figure below it."""
     if goal is not None:
-        axes.axhline(goal, color=GREY, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
+        axes.axhline(goal, color=GRAY, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
     lines, labels = axes.get_legend_handles_labels()
     if any(len(experiment.runs) > 1 for experiment in experiments):
-        lines.append(matplotlib.patches.Patch(color=GREY, alpha=0.2, linewidth=0))
+        lines.append(matplotlib.patches.Patch(color=GRAY, alpha=0.2, linewidth=0))
         labels.append("median, first to third quartile")
     columns = 1 if max(map(len, labels), default=0) > 40 else 2
     figure.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False)

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.evaluate import Begin
-from lockstep.report.gif import gif
-from lockstep.report.rendering import choose_renderer, draw
+from lockstep.report.gif import write_gif
+from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.style import make_folder
-from lockstep.report.video import FRAMES_PER_SECOND, film
+from lockstep.report.video import FRAMES_PER_SECOND, write_video
 
-__all__ = ["Trajectory", "film_if_drawn", "play_trajectory"]
+__all__ = ["Trajectory", "play_and_record", "play_trajectory"]
 
 Array = NDArray[Any]
 Make = Callable[[str | None], gym.Env[Any, Any]]
@@ -58,7 +58,8 @@ def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Pa
     env = make(None if video is None else "rgb_array")
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        recorder = (film if video.suffix == ".mp4" else gif)(video, rate) if video else nullcontext(lambda frame: None)
+        write = write_video if video is not None and video.suffix == ".mp4" else write_gif
+        recorder = write(video, rate) if video else nullcontext(lambda frame: None)
         with recorder as add_frame:
             return _play(env, begin(), value, seed, add_frame if video else None)
     except OSError as error:
@@ -71,7 +72,7 @@ def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Pa
         env.close()
 
 
-def film_if_drawn(make: Make, begin: Begin, value: Value, seed: int, video: Path) -> tuple[Trajectory, str | None]:
+def play_and_record(make: Make, begin: Begin, value: Value, seed: int, video: Path) -> tuple[Trajectory, str | None]:
     """Call `play_trajectory`, with a video if the environment can be rendered. Return the trajectory and the reason for a missing video."""
     env = make(None)
     env.close()
@@ -94,7 +95,7 @@ def _play(
     observation, info = env.reset(seed=seed)
     done = False
     if add_frame is not None:
-        add_frame(draw(env))
+        add_frame(render_frame(env))
     while not done:
         features, predicted = _flatten(feature_leaves(env.observation_space), observation), value(observation, info)
         action = act(observation, info)
@@ -104,7 +105,7 @@ def _play(
         for column, entry in zip(columns, row, strict=True):
             column.append(entry)
         if add_frame is not None:
-            add_frame(draw(env))
+            add_frame(render_frame(env))
     return Trajectory(*(np.array(column) for column in columns))
 
 

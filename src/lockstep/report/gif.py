@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lockstep.report.style import make_folder
 
-__all__ = ["gif"]
+__all__ = ["write_gif"]
 
 _RATE = 25
 """Largest number of frames per second: players show no more, and GIF durations are multiples of 10 ms."""
@@ -19,7 +19,7 @@ _COLORS = 128
 
 
 @contextmanager
-def gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
+def write_gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
     """Yield a function that appends a frame `[height, width, 3]`, and write the GIF when the context exits.
 
     `rate` is the number of appended frames per second. Frames are scaled down to at most 360 pixels of width, and some are dropped if `rate`

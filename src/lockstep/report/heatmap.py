@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lockstep.algorithm.agent import Agent, PolicyRunner
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.names import action_names, observation_names, option_names
-from lockstep.report.style import COLORS, picture
+from lockstep.report.style import COLORS, saved_figure
 
 __all__ = ["StateMap", "draw_map", "map_states"]
 
@@ -87,13 +87,13 @@ def draw_map(
         path: File that ends in .png or .svg.
         scaled: True if the agent was trained on scaled rewards, so that its values are returns of scaled rewards.
 
-    Raises ValueError as `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
     count = len(state_map.actions) + 1
     columns = min(count, 4)
     rows = math.ceil(count / columns)
     names = observation_names(env_id, spaces[0])
-    with picture(path, 1.2 + 4.6 * columns, 4.2 * rows + 0.4) as (matplotlib, figure):
+    with saved_figure(path, 1.2 + 4.6 * columns, 4.2 * rows + 0.4) as (matplotlib, figure):
         panels = figure.subplots(rows, columns, squeeze=False)
         for axes in panels.flat[count:]:
             axes.set_axis_off()

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from lockstep.report.style import COLORS
 
-__all__ = ["COLOR_NAMES", "inline_picture", "inline_video"]
+__all__ = ["COLOR_NAMES", "inline_figure", "inline_video"]
 
 COLOR_NAMES = {
     "#ffffff": "none",
@@ -21,7 +21,7 @@ COLOR_NAMES = {
 """CSS variable for each color of the figures. The page defines the variables for the light and the dark theme."""
 
 
-def inline_picture(draw: Callable[[Path], None], name: str) -> str:
+def inline_figure(draw: Callable[[Path], None], name: str) -> str:
     """Return the `<svg>` element of a figure, with the colors and the font of the page.
 
     Args:
@@ -29,7 +29,7 @@ def inline_picture(draw: Callable[[Path], None], name: str) -> str:
         name: Prefix of all ids in the element, which must be unique within the page.
     """
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "picture.svg"
+        path = Path(folder) / "figure.svg"
         draw(path)
         text = path.read_text(encoding="utf-8")
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)

@@ -11,7 +11,7 @@ from lockstep.config.flags import as_text
 from lockstep.report.curves import LABELS, curve_of, draw_metric
 from lockstep.report.evaluate import Evaluation
 from lockstep.report.experiments import Recorded
-from lockstep.report.inline import COLOR_NAMES, inline_picture, inline_video
+from lockstep.report.inline import COLOR_NAMES, inline_figure, inline_video
 from lockstep.report.style import Over
 from lockstep.report.summary import RunSummary, Setting, summarize
 from lockstep.report.timing import PHASE_COLORS, draw_course, mean_seconds, plain_number
@@ -114,7 +114,7 @@ def _curves(run: Recorded, goal: float | None) -> Iterator[_Figure]:
 def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None) -> _Figure:
     title, _, unit = label.replace("\n", " ").partition(" (")
     title = f"{title[0].upper()}{title[1:]} over {'environment steps' if over == 'steps' else 'wall time'}"
-    svg = inline_picture(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
+    svg = inline_figure(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
     values = curve_of(run, name, over)[1].tolist()
     begin, end, low, high = map(_short, (values[0], values[-1], min(values), max(values)))
     return _Figure(title, f"{title} ({unit}: from {begin} to {end}, at least {low}, at most {high}", svg)
@@ -122,7 +122,7 @@ def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None)
 
 def _courses(run: Recorded) -> Iterator[_Figure]:
     for number, role in enumerate(mean_seconds(run.metrics)):
-        svg = inline_picture(lambda path, role=role: draw_course(run, role, path, "steps"), f"course-{number}")  # type: ignore[misc]
+        svg = inline_figure(lambda path, role=role: draw_course(run, role, path, "steps"), f"course-{number}")  # type: ignore[misc]
         title = f"Time per iteration over environment steps, {role}"
         yield _Figure(title, f"{title}: stacked by phase", svg)
 

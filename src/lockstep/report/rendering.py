@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
-__all__ = ["choose_renderer", "draw"]
+__all__ = ["choose_renderer", "render_frame"]
 
 _EGL = ("libEGL.so.1", "libGL.so.1")
 """EGL creates the context; PyOpenGL loads the drawing functions from libGL."""
@@ -26,7 +26,7 @@ def choose_renderer() -> None:
     """Configure rendering for a machine without a display: MuJoCo uses EGL, or OSMesa if EGL is missing, and pygame opens no window.
 
     This sets environment variables of the process, but none that is set already. Call it before the environment is created. If neither EGL
-    nor OSMesa is installed, `draw` raises an error that says what to install.
+    nor OSMesa is installed, `render_frame` raises an error that says what to install.
     """
     if not _headless():
         return
@@ -39,7 +39,7 @@ def choose_renderer() -> None:
         os.environ["MUJOCO_GL"] = "osmesa"
 
 
-def draw(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
+def render_frame(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
     """Render one frame, uint8 `[height, width, 3]`, of an environment that was created with `render_mode="rgb_array"`.
 
     Raises ValueError if the environment cannot be rendered here; the message says what to install.

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.report.style import COLORS, GREY, picture
+from lockstep.report.style import COLORS, GRAY, saved_figure
 from lockstep.report.timing import PHASE_COLORS, PHASE_NAMES, PHASES
 
 __all__ = ["draw_scaling"]
@@ -23,12 +23,12 @@ def draw_scaling(rows: Sequence[Row], title: str, path: Path) -> None:
         title: Title of the figure.
         path: File that ends in .png or .svg. The figure is written to a temporary file, which is then renamed.
 
-    Raises ValueError as `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
     bars = [(row, role) for row in rows for role in _ROLES if row[f"{role}_iter_mean_ms"] is not None]
     solved = any(row["seconds_to_return_median"] is not None for row in rows)
     heights = [3.8, 1.6 + 0.42 * len(bars)]
-    with picture(path, 12 if solved else 10, sum(heights) + 0.6) as (matplotlib, figure):
+    with saved_figure(path, 12 if solved else 10, sum(heights) + 0.6) as (matplotlib, figure):
         grid = figure.add_gridspec(2, 3 if solved else 2, height_ratios=heights)
         panels = [figure.add_subplot(grid[0, column]) for column in range(3 if solved else 2)]
         _show_speedup(panels[0], rows)
@@ -44,14 +44,14 @@ def draw_scaling(rows: Sequence[Row], title: str, path: Path) -> None:
 def _show_speedup(axes: Any, rows: Sequence[Row]) -> None:
     base = rows[0]["speedup_base_ranks"]
     ranks = sorted({row["ranks"] for row in rows})
-    axes.plot(ranks, [count / base for count in ranks], color=GREY, linestyle="--", linewidth=1.2, label="ideal")
+    axes.plot(ranks, [count / base for count in ranks], color=GRAY, linestyle="--", linewidth=1.2, label="ideal")
     _show(axes, rows, "speedup")
     axes.set(ylabel=f"speed-up (to {base} rank{'s' * (base > 1)})", ylim=(0, None))
     axes.legend(frameon=False, loc="upper left")
 
 
 def _show_efficiency(matplotlib: Any, axes: Any, rows: Sequence[Row]) -> None:
-    axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2)
+    axes.axhline(1, color=GRAY, linestyle="--", linewidth=1.2)
     _show(axes, rows, "efficiency")
     axes.set(ylabel="efficiency (speed-up per rank)", ylim=(0, None))
     axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
@@ -89,7 +89,7 @@ def _label_ranks(matplotlib: Any, axes: Any, rows: Sequence[Row]) -> None:
     oversubscribed = any(row["more_ranks_than_cores"] for row in rows)
     axes.set_xlabel("ranks" + (" (hollow: more than cores)" if oversubscribed else ""))
     axes.margins(x=0.08)
-    axes.tick_params(color=GREY)
+    axes.tick_params(color=GRAY)
 
 
 def _show_phases(matplotlib: Any, axes: Any, bars: Sequence[tuple[Row, str]]) -> None:

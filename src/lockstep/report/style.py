@@ -6,11 +6,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-__all__ = ["BLUE", "COLORS", "GREY", "SKY", "VERMILION", "Over", "axis", "check_name", "make_folder", "picture"]
+__all__ = ["BLUE", "COLORS", "GRAY", "SKY", "VERMILION", "Over", "axis", "check_name", "make_folder", "saved_figure"]
 
 # Okabe and Ito, "Color Universal Design" (2008): distinguishable with every type of color vision.
-BLUE, SKY, VERMILION, GREY = "#0072B2", "#56B4E9", "#D55E00", "#595959"
-COLORS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", SKY, GREY, "#000000")
+BLUE, SKY, VERMILION, GRAY = "#0072B2", "#56B4E9", "#D55E00", "#595959"
+COLORS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", SKY, GRAY, "#000000")
 """Colors of the lines of a figure, in the order of use."""
 Over = Literal["steps", "seconds"]
 """Quantity on the horizontal axis of a curve: environment steps, or seconds of wall time."""
@@ -33,7 +33,7 @@ def check_name(path: Path) -> None:
 
 
 @contextmanager
-def picture(path: Path, width: float, height: float) -> Iterator[tuple[ModuleType, Any]]:
+def saved_figure(path: Path, width: float, height: float) -> Iterator[tuple[ModuleType, Any]]:
     """Yield matplotlib and an empty figure, and write the figure to `path` when the context exits.
 
     `width` and `height` are in units of 100 pixels. The figure is written to a temporary file, which is then renamed. The same figure always
@@ -61,7 +61,7 @@ def axis(matplotlib: ModuleType, axes: Any, over: Over, largest: float, label: b
     if label:
         axes.set_xlabel(name)
     axes.margins(x=0.01)
-    axes.tick_params(color=GREY)
+    axes.tick_params(color=GRAY)
     return divisor
 
 

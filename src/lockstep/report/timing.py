@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
-from lockstep.report.style import COLORS, Over, axis, picture
+from lockstep.report.style import COLORS, Over, axis, saved_figure
 
 __all__ = ["PHASES", "PHASE_COLORS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
 
@@ -39,7 +39,7 @@ def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
     """Draw one bar per run and role, stacked by phase. For a single run, also draw the phases over steps or seconds.
 
-    Raises ValueError if a run has no metrics yet, or as `picture` does. The message is one line.
+    Raises ValueError if a run has no metrics yet, or as `saved_figure` does. The message is one line.
     """
     bars = []
     for run in runs:
@@ -49,7 +49,7 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
         bars += [(f"{run.name}\n{role}" if len(runs) > 1 else role, phases) for role, phases in means.items()]
     roles = _roles(runs[0].metrics) if len(runs) == 1 else {}
     top = 1.6 + 0.55 * len(bars)
-    with picture(path, 10, top + 3 * len(roles)) as (matplotlib, figure):
+    with saved_figure(path, 10, top + 3 * len(roles)) as (matplotlib, figure):
         ratios = {"height_ratios": [top - 0.6, *([3] * len(roles))]}
         panels = figure.subplots(1 + len(roles), 1, gridspec_kw=ratios, squeeze=False)[:, 0]
         _show_bars(panels[0], bars)
@@ -64,9 +64,9 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
 def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
     """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels, without a legend.
 
-    Raises ValueError as `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
-    with picture(path, 4.8, 3.2) as (matplotlib, figure):
+    with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lockstep.report.episode import Trajectory
 from lockstep.report.names import action_names, observation_names, option_names
-from lockstep.report.style import BLUE, picture
+from lockstep.report.style import BLUE, saved_figure
 
 __all__ = ["draw_trajectory"]
 
@@ -46,7 +46,7 @@ def draw_trajectory(trajectory: Trajectory, env: gym.Env[Any, Any], env_id: str,
         path: File that ends in .png or .svg.
         scaled: True if the agent was trained on scaled rewards, so that its values are returns of scaled rewards.
 
-    Raises ValueError as `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
     observation_labels = observation_names(env_id, env.observation_space, single=True)
     panels = _panels("observation", trajectory.observations, observation_labels)
@@ -54,7 +54,7 @@ def draw_trajectory(trajectory: Trajectory, env: gym.Env[Any, Any], env_id: str,
     panels += [_Panel("reward", trajectory.rewards)]
     panels += [_Panel("value (scaled rewards)" if scaled else "value (discounted return)", trajectory.values)]
     heights = [panel.height for panel in panels]
-    with picture(path, 10, sum(heights) + 0.8) as (matplotlib, figure):
+    with saved_figure(path, 10, sum(heights) + 0.8) as (matplotlib, figure):
         all_axes = figure.subplots(len(panels), 1, sharex=True, gridspec_kw={"height_ratios": heights})
         for axes, panel in zip(all_axes, panels, strict=True):
             _show(matplotlib, figure, axes, panel)

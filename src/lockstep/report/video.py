@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.report.evaluate import Begin
-from lockstep.report.rendering import choose_renderer, draw
+from lockstep.report.rendering import choose_renderer, render_frame
 
-__all__ = ["FRAMES_PER_SECOND", "film", "record_video"]
+__all__ = ["FRAMES_PER_SECOND", "record_video", "write_video"]
 
 FRAMES_PER_SECOND = 30
 """Frame rate for environments whose metadata has no `render_fps`."""
@@ -45,35 +45,35 @@ def record_video(
     env = make()
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        with _film(encoder, path, rate) as add_frame:
+        with _write_video(encoder, path, rate) as add_frame:
             return [_play(env, begin(), seed, add_frame) for seed in seeds]
     finally:
         env.close()
 
 
-def film(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
+def write_video(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
     """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file with `rate` frames per second.
 
     The file is completed when the context exits. Raises the errors of `record_video`.
     """
-    return _film(_encoder(), path, rate)
+    return _write_video(_encoder(), path, rate)
 
 
 def _play(
     env: gym.Env[Any, Any], act: Callable[[Any, dict[str, Any]], Any], seed: int, add_frame: Callable[[Array], None]
 ) -> tuple[float, int]:
     observation, info = env.reset(seed=seed)
-    add_frame(draw(env))
+    add_frame(render_frame(env))
     total, length, done = 0.0, 0, False
     while not done:
         observation, reward, terminated, truncated, info = env.step(act(observation, info))
-        add_frame(draw(env))
+        add_frame(render_frame(env))
         total, length, done = total + float(reward), length + 1, terminated or truncated
     return total, length
 
 
 @contextmanager
-def _film(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
+def _write_video(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
     """Yield a function that appends a frame. When the context exits, check the file and rename it to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")

@@ -32,9 +32,8 @@ class EventFile:
         """Create the file. TensorBoard then hides the points of earlier files at or after `purge_step`."""
         folder.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        earlier_files = sum(
-            1 for _ in folder.iterdir()
-        )  # makes names unique: a program may stop and resume within a second
+        # the number of files makes the name unique: a program may stop and resume within a second
+        earlier_files = sum(1 for _ in folder.iterdir())
         name = f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}.{earlier_files:04d}"
         self._file = (folder / name).open("xb")
         self._prefixes: dict[str, bytes] = {}
@@ -59,7 +58,7 @@ class EventFile:
         plugin = _field(1, b"hparams") + _field(2, _field(3, hparams + start_time))
         self._add_value(0, "_hparams_/session_start_info", _field(9, _field(1, plugin)) + _field(8, _NO_TENSOR))
 
-    def add_picture(self, step: int, tag: str, content: bytes, width: int, height: int) -> None:
+    def add_image(self, step: int, tag: str, content: bytes, width: int, height: int) -> None:
         """Add an encoded image of `width` x `height` pixels. TensorBoard plays the bytes of a GIF as an animation."""
         size = b"\x08" + _varint(height) + b"\x10" + _varint(width) + b"\x18\x03"  # three color channels
         self._add_value(step, tag, _field(4, size + _field(4, content)))

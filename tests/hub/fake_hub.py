@@ -11,14 +11,14 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["TOKEN", "StandIn", "serving"]
+__all__ = ["TOKEN", "FakeHub", "serving"]
 
 TOKEN = "hf_" + "standinstandinstandinstandin" + "42"
 _LARGE = (".safetensors", ".mp4")
 """Suffixes of files that the Hub treats as large files, whatever their size."""
 
 
-class StandIn(ThreadingHTTPServer):
+class FakeHub(ThreadingHTTPServer):
     """Server with the models that it stores and a log of its requests."""
 
     daemon_threads = True
@@ -50,8 +50,8 @@ class StandIn(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving() -> Iterator[StandIn]:
-    with StandIn() as server:
+def serving() -> Iterator[FakeHub]:
+    with FakeHub() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -62,7 +62,7 @@ def serving() -> Iterator[StandIn]:
 
 
 class _Answers(BaseHTTPRequestHandler):
-    server: StandIn
+    server: FakeHub
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *words: object) -> None:
@@ -119,11 +119,11 @@ class _Answers(BaseHTTPRequestHandler):
             self.server.private |= {name} if private else set()
         return self.send(409 if exists else 200, {"url": f"{self.server.address}/{name}"})
 
-    def about(self, name: str, what: str | None, revision: str | None, body: bytes, token: str) -> None:
+    def about(self, name: str, resource: str | None, revision: str | None, body: bytes, token: str) -> None:
         files = self.server.models.get(name)
         if files is None or (name in self.server.private and not token):
             return self.send(401, {"error": "no"}, {"X-Error-Code": "RepoNotFound"})
-        if what == "preupload":
+        if resource == "preupload":
             requested = json.loads(body)["files"]
             modes = ["lfs" if file["path"].endswith(_LARGE) else "regular" for file in requested]
             answers = [
@@ -131,7 +131,7 @@ class _Answers(BaseHTTPRequestHandler):
                 for file, mode in zip(requested, modes, strict=True)
             ]
             return self.send(200, {"files": answers})
-        if what == "commit":
+        if resource == "commit":
             for line in map(json.loads, body.splitlines()):
                 value = line["value"]
                 if line["key"] == "file":

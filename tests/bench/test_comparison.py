@@ -57,9 +57,8 @@ def test_the_rate_of_lockstep_is_computed_from_its_metrics(monkeypatch: pytest.M
     finish = time_lockstep(resolve(Config(run=RunConfig(total_steps=2048)), 1), 1, 2)
     assert finish.rate == 4096
     assert finish.seconds - finish.first_update == 2.0
-    assert finish.phases == pytest.approx(
-        {"iter": 500.0, **dict.fromkeys(PHASES, 400.0)}
-    )  # mean over iterations 3 to 5
+    # the phases are means over iterations 3 to 5
+    assert finish.phases == pytest.approx({"iter": 500.0, **dict.fromkeys(PHASES, 400.0)})
 
 
 def test_the_error_of_a_program_is_reported(tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     with serving() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
         template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", template
-        )  # the client computes it from ENDPOINT only once, at import
+        # the client computes this template from ENDPOINT only once, at import
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # upload large files with the LFS protocol
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))

@@ -30,9 +30,8 @@ def test_the_command_repeats_the_run(run_cli: Callable[..., tuple[int, str, str]
     assert len(first.digest) == 64
     assert second.digest == first.digest
     assert second.command == first.command
-    assert (
-        run_cli("train", *again[2:-2], "--env.count", "8", "--ppo.clip", "0.2", "--name", "none")[0] == 2
-    )  # 8 environments are given twice
+    # the command contains --env.count or --ppo.clip already: a flag given twice is an error
+    assert run_cli("train", *again[2:-2], "--env.count", "8", "--ppo.clip", "0.2", "--name", "none")[0] == 2
 
 
 def test_results_and_settings(run_cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

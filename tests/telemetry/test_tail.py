@@ -26,9 +26,8 @@ def test_a_run_that_goes_back_is_read_from_the_start(tmp_path: Path) -> None:
     tail.read()
     folder.cut_metrics(2)
     with path.open("a") as file:
-        file.write(
-            '{"iteration": 3}\n{"iteration": 4}\n{"iteration": 5}\n{"iteration": 6}\n'
-        )  # the file is longer than before
+        # now the file is longer than before
+        file.write('{"iteration": 3}\n{"iteration": 4}\n{"iteration": 5}\n{"iteration": 6}\n')
     rows, restarted = tail.read()
     assert ([row["iteration"] for row in rows], restarted) == ([1, 2, 3, 4, 5, 6], True)
     path.write_text("")  # the same file, shorter

@@ -37,17 +37,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lockstep.bench.comparison import Finish, find_peers, marked, trained
+from lockstep.bench.comparison import Finish, find_peers, time_lockstep, time_program
 from lockstep.bench.repeats import interleave, ratios, spread
-from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKS
+from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKLOADS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.experiment.resolve import resolve
 from lockstep.processes.children import Failed, child
 from lockstep.run.environment import describe_environment
 
-LETTERS = dict(zip("ABCDE", WORKS, strict=True))
-CARTPOLE = WORKS["cartpole"]
+LETTERS = dict(zip("ABCDE", WORKLOADS, strict=True))
+CARTPOLE = WORKLOADS["cartpole"]
 Runs = dict[str, Callable[[], Finish]]
 
 
@@ -59,7 +59,7 @@ def lockstep(words: list[str], ranks: int, updates: int, flags: list[str]) -> Ca
             tree.setdefault(section, {}).update(fields)
     config = load(None, None, tree)
     run = dataclasses.replace(config.run, total_steps=10**12)
-    return partial(trained, resolve(dataclasses.replace(config, run=run), ranks), ranks, updates)
+    return partial(time_lockstep, resolve(dataclasses.replace(config, run=run), ranks), ranks, updates)
 
 
 def reported(command: list[str]) -> Finish:
@@ -88,7 +88,7 @@ def limits(letter: str, ranks: int, envs: int, minibatch: int, arguments: argpar
 def beside(part: str, arguments: argparse.Namespace) -> Runs:
     """The other programs that do this part's work, by name."""
     split = [given.split("=", 2) for given in arguments.beside]
-    return {name: partial(marked, shlex.split(command)) for where, name, command in split if where == part}
+    return {name: partial(time_program, shlex.split(command)) for where, name, command in split if where == part}
 
 
 def at_once(run: Callable[[], Finish]) -> Finish:
@@ -103,7 +103,7 @@ def at_once(run: Callable[[], Finish]) -> Finish:
 
 def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
     """One of the works: what is run, and which pairs are compared."""
-    work = WORKS[LETTERS[letter]]
+    work = WORKLOADS[LETTERS[letter]]
     updates = arguments.updates or 2 * work.updates
     runs: Runs = {
         f"lockstep, {named(ranks)}": lockstep(work.flags(8 * ranks), ranks, updates, arguments.flags)
@@ -113,7 +113,7 @@ def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tup
     pairs = [(ours[1], ours[0])]
     for one in find_peers(arguments.python or [sys.executable], work)[0]:
         peer = f"{one.peer.name} {one.version}"
-        runs[peer] = partial(marked, work.command(one.peer, one.interpreter, updates))
+        runs[peer] = partial(time_program, work.command(one.peer, one.interpreter, updates))
         pairs += [(own, peer) for own in ours]
     rows = ENVIRONMENTS * STEPS // work.minibatches
     for ranks in () if work.memory else (1, 2):
@@ -186,8 +186,8 @@ def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, lis
 
 def titled(work: str) -> str:
     """Of a work, in words."""
-    memory = WORKS[work].memory
-    return WORKS[work].env_id + (f", LSTM {memory}" if memory else "")
+    memory = WORKLOADS[work].memory
+    return WORKLOADS[work].env_id + (f", LSTM {memory}" if memory else "")
 
 
 PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Runs, list[tuple[str, str]]]]]] = {

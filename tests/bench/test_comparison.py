@@ -1,13 +1,13 @@
-"""Programs seen from outside, and what their marks say."""
+"""Comparison of programs by the progress that they print."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from lockstep.bench.comparison import Finish, _rate, find_peers, marked, record, table, trained
+from lockstep.bench.comparison import Finish, _rate, find_peers, record, table, time_lockstep, time_program
 from lockstep.bench.training import PHASES
-from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
+from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKLOADS, Peer
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
 from lockstep.processes.children import Failed
@@ -28,21 +28,21 @@ def interpreter(tmp_path: Path, answer: str) -> str:
     return str(path)
 
 
-def test_the_rate_is_that_between_marks_after_the_first_steps() -> None:
+def test_the_rate_is_measured_after_the_first_steps() -> None:
     marks = [(2.0, 2048), (3.0, 4095), (7.0, 6144), (8.0, 8192), (9.0, 10240)]
     assert _rate(marks) == 2048.0
 
 
-def test_marks_are_read_from_what_a_program_prints(tmp_path: Path) -> None:
-    finish = marked(program(tmp_path, "starting", "steps 4096", "steps 8192", "that was all, 9000 steps"))
+def test_marks_are_read_from_the_output_of_a_program(tmp_path: Path) -> None:
+    finish = time_program(program(tmp_path, "starting", "steps 4096", "steps 8192", "that was all, 9000 steps"))
     assert finish.rate > 0
     assert 0 < finish.first_update < finish.seconds
-    with pytest.raises(Failed, match="more --updates"):
-        marked(program(tmp_path, "steps 2048", "steps 4096"))
+    with pytest.raises(Failed, match="fewer than 2 updates after 4096 steps; increase --updates"):
+        time_program(program(tmp_path, "steps 2048", "steps 4096"))
 
 
-def test_our_own_rate_is_that_of_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is printed comes for several updates at once, so it can't be timed from outside."""
+def test_the_rate_of_lockstep_is_computed_from_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lockstep prints the lines of several updates at once, so its output cannot be timed."""
     rows = [
         {
             "seconds": 0.5 * k,
@@ -54,25 +54,26 @@ def test_our_own_rate_is_that_of_the_metrics(monkeypatch: pytest.MonkeyPatch) ->
         for k in range(1, 6)
     ]
     monkeypatch.setattr(RunFolder, "metrics", lambda _: rows)
-    finish = trained(resolve(Config(run=RunConfig(total_steps=2048)), 1), 1, 2)
+    finish = time_lockstep(resolve(Config(run=RunConfig(total_steps=2048)), 1), 1, 2)
     assert finish.rate == 4096
     assert finish.seconds - finish.first_update == 2.0
-    assert finish.phases == pytest.approx({"iter": 500.0, **dict.fromkeys(PHASES, 400.0)})  # of iterations 3 to 5
+    # the phases are means over iterations 3 to 5
+    assert finish.phases == pytest.approx({"iter": 500.0, **dict.fromkeys(PHASES, 400.0)})
 
 
-def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+def test_the_error_of_a_program_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Failed, match="code 1: ModuleNotFoundError"):
-        marked([sys.executable, "-c", "import nothing_of_this_name"])
+        time_program([sys.executable, "-c", "import nothing_of_this_name"])
 
 
-def test_ratios_are_of_the_first_to_the_others_within_a_repeat() -> None:
+def test_ratios_compare_the_first_program_with_the_others_within_a_repeat() -> None:
     ours = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
     theirs = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
-    found = {"lockstep, 1 rank": ours, "Stable-Baselines3 2.9.2": theirs}
-    written = record(found, "lockstep, 1 rank")["Stable-Baselines3 2.9.2"]
-    assert isinstance(written, dict)
-    assert written["faster"] == {"median": 3.0, "least": 2.0, "most": 3.0}
-    lines = table(found, "lockstep, 1 rank")
+    finishes = {"lockstep, 1 rank": ours, "Stable-Baselines3 2.9.2": theirs}
+    recorded = record(finishes, "lockstep, 1 rank")["Stable-Baselines3 2.9.2"]
+    assert isinstance(recorded, dict)
+    assert recorded["faster"] == {"median": 3.0, "least": 2.0, "most": 3.0}
+    lines = table(finishes, "lockstep, 1 rank")
     assert max(map(len, lines)) <= 80
     assert lines[2].split()[-2:] == ["3.00", "2.00-3.00"]
     assert lines[1].endswith("4.0 s")
@@ -80,37 +81,38 @@ def test_ratios_are_of_the_first_to_the_others_within_a_repeat() -> None:
 
 
 def test_a_peer_is_taken_from_the_first_interpreter_that_has_it(tmp_path: Path) -> None:
-    one, two = interpreter(tmp_path, '{"skrl": "1"}'), interpreter(tmp_path, '{"skrl": "2", "stable_baselines3": "3"}')
-    found, absent = find_peers([one, two], WORKS["cartpole"])
+    first = interpreter(tmp_path, '{"skrl": "1"}')
+    second = interpreter(tmp_path, '{"skrl": "2", "stable_baselines3": "3"}')
+    found, missing = find_peers([first, second], WORKLOADS["cartpole"])
     assert {peer.peer.name: (peer.interpreter, peer.version) for peer in found} == {
-        "Stable-Baselines3": (two, "3"),
-        "skrl": (one, "1"),
+        "Stable-Baselines3": (second, "3"),
+        "skrl": (first, "1"),
     }
-    assert absent == []
-    assert [peer.name for peer in find_peers([one], WORKS["memory"])[1]] == ["sb3-contrib"]
-    assert [peer.name for peer in find_peers([one], WORKS["cartpole"])[1]] == ["Stable-Baselines3"]
+    assert missing == []
+    assert [peer.name for peer in find_peers([first], WORKLOADS["memory"])[1]] == ["sb3-contrib"]
+    assert [peer.name for peer in find_peers([first], WORKLOADS["cartpole"])[1]] == ["Stable-Baselines3"]
 
 
-@pytest.mark.parametrize("words", ["hello", "/nowhere/python"])
-def test_what_is_no_interpreter_is_refused(tmp_path: Path, words: str) -> None:
-    path = words if words.startswith("/") else interpreter(tmp_path, words)
-    with pytest.raises(ValueError, match=r"--python is .* interpreter of Python 3"):
-        find_peers([path], WORKS["cartpole"])
+@pytest.mark.parametrize("answer", ["hello", "/nowhere/python"])
+def test_programs_that_are_not_interpreters_are_rejected(tmp_path: Path, answer: str) -> None:
+    path = answer if answer.startswith("/") else interpreter(tmp_path, answer)
+    with pytest.raises(ValueError, match=r"--python is .*: it must be a Python 3 interpreter"):
+        find_peers([path], WORKLOADS["cartpole"])
 
 
 @pytest.mark.parametrize(
-    ("work", "peer"),
-    [(name, peer) for name, work in WORKS.items() for peer in PEERS if peer.remembers == bool(work.memory)],
+    ("workload", "peer"),
+    [(name, peer) for name, workload in WORKLOADS.items() for peer in PEERS if peer.recurrent == bool(workload.memory)],
 )
-def test_peers_really_do_the_work(work: str, peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_run_the_workload(workload: str, peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(peer.module)
     monkeypatch.chdir(tmp_path)
-    command = WORKS[work].command(peer, sys.executable, updates=4)
-    assert marked(command).rate > 0
-    assert list(tmp_path.iterdir()) == [], "a peer leaves no files"
+    command = WORKLOADS[workload].command(peer, sys.executable, updates=4)
+    assert time_program(command).rate > 0
+    assert list(tmp_path.iterdir()) == [], "peers must not leave files"
 
 
-def test_the_programs_of_peers_are_there_and_need_no_lockstep() -> None:
+def test_the_programs_of_peers_exist_and_do_not_import_lockstep() -> None:
     for peer in PEERS:
         assert "lockstep" not in peer.program.read_text()
     assert (ENVIRONMENTS, STEPS) == (8, 256)

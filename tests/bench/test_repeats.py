@@ -1,21 +1,21 @@
-"""Repeats: their order, their spread, and ratios within a repeat."""
+"""Order of interleaved repeats, their spread, and ratios within a repeat."""
 
 import pytest
 
 from lockstep.bench.repeats import Spread, interleave, ratios, spread
 
 
-def test_each_repeat_begins_with_the_next_run() -> None:
+def test_each_repeat_starts_with_the_next_run() -> None:
     order: list[str] = []
 
     def run(name: str):
         return lambda: order.append(name) or len(order)
 
-    told: list[tuple[int, str, int]] = []
-    found = interleave({name: run(name) for name in "abc"}, 4, lambda *what: told.append(what))
+    reported: list[tuple[int, str, int]] = []
+    results = interleave({name: run(name) for name in "abc"}, 4, lambda *result: reported.append(result))
     assert "".join(order) == "abc" + "bca" + "cab" + "abc"
-    assert found == {"a": [1, 6, 8, 10], "b": [2, 4, 9, 11], "c": [3, 5, 7, 12]}
-    assert told[3:5] == [(1, "b", 4), (1, "c", 5)]
+    assert results == {"a": [1, 6, 8, 10], "b": [2, 4, 9, 11], "c": [3, 5, 7, 12]}
+    assert reported[3:5] == [(1, "b", 4), (1, "c", 5)]
 
 
 def test_a_spread_is_the_median_and_the_extremes() -> None:
@@ -25,7 +25,7 @@ def test_a_spread_is_the_median_and_the_extremes() -> None:
 
 
 def test_ratios_are_taken_within_a_repeat() -> None:
-    # the machine was half as fast in the second repeat, for both
+    # in the second repeat the machine was half as fast for both
     assert ratios([200.0, 100.0, 300.0], [100.0, 50.0, 60.0]) == Spread(2.0, 2.0, 5.0)
     with pytest.raises(ValueError, match="shorter"):
         ratios([1.0, 2.0], [1.0])

@@ -1,4 +1,4 @@
-"""What a scaling benchmark runs, and what follows from its runs, from numbers that were made up."""
+"""The runs of a scaling benchmark, and its results, computed from synthetic runs."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.bench import scaling
 from lockstep.bench.figures import run_rows, summary_rows
-from lockstep.bench.scaling import Case, Measured, Rules, carried_by, measure, weak
+from lockstep.bench.scaling import Case, Measured, Rules, for_ranks, measure, weak
 from lockstep.bench.scaling_table import table
 from lockstep.bench.training import PHASES, Training
 from lockstep.config import Config
@@ -21,35 +21,39 @@ def config(ranks: int = 1, **sections: dict[str, object]) -> Config:
 
 
 def training(rate: float, players: bool = False, reached: int | None = None) -> Training:
-    """Five iterations of a second each, of which two are warm-up; it reaches a return of 475 in one of them."""
+    """Create a run of five iterations of one second, two of them warm-up. From iteration `reached` on, the return is above 475."""
     shares = dict(zip(PHASES, (0.5, 0.3, 0.05, 0.1, 0.03, 0.02), strict=True))
     times = {"t_iter": 1.0, **{f"t_{name}": share for name, share in shares.items()}}
     times |= {f"player_{name}": value for name, value in times.items()} if players else {}
     rows = [{"env_steps": rate * (k + 1), "seconds": k + 1.0, **times} for k in range(5)]
-    for place, row in enumerate(rows):
-        row["return_mean_20"] = 500.0 if reached is not None and place >= reached else 20.0
+    for index, row in enumerate(rows):
+        row["return_mean_20"] = 500.0 if reached is not None and index >= reached else 20.0
     return Training(rows, 1.0, [0])
 
 
 def runs(kind: str, ranks: int, *trainings: Training, **sections: dict[str, object]) -> list[Measured]:
-    own = config(ranks, **sections)
-    case = Case(kind, ranks, own)
-    return [Measured(case, place + 1, own, found, f"log{place}") for place, found in enumerate(trainings)]
+    resolved = config(ranks, **sections)
+    case = Case(kind, ranks, resolved)
+    return [Measured(case, index + 1, resolved, result, f"log{index}") for index, result in enumerate(trainings)]
 
 
-def test_speedups_are_to_the_fewest_ranks_within_a_repeat() -> None:
-    found = runs("strong", 2, training(1500), training(750), training(1600))
-    found += runs("strong", 1, training(1000), training(500), training(1000))
-    one, two = summary_rows(run_rows(found, cores=2))
-    assert (one["speedup_median"], one["efficiency_median"]) == (1.0, 1.0)
-    assert (two["speedup_median"], two["speedup_least"], two["speedup_most"]) == (1.5, 1.5, 1.6)
-    assert (two["efficiency_median"], two["interval_confidence"]) == (0.75, 0.75)
-    assert (two["steps_per_second_least"], two["steps_per_second_most"]) == (750, 1600)
-    three = summary_rows(run_rows([*runs("weak", 2, training(100)), *runs("weak", 4, training(150))], cores=2))[1]
-    assert (three["speedup_base_ranks"], three["speedup_median"], three["efficiency_median"]) == (2, 1.5, 0.75)
+def test_speedups_are_relative_to_the_fewest_ranks_within_a_repeat() -> None:
+    measured = runs("strong", 2, training(1500), training(750), training(1600))
+    measured += runs("strong", 1, training(1000), training(500), training(1000))
+    single, double = summary_rows(run_rows(measured, cores=2))
+    assert (single["speedup_median"], single["efficiency_median"]) == (1.0, 1.0)
+    assert (double["speedup_median"], double["speedup_least"], double["speedup_most"]) == (1.5, 1.5, 1.6)
+    assert (double["efficiency_median"], double["interval_confidence"]) == (0.75, 0.75)
+    assert (double["steps_per_second_least"], double["steps_per_second_most"]) == (750, 1600)
+    quadruple = summary_rows(run_rows([*runs("weak", 2, training(100)), *runs("weak", 4, training(150))], cores=2))[1]
+    assert (quadruple["speedup_base_ranks"], quadruple["speedup_median"], quadruple["efficiency_median"]) == (
+        2,
+        1.5,
+        0.75,
+    )
 
 
-def test_a_run_is_a_row_with_its_times() -> None:
+def test_the_row_of_a_run() -> None:
     plan = {"kind": "1:2"}
     [row] = run_rows(runs("strong", 3, training(1000, players=True), plan=plan), cores=2)
     assert (row["plan"], row["players"], row["trainers"], row["shards"]) == ("1:2", 1, 2, 2)
@@ -63,10 +67,10 @@ def test_a_run_is_a_row_with_its_times() -> None:
     assert alone[0].keys() == row.keys()
 
 
-def test_a_repeat_that_never_got_there_counts_as_longer_than_any() -> None:
+def test_a_repeat_that_does_not_reach_the_return_counts_as_infinite() -> None:
     goal = {"solved_return": 475}
-    got = [training(1000, reached=1), training(1000, reached=3), training(1000)]
-    [row] = summary_rows(run_rows(runs("strong", 1, *got, run=goal), cores=2))
+    trainings = [training(1000, reached=1), training(1000, reached=3), training(1000)]
+    [row] = summary_rows(run_rows(runs("strong", 1, *trainings, run=goal), cores=2))
     assert (row["repeats_solved"], row["seconds_to_return_median"], row["seconds_to_return_least"]) == (2, 4.0, 2.0)
     assert row["seconds_to_return_most"] is None
     assert row["steps_to_return_median"] == 4000
@@ -75,16 +79,17 @@ def test_a_repeat_that_never_got_there_counts_as_longer_than_any() -> None:
 
 
 def test_the_table_is_narrow_and_marks_more_ranks_than_cores() -> None:
-    found = runs("strong", 1, training(100_000), training(130_000)) + runs("strong", 2, training(1e6), training(1e6))
-    found += runs("weak", 2, training(1e6, players=True), plan={"kind": "1:1"})
-    lines = table(config(), summary_rows(run_rows(found, cores=1)), cores=1)
+    measured = runs("strong", 1, training(100_000), training(130_000))
+    measured += runs("strong", 2, training(1e6), training(1e6))
+    measured += runs("weak", 2, training(1e6, players=True), plan={"kind": "1:1"})
+    lines = table(config(), summary_rows(run_rows(measured, cores=1)), cores=1)
     assert max(map(len, lines)) <= 80
     assert [line.split()[:2] for line in lines[4:7]] == [["strong", "1"], ["2*", "1,000,000"], ["weak", "2*"]]
-    assert lines[-2].startswith("*: more ranks than the 1 core here")
+    assert lines[-2].startswith("*: more ranks than the 1 core of this machine")
     assert lines[-1].startswith("note: repeats differ by 26%")
 
 
-def test_weak_scaling_keeps_what_a_rank_has() -> None:
+def test_weak_scaling_keeps_the_environments_per_rank() -> None:
     base = load(None, None, {"env": {"count": 8}, "plan": {"shards": 2}})
     grown = weak(base, 3)
     assert (grown.env.count, grown.plan.shards, grown.ppo.minibatches) == (24, 6, base.ppo.minibatches)
@@ -95,36 +100,36 @@ def test_weak_scaling_keeps_what_a_rank_has() -> None:
 
 def test_one_rank_plays_and_trains_whatever_the_plan() -> None:
     plan = {"kind": "1:2", "gradients": "ddp", "shards": 2}
-    alone = carried_by(load(None, None, {"plan": plan}), 1).plan
+    alone = for_ranks(load(None, None, {"plan": plan}), 1).plan
     assert (alone.kind, alone.gradients, alone.shards) == ("coupled", "ordered", 2)
-    assert carried_by(load(None, None, {"plan": plan}), 3).plan.kind == "1:2"
+    assert for_ranks(load(None, None, {"plan": plan}), 3).plan.kind == "1:2"
 
 
-def test_what_is_the_same_is_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[tuple[int, int, object]] = []
+def test_equal_cases_are_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[tuple[int, int, object]] = []
 
-    def pretend(config: Config, ranks: int, *given: object, **options: object) -> Training:
-        seen.append((ranks, config.run.seed, options["goal"]))
+    def fake_train(config: Config, ranks: int, *arguments: object, **options: object) -> Training:
+        calls.append((ranks, config.run.seed, options["goal"]))
         return training(1000.0)
 
-    monkeypatch.setattr(scaling, "train", pretend)
-    own, other = config(run={"solved_return": 475}), config(2)
-    cases = [Case("strong", 1, own), Case("strong", 2, other), Case("weak", 1, own)]
-    found = measure(cases, Rules(2, solve=True), tmp_path)
-    assert sorted(seen) == [(1, 1, 475.0), (1, 2, 475.0), (2, 1, None), (2, 2, None)]
-    names = sorted((run.case.kind, run.case.ranks, run.config.run.seed, run.log) for run in found)
+    monkeypatch.setattr(scaling, "train", fake_train)
+    solvable, other = config(run={"solved_return": 475}), config(2)
+    cases = [Case("strong", 1, solvable), Case("strong", 2, other), Case("weak", 1, solvable)]
+    measured = measure(cases, Rules(2, solve=True), tmp_path)
+    assert sorted(calls) == [(1, 1, 475.0), (1, 2, 475.0), (2, 1, None), (2, 2, None)]
+    names = sorted((run.case.kind, run.case.ranks, run.config.run.seed, run.log) for run in measured)
     assert names[0] == ("strong", 1, 1, "strong-1-repeat1")
     assert names[-1] == ("weak", 1, 2, "strong-1-repeat2")
-    assert len(found) == 6
+    assert len(measured) == 6
 
 
 @pytest.mark.slow
 def test_a_run_ends_when_it_is_solved(tmp_path: Path) -> None:
-    own = config(run={"solved_return": 10, "total_steps": 1_000_000}, rollout={"steps": 32}, ppo={"epochs": 1})
-    [run] = measure([Case("strong", 1, own)], Rules(1, left_out=1, solve=True), tmp_path)
+    solvable = config(run={"solved_return": 10, "total_steps": 1_000_000}, rollout={"steps": 32}, ppo={"epochs": 1})
+    [run] = measure([Case("strong", 1, solvable)], Rules(1, warmup=1, solve=True), tmp_path)
     [row] = run_rows([run], cores=2)
     assert 0 < float(str(row["seconds_to_return"])) <= run.training.rows[-1]["seconds"]
     rows = [json.loads(line) for line in (tmp_path / run.log / "metrics.jsonl").read_text().splitlines()]
     first = next(row for row in rows if row["return_mean_20"] is not None and row["return_mean_20"] >= 10)
-    assert row["steps_to_return"] == first["env_steps"] < 1_000_000 == own.run.total_steps
-    assert dataclasses.replace(run.config) == own
+    assert row["steps_to_return"] == first["env_steps"] < 1_000_000 == solvable.run.total_steps
+    assert dataclasses.replace(run.config) == solvable

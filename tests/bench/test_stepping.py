@@ -1,4 +1,4 @@
-"""Environments alone."""
+"""Speed of the environments without training."""
 
 import numpy as np
 import pytest
@@ -15,29 +15,29 @@ from lockstep.processes.children import Failed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [{"shards": 4}, {"kind": "1:1"}])
-def test_all_that_play_are_stepped(plan: dict[str, object]) -> None:
+def test_the_environments_of_all_players_are_stepped(plan: dict[str, object]) -> None:
     config = resolve(load(None, None, {"plan": plan, "runtime": {"device": "cpu"}}), 2)
     assert engine_rate(config, 2, 0.05) > 0
 
 
 @pytest.mark.slow
-def test_an_environment_that_fails_is_told() -> None:
+def test_the_error_of_an_environment_is_reported() -> None:
     with pytest.raises(Failed, match="Nope-v1"):
         engine_rate(load(None, None, {"env": {"id": "Nope-v1", "engine": "gymnasium"}, "plan": {"shards": 2}}), 2, 0.05)
 
 
-def test_actions_of_every_kind_are_drawn() -> None:
+def test_actions_of_every_kind_are_sampled() -> None:
     register()
     config = EnvConfig(id="lockstep-tests/Mixed-v0", engine="gymnasium", count=2)
-    engine = make_engine(config, 1, 0, 1)  # it checks the actions that it is given
+    engine = make_engine(config, 1, 0, 1)  # this environment checks its actions
     actions = stepping._actions(engine, 2, 1)
     assert actions.shape == (stepping._DRAWN, 2, engine.spaces.action_size)
     engine.reset()
     assert stepping._step([engine], [actions], 0.0) > 0
 
 
-class Ends:
-    """Engine of 3 environments, of which the last ends in every second step."""
+class EndingEngine:
+    """Engine of 3 environments. An episode of the last one ends at every second step."""
 
     turns = 0
 
@@ -48,9 +48,9 @@ class Ends:
         return None, None, terminated, np.zeros(3, dtype=bool)
 
 
-def test_reset_rows_are_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_rows_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 2.0])
     monkeypatch.setattr(stepping.time, "perf_counter", lambda: next(clock))
-    engine = Ends()
+    engine = EndingEngine()
     rate = stepping._step([engine], [np.zeros((stepping._DRAWN, 3), dtype=np.int64)], 1.0)
     assert rate == (3 * engine.turns - engine.turns // 2) / 2.0

@@ -1,4 +1,4 @@
-"""What repeats show, from numbers that were made up."""
+"""Results of a throughput benchmark, computed from synthetic runs."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from lockstep.experiment.resolve import resolve
 
 
 def training(iteration: float, players: bool = False) -> Training:
-    """Ten iterations of 256 steps, each of so many seconds."""
+    """Create a run of ten iterations of 256 steps. `iteration` is the duration of an iteration in seconds."""
     shares = dict(zip(PHASES, (0.5, 0.3, 0.05, 0.1, 0.03, 0.02), strict=True))
     row = {"t_iter": iteration, **{f"t_{name}": share * iteration for name, share in shares.items()}}
     row |= {f"player_{name}": value for name, value in row.items()} if players else {}
@@ -23,30 +23,30 @@ def throughput(kind: str, engines: list[float]) -> Throughput:
 
 
 def test_the_share_is_taken_within_a_repeat() -> None:
-    found = throughput("coupled", [2048.0, 8192.0, 1024.0])
-    assert (found.rate.median, found.rate.least, found.rate.most) == (1024.0, 512.0, 2048.0)
-    assert (found.share.median, found.share.least, found.share.most) == (0.5, 0.25, 0.5)
+    result = throughput("coupled", [2048.0, 8192.0, 1024.0])
+    assert (result.rate.median, result.rate.least, result.rate.most) == (1024.0, 512.0, 2048.0)
+    assert (result.share.median, result.share.least, result.share.most) == (0.5, 0.25, 0.5)
 
 
-def test_phases_are_those_of_the_middle_repeat_and_add_up() -> None:
+def test_phases_come_from_the_middle_repeat_and_add_up() -> None:
     phases = throughput("coupled", [1.0, 1.0, 1.0]).record()["phases"]
     assert isinstance(phases, dict)
     assert phases["iter"] == 0.25
     assert sum(phases[name] for name in PHASES) == pytest.approx(0.25)
 
 
-def test_the_middle_of_two_is_the_slower() -> None:
-    found = throughput("coupled", [1.0, 1.0, 1.0])
-    two = Throughput(found.config, 2, found.trainings[:2], found.engines[:2])
-    assert two.middle is found.trainings[0]
+def test_the_middle_of_two_repeats_is_the_slower_one() -> None:
+    result = throughput("coupled", [1.0, 1.0, 1.0])
+    two = Throughput(result.config, 2, result.trainings[:2], result.engines[:2])
+    assert two.middle is result.trainings[0]
 
 
 @pytest.mark.parametrize("kind", ["coupled", "1:1"])
-def test_the_table_is_narrow_and_says_when_repeats_differ(kind: str) -> None:
+def test_the_table_is_narrow_and_notes_when_repeats_differ(kind: str) -> None:
     lines = table(throughput(kind, [2048.0, 2048.0, 2048.0]))
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("note: repeats differ by 150%") for line in lines)
-    whole = next(line for line in lines if line.startswith("whole"))
-    assert whole.count("100.0%") == (2 if kind == "1:1" else 1)
+    total = next(line for line in lines if line.startswith("total"))
+    assert total.count("100.0%") == (2 if kind == "1:1" else 1)
     assert [line.split()[-1] for line in lines if line[:2] in ("0 ", "1 ")] == ["MiB", "-"]
     assert any("plays, trains" in line for line in lines) == (kind == "coupled")

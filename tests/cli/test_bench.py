@@ -63,7 +63,7 @@ def test_throughput_compares_one_process_with_several(run_cli, tmp_path: Path) -
         assert sum(parts.values()) == pytest.approx(case["phases"]["iter"] * 1e3)
     if not found["gpu"]:
         assert lines[3].endswith(" GPU")
-        assert lines[4].endswith(" none here")
+        assert lines[4].endswith(" no GPU")
 
 
 @pytest.mark.slow

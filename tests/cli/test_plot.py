@@ -112,12 +112,12 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
         ("one car", "one is of CartPole-v1, car of MountainCar-v0: a picture compares runs of one environment"),
         (
             "one --what policy",
-            "--axes is missing: CartPole-v1 has 4 numbers, name two of them: 0 cart position, 1 cart velocity, "
+            "--axes is missing: observations of CartPole-v1 have 4 components, choose two: 0 cart position, 1 cart velocity, "
             "2 pole angle (rad), 3 pole velocity (rad/s)",
         ),
         (
             "car --what policy --axes 0 2",
-            "--axes is 0 2: it must be two different ones of 0 position, 1 velocity (per step)",
+            "--axes is 0 2: it must be two different components of 0 position, 1 velocity (per step)",
         ),
         ("car --what policy --axes 0 x", "--axes is 'x': it must be a whole number, at least 0"),
         ("car --what policy --iteration 99", "iteration is 99: runs/car has checkpoints of 5"),
@@ -134,11 +134,11 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
             "one car --what policy --out a.png",
             "--out is a.png: --what policy makes a file for every run; give one run, or no --out",
         ),
-        ("one --out file/a.png", "file/a.png can't be written (file is no folder); choose another place with --out"),
-        ("one --out folder.png", "folder.png can't be written (Is a directory); choose another place with --out"),
+        ("one --out file/a.png", "file/a.png cannot be written: file is not a folder; choose another path with --out"),
+        ("one --out folder.png", "folder.png cannot be written: Is a directory; choose another path with --out"),
         (
             "one --what trajectory --out file/a.png --film gif",
-            "file/a.gif can't be written (file is no folder); choose another place with --out",
+            "file/a.gif cannot be written: file is not a folder; choose another path with --out",
         ),
     ],
 )
@@ -155,15 +155,15 @@ def test_what_cant_be_drawn_gets_one_line(
 @pytest.mark.parametrize(
     ("metrics", "what", "why"),
     [
-        ("", "return", "no episode has ended"),
-        ("", "curves", "it has no metrics"),
-        ("", "timing", "it has no metrics of time"),
-        ('{"iteration": 1}\n{"env_st', "return", "no episode has ended"),
+        ("", "return", "no episode has ended yet"),
+        ("", "curves", "the run has no metrics yet"),
+        ("", "timing", "the run has no time metrics yet"),
+        ('{"iteration": 1}\n{"env_st', "return", "no episode has ended yet"),
     ],
 )
 def test_no_metrics_yet(metrics: str, what: str, why: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "runs/one/metrics.jsonl").write_text(metrics)
-    line = f"lockstep: one: there is nothing to draw yet, because {why}\n"
+    line = f"lockstep: one: no data to plot: {why}\n"
     assert output(capsys, "one", "--what", what) == (2, "", line)
 
 
@@ -192,11 +192,11 @@ def test_a_run_with_images_has_no_heat_map(here: Path, capsys: pytest.CaptureFix
     assert done.returncode == 0, done.stderr
     command = [sys.executable, "-m", "lockstep", "plot", "seen", "--env.module", "pictured", "--what"]
     done = subprocess.run([*command, "policy"], cwd=here, capture_output=True, text=True, check=False)
-    line = "env.id is 'Pictured-v0': it gives images, and heat maps are for observations of numbers alone"
+    line = "env.id is 'Pictured-v0': observations contain images; heat maps need observations without images"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"lockstep: {line}\n")
     done = subprocess.run([*command, "trajectory"], cwd=here, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "runs/seen/plots/trajectory.png\n"), done.stderr
-    assert done.stderr == "no film: the environment draws no pictures\n"
+    assert done.stderr == "no film: the environment has no render mode 'rgb_array'\n"
     code, _, error = output(capsys, "seen", "--what", "policy")
     assert (code, error.count("\n")) == (2, 1)
     assert "give --env.module pictured again" in error

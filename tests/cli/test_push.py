@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, serving
+from tests.hub.fake_hub import TOKEN, serving
 
 SHORT = ("--total-steps", 1024, "--run.checkpoint-every", 2, "--run.progress", "off", "--ranks", 1, "--name", "first")
 
@@ -28,6 +28,6 @@ def test_there_and_back(run_cli, tmp_path: Path) -> None:
         assert (refused.rc, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
         assert "hf_wrong" not in refused.stderr
     gone = run_cli("eval", "hub:me/first", env=env)
-    assert gone == (2, "", f"lockstep: the Hub can't be reached at {hub.address} (ConnectError)\n")
+    assert gone == (2, "", f"lockstep: cannot connect to the Hub at {hub.address} (ConnectError)\n")
     written = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert written == []

@@ -46,7 +46,7 @@ def test_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "first") == (0, "runs/first/report.html\n", "")
     text = (here / "runs/first/report.html").read_text()
     assert "lockstep play runs/first --video" in text
-    assert "3 episodes that training never saw, most probable actions, iteration 15" in text
+    assert "3 episodes that were not used for training, most probable actions, iteration 15" in text
 
 
 @pytest.mark.usefixtures("here")
@@ -66,8 +66,8 @@ def test_from_a_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("two", "'two': there is no such run; runs/ holds bare, cut, first"),
         ("", "RUN is missing; see lockstep report --help"),
         ("first --episodes 3", "--episodes: unknown flag; see lockstep report --help"),
-        ("bare", "runs/bare has no metrics yet, so there is nothing to report"),
-        ("cut", "runs/cut has no metrics yet, so there is nothing to report"),
+        ("bare", "runs/bare has no metrics yet: no report can be written"),
+        ("cut", "runs/cut has no metrics yet: no report can be written"),
     ],
 )
 def test_what_cant_be_reported_gets_one_line(

@@ -71,7 +71,7 @@ def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -
     assert {path: path.stat().st_mtime_ns for path in times} == times
     other = run_cli("sweep", *words, "--ppo.epochs", 3)
     assert (other.rc, other.stdout) == (2, "")
-    assert other.stderr.startswith("lockstep: ppo.epochs is 3: it was 20 when found/runs/seed-1 was made")
+    assert other.stderr.startswith("lockstep: ppo.epochs is 3: it was 20 when found/runs/seed-1 was created")
 
 
 @pytest.mark.slow

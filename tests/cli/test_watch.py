@@ -130,7 +130,11 @@ def test_how_it_ended(carrier: Carrier, how: str, code: int, line: str, capsys: 
 def test_once_of_a_run_that_goes_on(carrier: Carrier, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = output(capsys, "first", "--once")
     assert (code, err) == (0, "")
-    assert out.splitlines() == ["first  CartPole-v1", "iteration  its ranks have not met yet", "state      starting"]
+    assert out.splitlines() == [
+        "first  CartPole-v1",
+        "iteration  waiting until all ranks are connected",
+        "state      starting",
+    ]
     with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
         carrier.go(2)
         code, out, err = output(capsys, "first", "--once")

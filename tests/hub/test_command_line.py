@@ -1,4 +1,4 @@
-"""`lockstep push`, and what the page about the Hub shows."""
+"""`lockstep push`, and the commands on the documentation page of the Hub."""
 
 import json
 import re
@@ -9,26 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, StandIn
+from tests.hub.fake_hub import TOKEN, FakeHub
 
 from lockstep.cli.main import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-"""Of the client, for large files."""
+"""Warning of the client for large files."""
 DOCUMENTS = ("README.md", "docs/hub.md")
 
 
 @pytest.fixture
 def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a copy of the run as `runs/first`, as the current one."""
+    """Copy the run to `runs/first` in a new folder, and make that folder the current one."""
     shutil.copytree(trained, tmp_path / "runs/first")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.extra("imageio_ffmpeg", "pygame")
-def test_the_page(
-    hub: StandIn, here: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_commands_of_the_documentation(
+    hub: FakeHub, here: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     texts = [(root / name).read_text(encoding="utf-8") for name in DOCUMENTS]
@@ -49,21 +49,21 @@ def test_the_page(
 
 
 def test_a_dry_run_needs_no_network_and_no_token(
-    hub: StandIn, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     assert main(["push", "first", "--username", "me", "--skip-play", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("me/first, private; nothing was uploaded\n\nREADME.md ")
-    assert re.search(r"^checkpoints/00000004/agent\.safetensors +[\d,]+ bytes$", said, re.MULTILINE)
-    assert "lockstep train cartpole" in said
-    assert "replay.mp4" not in said
-    assert hub.asked == []
+    output = capsys.readouterr().out
+    assert output.startswith("me/first, private; nothing was uploaded\n\nREADME.md ")
+    assert re.search(r"^checkpoints/00000004/agent\.safetensors +[\d,]+ bytes$", output, re.MULTILINE)
+    assert "lockstep train cartpole" in output
+    assert "replay.mp4" not in output
+    assert hub.requests == []
     assert not (here / "runs/first/videos").exists()
 
 
 @pytest.mark.usefixtures("here")
-def test_an_evaluation_is_kept_if_it_is_of_these_weights(hub: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_evaluations_of_the_pushed_weights_are_published(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["push", "first", "--username", "me", "--skip-play"]
     for count, iteration in ((3, "4"), (20, "2")):
         assert main(["eval", "first", "--episodes", "3", "--iteration", iteration]) == 0
@@ -76,7 +76,7 @@ def test_an_evaluation_is_kept_if_it_is_of_these_weights(hub: StandIn, capsys: p
     assert json.loads(hub.models["me/first"]["evaluation.json"])["actions"] == "most probable"
     assert main(["eval", "first", "--episodes", "3", "--sample", "--iteration", "2"]) == 0
     assert main(words) == 0
-    assert "evaluation-sampled.json" not in hub.models["me/first"], "it is of other weights"
+    assert "evaluation-sampled.json" not in hub.models["me/first"], "it belongs to other weights"
     assert TOKEN not in capsys.readouterr().out
 
 
@@ -87,11 +87,11 @@ def test_an_evaluation_is_kept_if_it_is_of_these_weights(hub: StandIn, capsys: p
         ("two --username me", "'two': there is no such run; runs/ holds bare, first"),
         ("bare --username me", "runs/bare has no checkpoint yet"),
         ("first --username me --token x", "--token: unknown flag; see lockstep push --help"),
-        ("first --username a/b", "'a/b/first' can't be the name of a model on the Hub: USER/NAME are letters, digits, '-', '_' and '.', at most 96, "
-         "without '--' and '..', and neither begins nor ends with '-' or '.'"),
+        ("first --username a/b", "'a/b/first' is not a valid model name on the Hub: USER/NAME consists of at most 96 letters, digits, '-', '_' and '.', "
+         "without '--' and '..', and neither part begins or ends with '-' or '.'"),
     ],
 )  # fmt: skip
-def test_what_cant_be_pushed(words: str, line: str, hub: StandIn, here: Path, capsys) -> None:
+def test_errors_have_one_line(words: str, line: str, hub: FakeHub, here: Path, capsys) -> None:
     (here / "runs/bare").mkdir()
     shutil.copy("runs/first/config.json", "runs/bare/config.json")
     before = sorted(here.rglob("*"))
@@ -101,7 +101,9 @@ def test_what_cant_be_pushed(words: str, line: str, hub: StandIn, here: Path, ca
     assert hub.changes() == []
 
 
-def test_without_a_token_nothing_is_made(hub: StandIn, here: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_valid_token_nothing_changes(
+    hub: FakeHub, here: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = sorted(here.rglob("*"))
     for token in ("", "hf_" + "wrong" * 7):
         monkeypatch.setenv("HF_TOKEN", token)

@@ -1,4 +1,4 @@
-"""What comes from the Hub: the same policy, or one line, and never code."""
+"""Download from the Hub: it gives the same policy or an error of one line, and never executes code."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import StandIn
+from tests.hub.fake_hub import FakeHub
 
 import lockstep
 from lockstep.cli.main import main
@@ -17,12 +17,12 @@ from lockstep.hub.files import published
 from lockstep.hub.repository import Repository
 from lockstep.run.folder import RunFolder
 
-PLACE = "checkpoints/00000004"
+CHECKPOINT = "checkpoints/00000004"
 
 
 @pytest.fixture
-def model(hub: StandIn, trained: Path) -> dict[str, bytes]:
-    """Its files, as they lie on the Hub."""
+def model(hub: FakeHub, trained: Path) -> dict[str, bytes]:
+    """Publish the run on the fake Hub. Return the files of the model."""
     hub.models["me/first"] = published(RunFolder(trained), 4)
     return hub.models["me/first"]
 
@@ -34,21 +34,21 @@ def changed(model: dict[str, bytes], section: str, **fields: object) -> None:
 
 
 def with_agent(model: dict[str, bytes], content: bytes) -> None:
-    """With a state that fits, as whoever changes the one can change the other."""
-    state = json.loads(model[f"{PLACE}/state.json"])
+    """Replace the weights and update their hash in the state: an attacker can change both."""
+    state = json.loads(model[f"{CHECKPOINT}/state.json"])
     state["files"] = {"agent.safetensors": hashlib.sha256(content).hexdigest()}
-    model |= {f"{PLACE}/agent.safetensors": content, f"{PLACE}/state.json": json.dumps(state).encode()}
+    model |= {f"{CHECKPOINT}/agent.safetensors": content, f"{CHECKPOINT}/state.json": json.dumps(state).encode()}
 
 
-def test_the_policy_is_the_runs(hub: StandIn, model: dict[str, bytes], trained: Path) -> None:
+def test_the_policy_equals_that_of_the_run(hub: FakeHub, model: dict[str, bytes], trained: Path) -> None:
     model["README.md"] = model["replay.mp4"] = b"not needed to act"
     assert lockstep.load("hub:me/first").digest == lockstep.load(trained).digest
     assert lockstep.evaluate("hub:me/first", 3) == lockstep.evaluate(trained, 3)
-    asked = {line.partition("/resolve/")[2].partition("/")[2] for line in hub.asked if "/resolve/" in line}
-    assert asked == {"config.json", f"{PLACE}/agent.safetensors", f"{PLACE}/state.json"}
+    downloaded = {line.partition("/resolve/")[2].partition("/")[2] for line in hub.requests if "/resolve/" in line}
+    assert downloaded == {"config.json", f"{CHECKPOINT}/agent.safetensors", f"{CHECKPOINT}/state.json"}
 
 
-def test_what_was_downloaded_is_a_run_in_the_clients_cache(model: dict[str, bytes], tmp_path: Path) -> None:
+def test_the_download_is_a_run_folder_in_the_cache_of_the_client(model: dict[str, bytes], tmp_path: Path) -> None:
     folder = fetch(Repository.parse("hub:me/first@main"))
     assert folder.is_relative_to(tmp_path / "cache")
     assert RunFolder.open(folder).checkpoints() == [4]
@@ -67,63 +67,61 @@ def test_a_checkpoint_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("run", "line"),
     [
-        ("hub:me/none", "hub:me/none: there is no such model, or it is private"),
+        ("hub:me/none", "hub:me/none does not exist, or it is private"),
         ("hub:me/first@dev", "hub:me/first has no revision 'dev'"),
-        ("hub:first", "'hub:first': a model on the Hub is hub:USER/NAME, or hub:USER/NAME@REVISION"),
-        ("hub:me/first@", "a model on the Hub is hub:USER/NAME"),
-        ("hub:me/../first", "can't be the name of a model on the Hub"),
-        ("hub:me/a b", "can't be the name of a model on the Hub"),
+        ("hub:first", "run is 'hub:first': a model on the Hub is given as hub:USER/NAME or hub:USER/NAME@REVISION"),
+        ("hub:me/first@", "a model on the Hub is given as hub:USER/NAME"),
+        ("hub:me/../first", "is not a valid model name on the Hub"),
+        ("hub:me/a b", "is not a valid model name on the Hub"),
     ],
 )
-def test_an_id_that_leads_nowhere(run: str, line: str, model: dict[str, bytes]) -> None:
-    with pytest.raises(ValueError, match=line) as told:
+def test_a_model_that_does_not_exist(run: str, line: str, model: dict[str, bytes]) -> None:
+    with pytest.raises(ValueError, match=line) as raised:
         lockstep.load(run)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_private_model_without_a_token(
-    hub: StandIn, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.private.add("me/first")
     assert lockstep.load("hub:me/first").iteration == 4
     monkeypatch.setenv("HF_TOKEN", "")
-    with pytest.raises(ValueError, match="or it is private and there is no token that may see it"):
+    with pytest.raises(ValueError, match="or it is private and the token does not give access"):
         lockstep.load("hub:me/first")
 
 
-def test_no_network(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        with pytest.raises(ValueError, match=r"the Hub can't be reached at http://127\.0\.0\.1"):
+        with pytest.raises(ValueError, match=r"cannot connect to the Hub at http://127\.0\.0\.1"):
             lockstep.load("hub:me/first")
 
 
-def test_other_models_and_other_checkpoints(hub: StandIn, model: dict[str, bytes], tmp_path: Path) -> None:
+def test_other_models_and_other_checkpoints(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     hub.models["me/other"] = {"config.json": b"{}", "model.safetensors": b""}
-    with pytest.raises(ValueError, match="hub:me/other is no model of lockstep"):
+    with pytest.raises(ValueError, match="hub:me/other is not a lockstep model"):
         lockstep.load("hub:me/other")
     with pytest.raises(ValueError, match="iteration is 2: hub:me/first has checkpoints of 4"):
         lockstep.load("hub:me/first", iteration=2)
-    del model[f"{PLACE}/agent.safetensors"]
-    with pytest.raises(ValueError, match=r"it has no checkpoints/00000004/agent\.safetensors"):
+    del model[f"{CHECKPOINT}/agent.safetensors"]
+    with pytest.raises(ValueError, match=r"checkpoints/00000004/agent\.safetensors is missing"):
         lockstep.load("hub:me/first")
     assert not (tmp_path / "cache").exists()
 
 
-def test_sizes_are_looked_at_before_anything_is_downloaded(hub: StandIn, model: dict[str, bytes]) -> None:
-    hub.pretended = {f"{PLACE}/agent.safetensors": 10**12}
-    with pytest.raises(
-        ValueError, match=r"agent\.safetensors has 1,000,000,000,000 bytes; at most 4,000,000,000 are read"
-    ):
+def test_sizes_are_checked_before_anything_is_downloaded(hub: FakeHub, model: dict[str, bytes]) -> None:
+    hub.reported_sizes = {f"{CHECKPOINT}/agent.safetensors": 10**12}
+    with pytest.raises(ValueError, match=r"agent\.safetensors has 1,000,000,000,000 bytes; the limit is 4,000,000,000"):
         lockstep.load("hub:me/first")
-    assert not [line for line in hub.asked if "/resolve/" in line]
+    assert not [line for line in hub.requests if "/resolve/" in line]
 
 
 class Canary:
-    """Sings when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,9 +133,9 @@ class Canary:
 def test_a_pickle_under_the_expected_names(model: dict[str, bytes], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     content = pickle.dumps(Canary(canary))
-    kept = dict(model)
-    for name in (f"{PLACE}/agent.safetensors", f"{PLACE}/state.json", "config.json"):
-        model |= kept
+    original = dict(model)
+    for name in (f"{CHECKPOINT}/agent.safetensors", f"{CHECKPOINT}/state.json", "config.json"):
+        model |= original
         if name.endswith("agent.safetensors"):
             with_agent(model, content)
         else:
@@ -149,7 +147,7 @@ def test_a_pickle_under_the_expected_names(model: dict[str, bytes], tmp_path: Pa
     assert canary.exists()
 
 
-def test_names_that_lead_elsewhere_are_not_asked_for(hub: StandIn, model: dict[str, bytes], tmp_path: Path) -> None:
+def test_files_with_other_names_are_not_downloaded(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     for name in (
         "../../evil.py",
         "checkpoints/../../state.json",
@@ -158,7 +156,7 @@ def test_names_that_lead_elsewhere_are_not_asked_for(hub: StandIn, model: dict[s
     ):
         model[name] = b"raise SystemExit"
     assert lockstep.load("hub:me/first").iteration == 4
-    assert not [line for line in hub.asked if ".." in line or line.endswith(".py")]
+    assert not [line for line in hub.requests if ".." in line or line.endswith(".py")]
     assert not list(tmp_path.rglob("*.py"))
 
 
@@ -170,9 +168,9 @@ def test_a_config_that_names_a_module(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     changed(model, "env", **env)
-    with pytest.raises(ValueError, match=r"env\.(module|id) is|evil") as told:
+    with pytest.raises(ValueError, match=r"env\.(module|id) is|evil") as raised:
         lockstep.load("hub:me/first")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert not (tmp_path / "canary").exists()
 
 
@@ -194,9 +192,9 @@ LARGE = 16_384
 )
 def test_a_config_that_would_fill_the_memory(section: str, fields: dict[str, object], model: dict[str, bytes]) -> None:
     changed(model, section, **fields)
-    with pytest.raises(ValueError, match=r"does not fit this run: (tensor '|the config asks for networks)") as told:
+    with pytest.raises(ValueError, match=r"does not fit this run: (tensor '|the config asks for networks)") as raised:
         lockstep.load("hub:me/first")
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_config_of_too_large_networks_at_the_command_line(
@@ -210,15 +208,15 @@ def test_a_config_of_too_large_networks_at_the_command_line(
 
 
 @pytest.mark.parametrize("engine", ["gymnasium", "gymnasium-vector", "gymnasium-async"])
-def test_a_config_with_many_environments_makes_one(
+def test_a_config_with_many_environments_creates_one(
     engine: str, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    counts = []
     vector = Recipe.make_vector
-    monkeypatch.setattr(Recipe, "make_vector", lambda self, count: asked.append(count) or vector(self, 1))
+    monkeypatch.setattr(Recipe, "make_vector", lambda self, count: counts.append(count) or vector(self, 1))
     changed(model, "env", count=1_000_000, engine=engine, threads=4096)
     assert lockstep.load("hub:me/first").iteration == 4
-    assert asked == ([1] if engine == "gymnasium-vector" else [])
+    assert counts == ([1] if engine == "gymnasium-vector" else [])
 
 
 def test_a_config_that_is_nested_too_deeply(model: dict[str, bytes]) -> None:
@@ -228,12 +226,12 @@ def test_a_config_that_is_nested_too_deeply(model: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("version", "Infinity"), ("files", "{}"), ("iteration", "1e400")])
-def test_a_state_of_other_types(
+def test_a_state_with_wrong_types(
     name: str, value: str, model: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = json.loads(model[f"{PLACE}/state.json"])
+    state = json.loads(model[f"{CHECKPOINT}/state.json"])
     content = ", ".join(f'"{key}": {value if key == name else json.dumps(part)}' for key, part in state.items())
-    model[f"{PLACE}/state.json"] = f"{{{content}}}".encode()
+    model[f"{CHECKPOINT}/state.json"] = f"{{{content}}}".encode()
     assert main(["eval", "hub:me/first", "--episodes", "1"]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
@@ -241,23 +239,23 @@ def test_a_state_of_other_types(
 
 
 def test_other_weights(model: dict[str, bytes]) -> None:
-    kept = dict(model)
+    original = dict(model)
     changed(model, "policy", hidden=[32, 32])
     with pytest.raises(ValueError, match="does not fit this run: tensor"):
         lockstep.load("hub:me/first")
-    model |= kept
-    with_agent(model, (2**40).to_bytes(8, "little") + b"{}")  # a header that claims to be of 2**40 bytes
+    model |= original
+    with_agent(model, (2**40).to_bytes(8, "little") + b"{}")  # a header with a claimed length of 2**40 bytes
     with pytest.raises(ValueError, match=r"agent\.safetensors can't be read"):
         lockstep.load("hub:me/first")
-    model[f"{PLACE}/agent.safetensors"] += b"more"
+    model[f"{CHECKPOINT}/agent.safetensors"] += b"more"
     with pytest.raises(ValueError, match=r"agent\.safetensors is missing, truncated or changed"):
         lockstep.load("hub:me/first")
 
 
-def test_a_state_that_points_elsewhere(model: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_state_that_lists_files_outside_the_model(model: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("mine")
-    state = json.loads(model[f"{PLACE}/state.json"])
+    state = json.loads(model[f"{CHECKPOINT}/state.json"])
     state["files"][str(tmp_path / "secret")] = hashlib.sha256(b"mine").hexdigest()
-    model[f"{PLACE}/state.json"] = json.dumps(state).encode()
+    model[f"{CHECKPOINT}/state.json"] = json.dumps(state).encode()
     with pytest.raises(ValueError, match=r"state\.json is missing or broken"):
         lockstep.load("hub:me/first")

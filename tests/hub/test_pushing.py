@@ -1,10 +1,10 @@
-"""What goes to the Hub, and what is refused before anything does."""
+"""Upload to the Hub, and requests that are refused before anything is uploaded."""
 
 import json
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, StandIn
+from tests.hub.fake_hub import TOKEN, FakeHub
 
 from lockstep.hub.files import CARD, published
 from lockstep.hub.pushing import push, sign_in
@@ -12,8 +12,8 @@ from lockstep.hub.repository import Repository
 from lockstep.run.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
-"""Of the client, for large files."""
-PLACE = Repository("me", "first")
+"""Warning of the client for large files."""
+REPOSITORY = Repository("me", "first")
 BARE = {CARD: b"---\ntags: []\n---\n", "config.json": b"{}"}
 
 
@@ -21,87 +21,93 @@ def files(trained: Path) -> dict[str, bytes | Path]:
     return {CARD: BARE[CARD], **published(RunFolder(trained), 4)}
 
 
-def test_the_files_are_exactly_these(hub: StandIn, trained: Path) -> None:
-    address = push(sign_in(PLACE), PLACE, files(trained), public=False)
+def test_the_uploaded_files(hub: FakeHub, trained: Path) -> None:
+    address = push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=False)
     assert address == f"{hub.address}/me/first"
-    place = "checkpoints/00000004"
+    checkpoint = "checkpoints/00000004"
     named = {"README.md", "config.json", "environment.json", "metrics.jsonl"}
-    assert set(hub.models["me/first"]) == {*named, f"{place}/agent.safetensors", f"{place}/state.json"}
+    assert set(hub.models["me/first"]) == {*named, f"{checkpoint}/agent.safetensors", f"{checkpoint}/state.json"}
     assert hub.private == {"me/first"}
     assert len(hub.stored) == 1
-    assert hub.models["me/first"][f"{place}/agent.safetensors"] == (trained / place / "agent.safetensors").read_bytes()
+    assert (
+        hub.models["me/first"][f"{checkpoint}/agent.safetensors"]
+        == (trained / checkpoint / "agent.safetensors").read_bytes()
+    )
 
 
-def test_nothing_tells_of_the_machine_or_the_token(hub: StandIn, trained: Path) -> None:
-    noted = json.loads((trained / "environment.json").read_text())
-    push(sign_in(PLACE), PLACE, files(trained), public=True)
+def test_neither_the_machine_nor_the_token_is_revealed(hub: FakeHub, trained: Path) -> None:
+    environment = json.loads((trained / "environment.json").read_text())
+    push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=True)
     everything = b"\n".join(hub.models["me/first"].values()).decode(errors="replace")
     assert TOKEN not in everything
     assert str(trained.parent) not in everything
-    found = json.loads(hub.models["me/first"]["environment.json"])
-    assert noted.keys() - found.keys() == {"command", "host"}
+    uploaded = json.loads(hub.models["me/first"]["environment.json"])
+    assert environment.keys() - uploaded.keys() == {"command", "host"}
     assert hub.private == set()
 
 
-def test_a_second_push_replaces_the_first_and_leaves_what_others_put_there(hub: StandIn) -> None:
-    api = sign_in(PLACE)
-    push(api, PLACE, {**BARE, "replay.mp4": b"film", "checkpoints/00000002/state.json": b"{}"}, public=False)
+def test_a_second_push_replaces_the_first_and_keeps_files_of_others(hub: FakeHub) -> None:
+    api = sign_in(REPOSITORY)
+    push(api, REPOSITORY, {**BARE, "replay.mp4": b"film", "checkpoints/00000002/state.json": b"{}"}, public=False)
     hub.models["me/first"]["notes.md"] = b"mine"
-    push(api, PLACE, {**BARE, "checkpoints/00000004/state.json": b"{}"}, public=False)
+    push(api, REPOSITORY, {**BARE, "checkpoints/00000004/state.json": b"{}"}, public=False)
     assert set(hub.models["me/first"]) == {*BARE, "checkpoints/00000004/state.json", "notes.md"}
 
 
 @pytest.mark.parametrize(
-    ("public", "there", "private", "line"),
+    ("public", "existing", "private", "line"),
     [
-        (False, {}, False, "me/first is public: give --public to push there, or another --name"),
-        (True, {}, True, "me/first is private: make it public in its settings on the Hub, or leave --public out"),
+        (False, {}, False, "me/first is public: add --public to push there, or choose another --name"),
+        (True, {}, True, "me/first is private: make it public in its settings on the Hub, or omit --public"),
         (
             False,
             {"model.bin": b""},
             True,
-            "me/first holds something else than a run of lockstep: choose another --name",
+            "me/first contains something other than a lockstep run: choose another --name",
         ),
     ],
 )
-def test_a_repository_that_is_another_than_was_asked_for(
-    public: bool, there: dict[str, bytes], private: bool, line: str, hub: StandIn
+def test_a_repository_that_does_not_match_the_request(
+    public: bool, existing: dict[str, bytes], private: bool, line: str, hub: FakeHub
 ) -> None:
-    hub.models["me/first"] = dict(there)
+    hub.models["me/first"] = dict(existing)
     hub.private |= {"me/first"} if private else set()
     with pytest.raises(ValueError, match=line):
-        push(sign_in(PLACE), PLACE, BARE, public)
-    assert hub.models["me/first"] == there
+        push(sign_in(REPOSITORY), REPOSITORY, BARE, public)
+    assert hub.models["me/first"] == existing
 
 
 @pytest.mark.parametrize(
     ("failing", "line"),
     [
-        ({"POST /api/models/me/first/commit": 403}, "the token may not write to me/first; it needs the role `write`"),
-        ({"POST /api/models/me/first/commit": 413}, "answered 413 for me/first; nothing was changed"),
-        ({"POST /api/repos/create": 429}, "answered 429 for me/first; try again later"),
-        ({"GET /api/models/me/first": 401}, "does not accept the token; make one on"),
+        (
+            {"POST /api/models/me/first/commit": 403},
+            "the token has no permission to write to me/first; it needs the role `write`",
+        ),
+        ({"POST /api/models/me/first/commit": 413}, "returned HTTP status 413 for me/first; nothing was changed"),
+        ({"POST /api/repos/create": 429}, "returned HTTP status 429 for me/first; try again later"),
+        ({"GET /api/models/me/first": 401}, "rejected the token; create one on"),
     ],
 )
-def test_a_hub_that_refuses_is_told_in_one_line(failing: dict[str, int], line: str, hub: StandIn) -> None:
-    api = sign_in(PLACE)
+def test_errors_of_the_hub_have_one_line(failing: dict[str, int], line: str, hub: FakeHub) -> None:
+    api = sign_in(REPOSITORY)
     hub.failing = failing
-    with pytest.raises(ValueError, match=line) as told:
-        push(api, PLACE, BARE, public=False)
-    assert TOKEN not in str(told.value)
+    with pytest.raises(ValueError, match=line) as raised:
+        push(api, REPOSITORY, BARE, public=False)
+    assert TOKEN not in str(raised.value)
     assert not hub.models.get("me/first")
 
 
-def test_a_large_file_that_does_not_get_through(hub: StandIn, trained: Path) -> None:
+def test_a_large_file_whose_transfer_fails(hub: FakeHub, trained: Path) -> None:
     hub.failing = {"PUT /large": 403}
-    with pytest.raises(ValueError, match="the token may not write to me/first"):
-        push(sign_in(PLACE), PLACE, files(trained), public=False)
+    with pytest.raises(ValueError, match="the token has no permission to write to me/first"):
+        push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=False)
     assert hub.models["me/first"] == {}
 
 
-def test_another_users_name(hub: StandIn) -> None:
+def test_another_users_name(hub: FakeHub) -> None:
     other = Repository("you", "first")
-    with pytest.raises(ValueError, match="you must be yours"):
+    with pytest.raises(ValueError, match="you must be your user or organization"):
         push(sign_in(other), other, BARE, public=False)
     assert hub.models == {}
 
@@ -109,14 +115,14 @@ def test_another_users_name(hub: StandIn) -> None:
 @pytest.mark.parametrize(
     ("token", "line"),
     [
-        ("", "there is no token for the Hub: set HF_TOKEN, or `hf auth login`; --dry-run needs none"),
-        ("hf_" + "wrong" * 7, "does not accept the token"),
-        ("hf_wröng", "characters that no token has"),
+        ("", "no token for the Hub: set HF_TOKEN or run `hf auth login`; --dry-run needs no token"),
+        ("hf_" + "wrong" * 7, "rejected the token"),
+        ("hf_wröng", "contains invalid characters"),
     ],
 )
-def test_no_token_or_a_wrong_one(token: str, line: str, hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_token_or_a_wrong_one(token: str, line: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
-    with pytest.raises(ValueError, match=line) as told:
-        sign_in(PLACE)
-    assert not token or token not in str(told.value)
+    with pytest.raises(ValueError, match=line) as raised:
+        sign_in(REPOSITORY)
+    assert not token or token not in str(raised.value)
     assert hub.changes() == []

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.hub.stand_in import TOKEN, serving
+from tests.hub.fake_hub import TOKEN, serving
 from tests.pages.blocks import DOCUMENTS, ROOT, commands
 
 from lockstep.config.decode import known_fields, known_sections

@@ -1,9 +1,9 @@
-"""Medians and quartiles, by hand."""
+"""Medians and quartiles of curves, compared with values computed by hand."""
 
 import numpy as np
 import pytest
 
-from lockstep.report.bands import join, points
+from lockstep.report.bands import points, quartile_band
 
 
 def curve(*pairs: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -11,7 +11,7 @@ def curve(*pairs: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
     return table[:, 0], table[:, 1]
 
 
-def test_points_are_rows_that_have_a_number() -> None:
+def test_points_skip_rows_without_finite_numbers() -> None:
     rows = [
         {"env_steps": 10, "seconds": 0.5, "entropy": 1.0},
         {"env_steps": 20, "seconds": 1.5, "entropy": None},
@@ -26,41 +26,41 @@ def test_points_are_rows_that_have_a_number() -> None:
     assert [part.tolist() for part in points([], "entropy")] == [[], []]
 
 
-def test_one_curve_is_itself() -> None:
-    band = join([curve((1, 5), (2, 7))])
+def test_the_band_of_one_curve_is_the_curve() -> None:
+    band = quartile_band([curve((1, 5), (2, 7))])
     assert band is not None
-    for part in (band.low, band.middle, band.high):
+    for part in (band.low, band.median, band.high):
         assert part.tolist() == [5, 7]
 
 
 def test_median_and_quartiles_on_common_steps() -> None:
-    band = join([curve((0, level), (10, level + 10)) for level in (0.0, 4.0, 8.0, 100.0)])
+    band = quartile_band([curve((0, level), (10, level + 10)) for level in (0.0, 4.0, 8.0, 100.0)])
     assert band is not None
-    assert band.right.tolist() == [0, 10]
-    # of 0, 4, 8, 100: the quartiles lie at places 0.75, 1.5 and 2.25 of 0 … 3
+    assert band.x.tolist() == [0, 10]
+    # values 0, 4, 8, 100: the quartiles lie at positions 0.75, 1.5 and 2.25 of 0 … 3
     assert band.low.tolist() == [3, 13]
-    assert band.middle.tolist() == [6, 16]
+    assert band.median.tolist() == [6, 16]
     assert band.high.tolist() == [31, 41]
 
 
-def test_curves_are_interpolated_where_all_of_them_go() -> None:
-    band = join([curve((0, 0), (10, 10), (20, 20)), curve((4, 100), (14, 200)), curve((2, 50), (18, 50))])
+def test_curves_are_interpolated_over_their_common_range() -> None:
+    band = quartile_band([curve((0, 0), (10, 10), (20, 20)), curve((4, 100), (14, 200)), curve((2, 50), (18, 50))])
     assert band is not None
-    assert band.right.tolist() == [4, 10, 14]
-    assert band.middle.tolist() == [50, 50, 50]
-    # the first curve has 4, 10, 14 there, the second 100, 160, 200: half way to the median of 50
+    assert band.x.tolist() == [4, 10, 14]
+    assert band.median.tolist() == [50, 50, 50]
+    # at these x the first curve is 4, 10, 14 and the second is 100, 160, 200: the quartiles are half way to the median of 50
     assert band.low.tolist() == [27, 30, 32]
     assert band.high.tolist() == [75, 105, 125]
 
 
-def test_many_places_become_500() -> None:
+def test_many_points_are_reduced_to_500() -> None:
     line = np.linspace(0, 1, 700)
-    band = join([(line, 2 * line), (line + 1e-4, 2 * line)])
+    band = quartile_band([(line, 2 * line), (line + 1e-4, 2 * line)])
     assert band is not None
-    assert len(band.right) == 500
-    assert band.middle == pytest.approx(2 * band.right - 1e-4, abs=1e-9)
+    assert len(band.x) == 500
+    assert band.median == pytest.approx(2 * band.x - 1e-4, abs=1e-9)
 
 
 @pytest.mark.parametrize("other", [curve((5, 1), (6, 1)), (np.zeros(0), np.zeros(0))])
-def test_nothing_in_common(other: tuple[np.ndarray, np.ndarray]) -> None:
-    assert join([curve((1, 1), (2, 1)), other]) is None
+def test_curves_without_a_common_range(other: tuple[np.ndarray, np.ndarray]) -> None:
+    assert quartile_band([curve((1, 1), (2, 1)), other]) is None

@@ -1,4 +1,4 @@
-"""The model card: what the Hub reads of it, and that nothing of a run becomes markup."""
+"""The model card: its metadata for the Hub, its text, and that no string from a run is interpreted as markup."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ EVALUATED = Evaluated(15, "8a36cb", "most probable", Evaluation([10.0, 20.0, 30.
 
 def summary(**changes: Any) -> RunSummary:
     config = Config()
-    found = RunSummary(
+    run = RunSummary(
         name="first",
         config=dataclasses.replace(
             config, env=dataclasses.replace(config.env, id=changes.pop("env_id", "CartPole-v1"))
@@ -46,18 +46,18 @@ def summary(**changes: Any) -> RunSummary:
         first_steps=None,
         metrics=[],
     )
-    return dataclasses.replace(found, **changes)
+    return dataclasses.replace(run, **changes)
 
 
 def metadata(card: str) -> Any:
     return yaml.safe_load(re.split(r"^---\n", card, maxsplit=2, flags=re.MULTILINE)[1])
 
 
-def test_what_the_hub_reads() -> None:
-    found = metadata(write_card(summary(), EVALUATED, "me/first", None))
-    assert found["library_name"] == "lockstep"
-    assert found["tags"] == ["reinforcement-learning", "ppo", "lockstep", "CartPole-v1"]
-    (model,) = found["model-index"]
+def test_metadata_for_the_hub() -> None:
+    card_data = metadata(write_card(summary(), EVALUATED, "me/first", None))
+    assert card_data["library_name"] == "lockstep"
+    assert card_data["tags"] == ["reinforcement-learning", "ppo", "lockstep", "CartPole-v1"]
+    (model,) = card_data["model-index"]
     (result,) = model["results"]
     assert model["name"] == "first"
     assert result["dataset"] == {"name": "CartPole-v1", "type": "CartPole-v1"}
@@ -66,7 +66,7 @@ def test_what_the_hub_reads() -> None:
 
 def test_sampled_actions_have_a_row_of_their_own() -> None:
     sampled = Evaluated(15, "8a36cb", "drawn", Evaluation([1.0, 3.0], [1, 3]))
-    row = "with drawn actions"
+    row = "with sampled actions"
     assert row not in write_card(summary(), EVALUATED, "me/first", None)
     card = write_card(summary(sampled=sampled), EVALUATED, "me/first", None)
     assert f"| {row} | 2.00 ± 1.41, 2 episodes (evaluation-sampled.json) |" in card
@@ -75,7 +75,7 @@ def test_sampled_actions_have_a_row_of_their_own() -> None:
     assert row not in write_card(summary(sampled=other), EVALUATED, "me/first", None)
 
 
-def test_what_a_reader_finds() -> None:
+def test_the_text_of_the_card() -> None:
     run = summary()
     card = write_card(run, EVALUATED, "me/first", "replay.mp4")
     assert "| mean return ± standard deviation | 20.00 ± 10.00, 95% interval of the mean ± 11.32 |" in card
@@ -90,14 +90,14 @@ def test_what_a_reader_finds() -> None:
     assert "replay" not in write_card(run, EVALUATED, "me/first", None)
 
 
-def test_what_is_promised_depends_on_the_run() -> None:
+def test_the_claim_of_reproducibility_depends_on_the_run() -> None:
     config = Config()
     inexact = dataclasses.replace(config, plan=dataclasses.replace(config.plan, exact=False))
-    assert "equal to rounding only" in write_card(summary(config=inexact), EVALUATED, "me/first", None)
+    assert "equal only up to rounding" in write_card(summary(config=inexact), EVALUATED, "me/first", None)
     raised = write_card(summary(first_steps=10), EVALUATED, "me/first", None)
-    assert "Its budget was raised from 10 to" in raised
+    assert "The budget was raised from 10 to" in raised
     assert "gives the same digest" not in raised
-    assert "trained again by that program" in write_card(summary(env_id="make()"), EVALUATED, "me/first", None)
+    assert "Use that program to repeat the run" in write_card(summary(env_id="make()"), EVALUATED, "me/first", None)
 
 
 EVIL = [
@@ -111,7 +111,7 @@ EVIL = [
 
 
 @pytest.mark.parametrize("evil", EVIL)
-def test_nothing_from_a_run_is_markup(evil: str) -> None:
+def test_no_string_from_a_run_is_interpreted_as_markup(evil: str) -> None:
     settings = [Setting("env.id", evil, "", ""), Setting("ppo.epochs", evil, 10, 10)]
     machine = Machine(evil, evil, "", "", {evil: evil}, "", None)
     run = summary(env_id=evil, settings=settings, machine=machine, preset=None)

@@ -1,4 +1,4 @@
-"""Learning curves, looked at through their pixels and their text."""
+"""Figures of learning curves, checked through their pixels and their text."""
 
 import sys
 from pathlib import Path
@@ -19,10 +19,10 @@ METRICS = [
 ]
 
 
-def near(picture: np.ndarray, colour: str) -> int:
-    """How many pixels are almost of that colour."""
-    wanted = np.array([int(colour[place : place + 2], 16) for place in (0, 2, 4)])
-    return int((abs(picture[..., :3] * 255 - wanted).max(-1) < 24).sum())
+def near(picture: np.ndarray, color: str) -> int:
+    """Count the pixels whose channels differ by less than 24 of 255 from the color."""
+    expected = np.array([int(color[start : start + 2], 16) for start in (0, 2, 4)])
+    return int((abs(picture[..., :3] * 255 - expected).max(-1) < 24).sum())
 
 
 def test_png(tmp_path: Path) -> None:
@@ -37,14 +37,14 @@ def test_png(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "plots").iterdir()] == ["curve.png"]
 
 
-def test_no_goal_no_line(tmp_path: Path) -> None:
+def test_without_a_goal_no_line_is_drawn(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     draw_curve(METRICS, "run", tmp_path / "curve.png")
     assert near(imread(tmp_path / "curve.png"), "D55E00") == 0
 
 
-def test_svg_says_what_it_shows_and_is_always_the_same(tmp_path: Path) -> None:
+def test_an_svg_has_labels_and_is_reproducible(tmp_path: Path) -> None:
     for name in ("a.svg", "b.svg"):
         draw_curve(METRICS, "cartpole-1: CartPole-v1", tmp_path / name, goal=475)
     text = (tmp_path / "a.svg").read_text()
@@ -59,18 +59,18 @@ def test_a_single_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("metrics", [[], METRICS[:1]])
-def test_nothing_to_draw(metrics: list[dict[str, float | None]], tmp_path: Path) -> None:
+def test_no_data(metrics: list[dict[str, float | None]], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no episode has ended"):
         draw_curve(metrics, "run", tmp_path / "curve.png")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_ending(tmp_path: Path) -> None:
+def test_another_suffix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must end in \.png or \.svg"):
         draw_curve(METRICS, "run", tmp_path / "curve.jpg")
 
 
-def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

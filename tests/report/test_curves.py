@@ -1,4 +1,4 @@
-"""Learning curves of several runs, looked at through the text of their pictures."""
+"""Figures of the learning curves of several runs, checked through their text."""
 
 import dataclasses
 from pathlib import Path
@@ -24,12 +24,12 @@ def run(seed: int, clip: float = 0.2, length: int = 20, first: int = 1, **more: 
     return Recorded(f"run-{seed}", tree, rows)
 
 
-def test_experiments_beside_each_other(tmp_path: Path) -> None:
+def test_comparison_of_experiments(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
-    found = group([run(1), run(2), run(3), run(4, 0.1), run(5, 0.1)])
+    experiments = group([run(1), run(2), run(3), run(4, 0.1), run(5, 0.1)])
     for name in ("a.svg", "b.svg"):
-        draw_returns(found, tmp_path / name, "steps", 3.0)
+        draw_returns(experiments, tmp_path / name, "steps", 3.0)
     text = (tmp_path / "a.svg").read_text()
     for words in (
         "environment steps",
@@ -40,11 +40,11 @@ def test_experiments_beside_each_other(tmp_path: Path) -> None:
     ):
         assert words in text
     assert text == (tmp_path / "b.svg").read_text()
-    draw_returns(found, tmp_path / "a.png", "steps")
+    draw_returns(experiments, tmp_path / "a.png", "steps")
     picture = imread(tmp_path / "a.png")
     assert near(picture, "0072B2") > 1000
     assert near(picture, "D55E00") > 1000
-    assert near(picture, "CCE3F0") > 1000  # the band: a fifth of the blue on white
+    assert near(picture, "CCE3F0") > 1000  # the band: the blue with an opacity of 0.2 on white
 
 
 def test_all_curves_over_time(tmp_path: Path) -> None:
@@ -56,37 +56,37 @@ def test_all_curves_over_time(tmp_path: Path) -> None:
     assert "quartile" in text
 
 
-def test_of_a_single_run_its_iterations_too(tmp_path: Path) -> None:
+def test_a_single_run_shows_its_iterations_too(tmp_path: Path) -> None:
     draw_curves(group([run(1, intrinsic_return=2.0)]), tmp_path / "a.svg", "steps", 475)
     text = (tmp_path / "a.svg").read_text()
     for words in ("run-1", "last 20 episodes", "iteration", "goal 475", "intrinsic return"):
         assert words in text
 
 
-def test_a_metric_that_is_not_there_yet_is_told(tmp_path: Path) -> None:
+def test_a_metric_without_values(tmp_path: Path) -> None:
     rows = [{name: value for name, value in row.items() if "return" not in name} for row in run(1).metrics]
     draw_curves(group([dataclasses.replace(run(1), metrics=rows)]), tmp_path / "a.svg", "steps")
     assert "entropy" in (tmp_path / "a.svg").read_text()
 
 
-def test_nothing_to_draw(tmp_path: Path) -> None:
+def test_no_data(tmp_path: Path) -> None:
     empty = dataclasses.replace(run(2), metrics=[])
-    with pytest.raises(ValueError, match="run-2: there is nothing to draw yet, because no episode has ended"):
+    with pytest.raises(ValueError, match="run-2: no data to plot: no episode has ended yet"):
         draw_returns(group([run(1), empty]), tmp_path / "a.png", "steps")
-    with pytest.raises(ValueError, match="run-2: there is nothing to draw yet, because it has no metrics"):
+    with pytest.raises(ValueError, match="run-2: no data to plot: the run has no metrics yet"):
         draw_curves(group([empty]), tmp_path / "a.png", "steps")
-    with pytest.raises(ValueError, match="run-1, run-2: they have no steps in common yet"):
+    with pytest.raises(ValueError, match="run-1, run-2: the runs share no range of steps yet; plot them separately"):
         draw_returns(group([run(1, length=2), run(2, first=9)]), tmp_path / "a.png", "steps")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cant_be_written(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"file/a\.png can't be written \(.*\); choose another place with --out"):
+    with pytest.raises(ValueError, match=r"file/a\.png cannot be written: .*; choose another path with --out"):
         draw_returns(group([run(1)]), tmp_path / "file" / "a.png", "steps")
 
 
-def test_many_experiments_have_room(tmp_path: Path) -> None:
+def test_the_figure_grows_with_the_legend(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     draw_returns(group([run(1, clip) for clip in np.linspace(0.1, 0.3, 12)]), tmp_path / "a.png", "steps")

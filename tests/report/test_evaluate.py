@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lockstep.report.evaluate import Evaluation, play_episodes
 
 
-def test_the_interval_by_hand() -> None:
+def test_the_interval_equals_a_value_computed_by_hand() -> None:
     # standard deviation of 1, 2, 3, 4 with n - 1: sqrt(5 / 3)
     evaluation = Evaluation([1.0, 2.0, 3.0, 4.0], [5, 5, 5, 5])
     assert evaluation.interval == pytest.approx(1.96 * math.sqrt(5 / 3) / 2)
@@ -27,7 +27,7 @@ def right(observation: NDArray[np.float32], info: dict[str, Any]) -> int:
     return 1
 
 
-def test_episodes_are_whole_and_begin_with_their_seeds() -> None:
+def test_episodes_are_complete_and_start_with_their_seeds() -> None:
     env = gym.make("CartPole-v1")
     first, second, again = play_episodes(env, lambda: right, [1, 2, 1])
     assert first == again

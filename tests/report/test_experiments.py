@@ -10,40 +10,40 @@ def run(name: str, seed: int = 1, **sections: dict[str, Any]) -> Recorded:
     return Recorded(name, tree, [])
 
 
-def shown(*runs: Recorded) -> list[tuple[str, list[str]]]:
-    return [(one.label, [run.name for run in one.runs]) for one in group(runs)]
+def grouped(*runs: Recorded) -> list[tuple[str, list[str]]]:
+    return [(experiment.label, [run.name for run in experiment.runs]) for experiment in group(runs)]
 
 
-def test_seeds_of_one_experiment_are_together() -> None:
-    assert shown(run("a"), run("b", 2), run("c", 3)) == [("3 seeds", ["a", "b", "c"])]
+def test_runs_with_different_seeds_are_one_experiment() -> None:
+    assert grouped(run("a"), run("b", 2), run("c", 3)) == [("3 seeds", ["a", "b", "c"])]
 
 
-def test_names_folders_and_what_is_shown_make_no_experiment() -> None:
+def test_names_folders_and_displays_do_not_define_an_experiment() -> None:
     other = run("b", 2, run={"folder": "elsewhere", "progress": "off", "loggers": [], "keep": 9})
-    assert shown(run("a"), other) == [("2 seeds", ["a", "b"])]
+    assert grouped(run("a"), other) == [("2 seeds", ["a", "b"])]
 
 
-def test_a_seed_twice_is_not_two_seeds() -> None:
-    assert shown(run("a"), run("b")) == [("2 runs", ["a", "b"])]
+def test_two_runs_with_one_seed_are_called_runs() -> None:
+    assert grouped(run("a"), run("b")) == [("2 runs", ["a", "b"])]
 
 
-def test_one_run_has_its_name() -> None:
-    assert shown(run("a")) == [("a", ["a"])]
+def test_a_single_run_is_labeled_with_its_name() -> None:
+    assert grouped(run("a")) == [("a", ["a"])]
 
 
-def test_the_label_says_what_differs() -> None:
+def test_labels_name_the_settings_that_differ() -> None:
     narrow = {"clip": "0.1"}
-    found = shown(run("a"), run("b", 1, ppo=narrow), run("c", 2), run("d", 2, ppo=narrow), run("e", 5))
-    assert found == [("ppo.clip 0.2 (3 seeds)", ["a", "c", "e"]), ("ppo.clip 0.1 (2 seeds)", ["b", "d"])]
+    experiments = grouped(run("a"), run("b", 1, ppo=narrow), run("c", 2), run("d", 2, ppo=narrow), run("e", 5))
+    assert experiments == [("ppo.clip 0.2 (3 seeds)", ["a", "c", "e"]), ("ppo.clip 0.1 (2 seeds)", ["b", "d"])]
 
 
-def test_what_tells_most_apart_comes_first_and_four_are_too_many() -> None:
-    found = shown(
+def test_labels_name_at_most_three_settings_with_most_values_first() -> None:
+    experiments = grouped(
         run("a", ppo={"epochs": 1}),
         run("b", ppo={"epochs": 2, "clip": "0.1", "kl_stop": 0.1}, plan={"lag": 1}),
         run("c", ppo={"epochs": 3, "clip": "0.1"}),
     )
-    assert [label for label, _ in found] == [
+    assert [label for label, _ in experiments] == [
         "ppo.epochs 1, ppo.clip 0.2, ppo.kl_stop none, …",
         "ppo.epochs 2, ppo.clip 0.1, ppo.kl_stop 0.1, …",
         "ppo.epochs 3, ppo.clip 0.1, ppo.kl_stop none, …",

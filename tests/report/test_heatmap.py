@@ -1,4 +1,4 @@
-"""Heat maps: their numbers are the agent's."""
+"""Heat maps show the actions and values of the agent."""
 
 import re
 from pathlib import Path
@@ -19,99 +19,101 @@ FOUR = Box(-np.inf, np.inf, (4,))
 FORCE = Box(-1, 1, (2,))
 
 
-def agent_of(seen: Space, acts: Space, **settings: object) -> Agent:
+def make_agent(observation_space: Space, action_space: Space, **settings: object) -> Agent:
     config = PolicyConfig(hidden=(8,), **settings)
-    agent = Agent(describe(seen, acts, "Task"), config, False, 1, torch.float64)
+    agent = Agent(describe(observation_space, action_space, "Task"), config, False, 1, torch.float64)
     if agent.observation_moments is not None:
         rows = torch.from_numpy(np.random.default_rng(1).normal(3, 2, (50, agent.spaces.feature_size)))
-        moments = agent.observation_moments
-        moments.merge(moments.sums(rows, torch.ones(50, dtype=torch.bool)), moments.mean)
+        statistics = agent.observation_moments
+        statistics.merge(statistics.sums(rows, torch.ones(50, dtype=torch.bool)), statistics.mean)
         agent.refresh()
     return agent
 
 
-@pytest.mark.parametrize("acts", [Discrete(3), FORCE, MultiDiscrete([2, 3])])
+@pytest.mark.parametrize("action_space", [Discrete(3), FORCE, MultiDiscrete([2, 3])])
 @pytest.mark.parametrize("normalized", [True, False])
-def test_actions_and_values_are_the_agents(acts: Space, normalized: bool) -> None:
-    agent = agent_of(FOUR, acts, normalize_observations=normalized)
-    found = map_states(agent, FOUR, (3, 1), "Task", cells=5)
-    assert found.values.shape == (5, 5)
-    assert found.actions.shape == (max(1, len(acts.shape) and acts.shape[0]), 5, 5)
-    for up in range(5):
-        for right in range(5):
-            row = found.held.copy()
-            row[3], row[1] = found.right[right], found.up[up]
-            assert found.values[up, right] == pytest.approx(agent.values(torch.from_numpy(row[None])).item(), abs=1e-12)
-            assert found.actions[:, up, right] == pytest.approx(
+def test_actions_and_values_equal_those_of_the_agent(action_space: Space, normalized: bool) -> None:
+    agent = make_agent(FOUR, action_space, normalize_observations=normalized)
+    state_map = map_states(agent, FOUR, (3, 1), "Task", cells=5)
+    assert state_map.values.shape == (5, 5)
+    assert state_map.actions.shape == (max(1, len(action_space.shape) and action_space.shape[0]), 5, 5)
+    for y in range(5):
+        for x in range(5):
+            row = state_map.fixed.copy()
+            row[3], row[1] = state_map.x[x], state_map.y[y]
+            assert state_map.values[y, x] == pytest.approx(agent.values(torch.from_numpy(row[None])).item(), abs=1e-12)
+            assert state_map.actions[:, y, x] == pytest.approx(
                 PolicyRunner(agent).act(row[None]).reshape(-1), abs=1e-12
             )
 
 
-def test_the_grid_goes_over_bounds_else_over_what_was_seen() -> None:
-    agent = agent_of(PAIR, FORCE, normalize_observations=True)
+def test_the_grid_covers_the_bounds_or_else_the_observed_range() -> None:
+    agent = make_agent(PAIR, FORCE, normalize_observations=True)
     assert agent.observation_moments is not None
     mean, std = (part.numpy()[1] for part in (agent.observation_moments.mean, agent.observation_moments.std))
-    found = map_states(agent, PAIR, None, "Task", cells=3)
-    assert found.right.tolist() == [-1, 0, 1]
-    assert found.up[[0, 2]] == pytest.approx([max(-2, mean - 3 * std), mean + 3 * std])
-    assert found.held[0] == 1  # the mean is beyond the bound
+    state_map = map_states(agent, PAIR, None, "Task", cells=3)
+    assert state_map.x.tolist() == [-1, 0, 1]
+    assert state_map.y[[0, 2]] == pytest.approx([max(-2, mean - 3 * std), mean + 3 * std])
+    assert state_map.fixed[0] == 1  # the mean is beyond the bound
 
 
-def test_without_moments_others_are_0() -> None:
-    found = map_states(agent_of(FOUR, FORCE), FOUR, (0, 2), "Task", cells=3)
-    assert (found.right.tolist(), found.held.tolist()) == ([-3, 0, 3], [0, 0, 0, 0])
+def test_without_running_statistics_the_other_components_are_0() -> None:
+    state_map = map_states(make_agent(FOUR, FORCE), FOUR, (0, 2), "Task", cells=3)
+    assert (state_map.x.tolist(), state_map.fixed.tolist()) == ([-3, 0, 3], [0, 0, 0, 0])
 
 
-def test_memory_is_that_of_the_beginning() -> None:
-    agent = agent_of(PAIR, Discrete(2), core="lstm", core_size=4)
-    found = map_states(agent, PAIR, None, "Task", cells=3)
-    row = np.array([[found.right[2], found.up[0]]])
-    pilot = PolicyRunner(agent)
-    assert found.values[0, 2] == pytest.approx(pilot.values(row).item(), abs=1e-12)
-    pilot.act(row)
-    assert found.values[0, 2] != pytest.approx(pilot.values(row).item(), abs=1e-6)
+def test_the_memory_is_in_its_initial_state() -> None:
+    agent = make_agent(PAIR, Discrete(2), core="lstm", core_size=4)
+    state_map = map_states(agent, PAIR, None, "Task", cells=3)
+    row = np.array([[state_map.x[2], state_map.y[0]]])
+    runner = PolicyRunner(agent)
+    assert state_map.values[0, 2] == pytest.approx(runner.values(row).item(), abs=1e-12)
+    runner.act(row)
+    assert state_map.values[0, 2] != pytest.approx(runner.values(row).item(), abs=1e-6)
 
 
-def test_masks_allow_everything() -> None:
-    seen = Dict({"action_mask": Box(0, 1, (3,), np.int8), "place": PAIR})
-    found = map_states(agent_of(seen, Discrete(3)), seen, None, "Task", cells=4)
-    assert set(found.actions.reshape(-1)) <= {0, 1, 2}
+def test_action_masks_allow_every_action() -> None:
+    space = Dict({"action_mask": Box(0, 1, (3,), np.int8), "place": PAIR})
+    state_map = map_states(make_agent(space, Discrete(3)), space, None, "Task", cells=4)
+    assert set(state_map.actions.reshape(-1)) <= {0, 1, 2}
 
 
 @pytest.mark.parametrize(
-    ("seen", "axes", "line"),
+    ("space", "axes", "line"),
     [
-        (Box(0, 255, (36, 36), np.uint8), None, "env.id is 'Task': it gives images"),
-        (Box(0, 1, (1,)), None, "env.id is 'Task': its observations have 1 number"),
-        (FOUR, None, "--axes is missing: Task has 4 numbers, name two of them: 0 observation"),
-        (FOUR, (0, 4), "--axes is 0 4: it must be two different ones of 0 observation"),
-        (FOUR, (2, 2), "--axes is 2 2: it must be two different ones of"),
+        (Box(0, 255, (36, 36), np.uint8), None, "env.id is 'Task': observations contain images"),
+        (Box(0, 1, (1,)), None, "env.id is 'Task': observations have 1 component"),
+        (FOUR, None, "--axes is missing: observations of Task have 4 components, choose two: 0 observation"),
+        (FOUR, (0, 4), "--axes is 0 4: it must be two different components of 0 observation"),
+        (FOUR, (2, 2), "--axes is 2 2: it must be two different components of"),
     ],
 )
-def test_what_cant_be_mapped(seen: Space, axes: tuple[int, int] | None, line: str) -> None:
+def test_spaces_and_axes_that_are_rejected(space: Space, axes: tuple[int, int] | None, line: str) -> None:
     with pytest.raises(ValueError, match=line):
-        map_states(agent_of(seen, FORCE), seen, axes, "Task")
+        map_states(make_agent(space, FORCE), space, axes, "Task")
 
 
-@pytest.mark.parametrize("acts", [Discrete(2), FORCE, Discrete(20), Box(-np.inf, np.inf, (1,))])
-def test_the_picture_names_what_it_shows(acts: Space, tmp_path: Path) -> None:
+@pytest.mark.parametrize("action_space", [Discrete(2), FORCE, Discrete(20), Box(-np.inf, np.inf, (1,))])
+def test_the_figure_has_labels(action_space: Space, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    agent = agent_of(FOUR, acts)
-    found = map_states(agent, FOUR, (0, 3), "CartPole-v1", cells=9)
-    draw_map(found, agent, (FOUR, acts), "CartPole-v1", tmp_path / "a.svg", scaled=False)
+    agent = make_agent(FOUR, action_space)
+    state_map = map_states(agent, FOUR, (0, 3), "CartPole-v1", cells=9)
+    draw_map(state_map, agent, (FOUR, action_space), "CartPole-v1", tmp_path / "a.svg", scaled=False)
     text = (tmp_path / "a.svg").read_text()
     for words in ("cart position", "pole velocity (rad/s)", "value (discounted return)", "pole angle (rad) = 0"):
         assert words in text
-    assert ("most probable action" if isinstance(acts, Discrete) else "mean action") in text
-    assert ("push left" in text) == (acts == Discrete(2))
+    assert ("most probable action" if isinstance(action_space, Discrete) else "mean action") in text
+    assert ("push left" in text) == (action_space == Discrete(2))
 
 
 def test_all_panels_have_tick_labels(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    acts = Box(-1, 1, (4,))
-    agent = agent_of(FOUR, acts)
-    draw_map(map_states(agent, FOUR, (0, 3), "Task", cells=9), agent, (FOUR, acts), "Task", tmp_path / "a.svg", False)
+    action_space = Box(-1, 1, (4,))
+    agent = make_agent(FOUR, action_space)
+    draw_map(
+        map_states(agent, FOUR, (0, 3), "Task", cells=9), agent, (FOUR, action_space), "Task", tmp_path / "a.svg", False
+    )
     axes = re.split(r'id="matplotlib\.axis_\d+"', (tmp_path / "a.svg").read_text())[1:]
     ticked = [part for part in axes if re.search(r'id="[xy]tick_\d+"', part)]
-    assert len(ticked) == 5 * 3  # two axes and a colour bar for each of four actions and the value
+    assert len(ticked) == 5 * 3  # two axes and a color bar for each of four actions and the value
     assert all("<text" in part for part in ticked)

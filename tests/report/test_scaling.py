@@ -1,4 +1,4 @@
-"""The picture of a scaling benchmark, from numbers that were made up."""
+"""The figure of a scaling benchmark, drawn from synthetic rows."""
 
 from pathlib import Path
 
@@ -25,14 +25,14 @@ def row(kind: str, ranks: int, speedup: float, players: bool = False, solved: fl
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])
-def test_it_is_drawn(tmp_path: Path, ending: str) -> None:
+def test_the_figure_is_written(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"scaling.{ending}"
     rows = [row("strong", 1, 1.0), row("strong", 16, 9.0, players=True), row("weak", 2, 1.8)]
     draw_scaling(rows, "CartPole-v1", path)
     assert path.stat().st_size > 10_000
 
 
-def test_the_words_are_those_of_a_figure(tmp_path: Path) -> None:
+def test_the_figure_has_labels(tmp_path: Path) -> None:
     path = tmp_path / "scaling.svg"
     draw_scaling([row("strong", 1, 1.0, solved=9.5), row("strong", 4, 3.0, players=True)], "A task", path)
     text = path.read_text()

@@ -16,9 +16,9 @@ def rows(count: int, *prefixes: str, step: float = 1.0) -> list[dict[str, Any]]:
             "seconds": float(number),
             **{f"{prefix}_iter": step * number * sum(range(1, 7)) for prefix in prefixes},
             **{
-                f"{prefix}_{phase}": step * number * place
+                f"{prefix}_{phase}": step * number * weight
                 for prefix in prefixes
-                for place, phase in enumerate(PHASES, 1)
+                for weight, phase in enumerate(PHASES, 1)
             },
         }
         for number in range(1, count + 1)
@@ -26,7 +26,7 @@ def rows(count: int, *prefixes: str, step: float = 1.0) -> list[dict[str, Any]]:
 
 
 def test_means_by_role_and_phase() -> None:
-    expected = {phase: 2.0 * place for place, phase in enumerate(PHASES, 1)}
+    expected = {phase: 2.0 * weight for weight, phase in enumerate(PHASES, 1)}
     assert mean_seconds(rows(3, "t")) == {"rank 0 (plays and trains)": expected}
     assert mean_seconds(rows(3, "t", "player_t")) == {"rank 0 (trains)": expected, "players (mean)": expected}
     assert mean_seconds([]) == {}
@@ -69,5 +69,5 @@ def test_a_single_iteration(tmp_path: Path) -> None:
 
 
 def test_no_metrics(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one: there is nothing to draw yet, because it has no metrics of time"):
+    with pytest.raises(ValueError, match="one: no data to plot: the run has no time metrics yet"):
         draw_timing([Recorded("one", {}, [{"env_steps": 1}])], tmp_path / "a.png", "steps")

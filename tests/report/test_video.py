@@ -1,4 +1,4 @@
-"""Films of real environments, read back."""
+"""Videos of real environments, decoded and checked."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lockstep.report.rendering import choose_renderer, draw
+from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.video import record_video
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="pip install 'lockstep-rl[video]'")
@@ -25,47 +25,48 @@ def headless(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def drawn(env_id: str, **options: Any) -> Callable[[], gym.Env[Any, Any]]:
+def rendered(env_id: str, **options: Any) -> Callable[[], gym.Env[Any, Any]]:
     return lambda: gym.make(env_id, render_mode="rgb_array", **options)
 
 
-def left() -> Callable[[Array, dict[str, Any]], int]:
+def push_left() -> Callable[[Array, dict[str, Any]], int]:
     return lambda observation, info: 0
 
 
-def still() -> Callable[[Array, dict[str, Any]], Array]:
+def no_torque() -> Callable[[Array, dict[str, Any]], Array]:
     return lambda observation, info: np.zeros(2, dtype=np.float32)
 
 
 def frames_of(path: Path) -> tuple[tuple[int, int], float, list[Array]]:
-    """Size, frames per second and all frames, as ffmpeg reads them back."""
+    """Decode a video with ffmpeg. Return its size, its frames per second and all frames."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    found = re.search(rb"h264.*?, (\d+)x(\d+)\b.*?, ([\d.]+) fps", done.stderr)
-    assert found, done.stderr.decode()
-    width, height = int(found[1]), int(found[2])
+    match = re.search(rb"h264.*?, (\d+)x(\d+)\b.*?, ([\d.]+) fps", done.stderr)
+    assert match, done.stderr.decode()
+    width, height = int(match[1]), int(match[2])
     frames = np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
-    return (width, height), float(found[3]), list(frames)
+    return (width, height), float(match[3]), list(frames)
 
 
 @pytest.mark.extra("pygame")
 def test_cartpole(tmp_path: Path) -> None:
     path = tmp_path / "videos" / "cartpole.mp4"
-    played = record_video(drawn("CartPole-v1"), left, path, seeds=[1, 2])
+    played = record_video(rendered("CartPole-v1"), push_left, path, seeds=[1, 2])
     size, rate, frames = frames_of(path)
     assert (size, rate) == ((600, 400), 50)
-    # one frame before the first step and one after each: nothing is lost at the ends
+    # one frame before the first step and one after every step
     assert len(frames) == sum(length + 1 for _, length in played)
     assert all(total == length and 5 < length < 20 for total, length in played)
     pole = frames[0][:, :, 2] < 160
     assert 0.01 < pole.mean() < 0.1
-    assert [left.name for left in path.parent.iterdir()] == ["cartpole.mp4"]
+    assert [file.name for file in path.parent.iterdir()] == ["cartpole.mp4"]
 
 
 @pytest.mark.extra("pygame")
-def test_seeds_decide(tmp_path: Path) -> None:
+def test_seeds_determine_the_episodes(tmp_path: Path) -> None:
     once, again = (
-        record_video(drawn("CartPole-v1"), left, tmp_path / name, seeds=[3, 4, 5]) for name in ("a.mp4", "b.mp4")
+        record_video(rendered("CartPole-v1"), push_left, tmp_path / name, seeds=[3, 4, 5])
+        for name in ("a.mp4", "b.mp4")
     )
     assert once == again
     assert len(set(once)) > 1
@@ -73,7 +74,7 @@ def test_seeds_decide(tmp_path: Path) -> None:
 
 @pytest.mark.extra("pygame", "Box2D")
 def test_lunarlander(tmp_path: Path) -> None:
-    played = record_video(drawn("LunarLander-v3"), left, tmp_path / "lander.mp4", seeds=[1])
+    played = record_video(rendered("LunarLander-v3"), push_left, tmp_path / "lander.mp4", seeds=[1])
     size, _, frames = frames_of(tmp_path / "lander.mp4")
     assert size == (600, 400)
     assert len(frames) == played[0][1] + 1
@@ -84,29 +85,29 @@ def test_lunarlander(tmp_path: Path) -> None:
 @pytest.mark.render
 @pytest.mark.extra("mujoco")
 def test_reacher_without_a_display(tmp_path: Path) -> None:
-    played = record_video(drawn("Reacher-v5"), still, tmp_path / "reacher.mp4", seeds=[1])
+    played = record_video(rendered("Reacher-v5"), no_torque, tmp_path / "reacher.mp4", seeds=[1])
     assert os.environ["MUJOCO_GL"] == "egl"
     size, rate, frames = frames_of(tmp_path / "reacher.mp4")
     assert (size, rate, len(frames)) == ((480, 480), 50, 51)
     assert played[0][1] == 50
-    assert frames[0].std() > 20  # something is drawn
+    assert frames[0].std() > 20  # the image is not uniform
 
 
 @pytest.mark.render
 @pytest.mark.extra("mujoco")
-def test_a_renderer_that_does_not_work_is_named(environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_error_names_a_renderer_that_does_not_work(environ: dict[str, str], tmp_path: Path) -> None:
     code = (
         "import gymnasium as gym\n"
-        "from lockstep.report.rendering import draw\n"
+        "from lockstep.report.rendering import render_frame\n"
         "env = gym.make('Reacher-v5', render_mode='rgb_array')\n"
         "env.reset(seed=1)\n"
-        "try:\n    draw(env)\nexcept ValueError as error:\n    print(error)\n"
+        "try:\n    render_frame(env)\nexcept ValueError as error:\n    print(error)\n"
     )
-    environ["MUJOCO_GL"] = "glfw"  # wants a window
+    environ["MUJOCO_GL"] = "glfw"  # needs a window
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.count("\n") == 1
-    assert "Reacher-v5 can't be drawn with MUJOCO_GL=glfw: " in done.stdout
+    assert "Reacher-v5 cannot be rendered with MUJOCO_GL=glfw: " in done.stdout
     assert "apt-get install libegl1 libgl1" in done.stdout
 
 
@@ -118,12 +119,12 @@ def test_no_renderer_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MUJOCO_GL" not in os.environ
     env = gym.make("Reacher-v5", render_mode="rgb_array")
     env.reset(seed=1)
-    with pytest.raises(ValueError, match=r"^Reacher-v5 can't be drawn: .*`apt-get install libegl1 libgl1`.*$"):
-        draw(env)
+    with pytest.raises(ValueError, match=r"^Reacher-v5 cannot be rendered: .*`apt-get install libegl1 libgl1`.*$"):
+        render_frame(env)
     env.close()
 
 
-def test_a_choice_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_chooses_the_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     choose_renderer()
     assert os.environ["MUJOCO_GL"] == "osmesa"
@@ -134,7 +135,7 @@ def test_a_choice_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Odd(gym.Env[Array, Any]):
-    """Draws 7 by 5 pixels, and may fail."""
+    """Environment that renders 7 by 5 pixels. Its `step` can be made to fail."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
     render_mode = "rgb_array"
@@ -163,30 +164,30 @@ class Odd(gym.Env[Array, Any]):
 
 def test_odd_sizes_are_padded(tmp_path: Path) -> None:
     env = Odd()
-    assert record_video(lambda: env, left, tmp_path / "odd.mp4", seeds=[1, 2]) == [(1.5, 3), (1.5, 3)]
+    assert record_video(lambda: env, push_left, tmp_path / "odd.mp4", seeds=[1, 2]) == [(1.5, 3), (1.5, 3)]
     size, rate, frames = frames_of(tmp_path / "odd.mp4")
     assert (size, rate, len(frames)) == ((8, 6), 30, 8)
     assert abs(frames[0].astype(int) - 200).max() < 5
     assert env.closed
 
 
-def test_nothing_half_written_stays(tmp_path: Path) -> None:
+def test_no_incomplete_file_remains(tmp_path: Path) -> None:
     (tmp_path / "film.mp4").write_text("an earlier one")
     env = Odd(fails=True)
     with pytest.raises(RuntimeError, match="the environment broke"):
-        record_video(lambda: env, left, tmp_path / "film.mp4", seeds=[1])
+        record_video(lambda: env, push_left, tmp_path / "film.mp4", seeds=[1])
     assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
     assert (tmp_path / "film.mp4").read_text() == "an earlier one"
     assert env.closed
 
 
-def test_an_environment_without_pictures(tmp_path: Path) -> None:
+def test_an_environment_that_renders_no_image(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="render_mode must be 'rgb_array'"):
-        record_video(lambda: Odd(picture="a text"), left, tmp_path / "film.mp4", seeds=[1])
+        record_video(lambda: Odd(picture="a text"), push_left, tmp_path / "film.mp4", seeds=[1])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ValueError, match=r"lockstep-rl\[video\]"):
-        record_video(Odd, left, tmp_path / "film.mp4", seeds=[1])
+        record_video(Odd, push_left, tmp_path / "film.mp4", seeds=[1])

@@ -1,19 +1,19 @@
-"""Tables of a sweep, from runs that were made up."""
+"""Tables of a sweep, computed from synthetic runs."""
 
 import json
 from pathlib import Path
 
 from lockstep.config.compose import load
-from lockstep.sweep.member import Member, settled
+from lockstep.sweep.member import Member, make_member
 from lockstep.sweep.results import FAILED, best, run_row, summary_rows, table
 
 
 def member(folder: Path, seed: int, clip: float, final: float | None, checkpoint: bool = True) -> Member:
-    """A run of one iteration."""
+    """Create a run folder with one iteration."""
     tree = {"run": {"seed": seed, "total_steps": 1024}, "ppo": {"clip": clip}, "runtime": {"device": "cpu"}}
     values = {"ppo.clip": clip, "run.seed": seed}
-    found = settled(load(None, None, tree), None, values, folder, f"clip-{clip}-{seed}")
-    found.folder.path.mkdir()
+    run = make_member(load(None, None, tree), None, values, folder, f"clip-{clip}-{seed}")
+    run.folder.path.mkdir()
     row = {
         "iteration": 1,
         "env_steps": 1024,
@@ -22,20 +22,20 @@ def member(folder: Path, seed: int, clip: float, final: float | None, checkpoint
         "return_mean_20": final,
         "digest": "d",
     }
-    (found.folder.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    (run.folder.path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
     if checkpoint:
-        (found.folder.path / "checkpoints" / "00000001").mkdir(parents=True)
-    return found
+        (run.folder.path / "checkpoints" / "00000001").mkdir(parents=True)
+    return run
 
 
 def test_combinations_are_medians_and_quartiles_over_seeds(tmp_path: Path) -> None:
     members = [member(tmp_path, seed, 0.2, 10.0 * seed) for seed in (1, 2, 3)]
     members += [member(tmp_path, 1, 0.3, None), member(tmp_path, 2, 0.3, 5.0, checkpoint=False)]
-    runs = [run_row(one, code) for one, code in zip(members, (0, None, 0, 0, 3), strict=True)]
+    runs = [run_row(run, code) for run, code in zip(members, (0, None, 0, 0, 3), strict=True)]
     assert [run["state"] for run in runs] == ["done", "done", "done", "done", "failed"]
     assert run_row(members[4], 75)["state"] == "stopped"
     assert (runs[0]["return"], runs[3]["return"]) == (10.0, 1.0), (
-        "where 20 episodes have not ended, those of the iteration"
+        "before 20 episodes have ended, the mean return of the iteration"
     )
     first, second = summary_rows(members, runs)
     assert (first["return_first_quartile"], first["return_median"], first["return_third_quartile"]) == (15, 20, 25)
@@ -47,8 +47,8 @@ def test_combinations_are_medians_and_quartiles_over_seeds(tmp_path: Path) -> No
 
 
 def test_a_table_stays_narrow(tmp_path: Path) -> None:
-    row = summary_rows([one := member(tmp_path, 1, 0.2, 9.0)], [run_row(one, 0)])[0]
-    wide = {**{f"ppo.a_field_with_a_name_{place}": 1e-3 for place in "ab"}, **row}
+    row = summary_rows([run := member(tmp_path, 1, 0.2, 9.0)], [run_row(run, 0)])[0]
+    wide = {**{f"ppo.a_field_with_a_name_{letter}": 1e-3 for letter in "ab"}, **row}
     lines = table([wide])
     assert max(map(len, lines)) <= 80
     assert "return" in lines[0]

@@ -1,4 +1,4 @@
-"""Trials of a search, whose results were made up."""
+"""Trials of a search with synthetic results."""
 
 import shutil
 from pathlib import Path
@@ -20,33 +20,33 @@ def trials(folder: Path, seed: int = 1, **rules: object) -> Trials:
     return Trials(folder, SPACES, seed, {"run.seed": seed, **rules})
 
 
-def test_an_interrupted_search_finds_what_it_would_have_found(tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    whole.mkdir()
-    parts.mkdir()
-    one = trials(whole)
-    while batch := one.next(2, 14):
+def test_an_interrupted_search_gives_the_same_trials(tmp_path: Path) -> None:
+    uninterrupted, interrupted = tmp_path / "uninterrupted", tmp_path / "interrupted"
+    uninterrupted.mkdir()
+    interrupted.mkdir()
+    expected = trials(uninterrupted)
+    while batch := expected.next(2, 14):
         for number, values in batch:
-            one.tell(number, score(values))
+            expected.tell(number, score(values))
     for _ in range(7):
-        asked = trials(parts).next(2, 14)  # by a process that was killed then
-        again = trials(parts)
-        assert again.next(2, 14) == asked
-        for number, values in asked:
-            again.tell(number, score(values))
-    assert trials(parts).over() == one.over()
-    assert [number for number, _ in one.over()] == list(range(14))
-    assert len({str(values) for _, values in one.over()}) == 14
-    assert trials(parts).next(2, 14) == []
-    assert [number for number, _ in trials(parts).next(9, 16)] == [14, 15]
+        batch = trials(interrupted).next(2, 14)  # in a process that was then killed
+        resumed = trials(interrupted)
+        assert resumed.next(2, 14) == batch
+        for number, values in batch:
+            resumed.tell(number, score(values))
+    assert trials(interrupted).finished() == expected.finished()
+    assert [number for number, _ in expected.finished()] == list(range(14))
+    assert len({str(values) for _, values in expected.finished()}) == 14
+    assert trials(interrupted).next(2, 14) == []
+    assert [number for number, _ in trials(interrupted).next(9, 16)] == [14, 15]
 
 
-def test_what_failed_counts_and_is_not_tried_again(tmp_path: Path) -> None:
-    own = trials(tmp_path)
-    [(number, _)] = own.next(1, 1)
-    own.tell(number, None)
-    assert own.next(1, 1) == []
-    assert [number for number, _ in own.over()] == [0]
+def test_a_failed_trial_counts_and_is_not_repeated(tmp_path: Path) -> None:
+    search = trials(tmp_path)
+    [(number, _)] = search.next(1, 1)
+    search.tell(number, None)
+    assert search.next(1, 1) == []
+    assert [number for number, _ in search.finished()] == [0]
 
 
 def test_another_search_in_the_folder_is_refused(tmp_path: Path) -> None:
@@ -56,34 +56,34 @@ def test_another_search_in_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Raised in place of a kill."""
+    """Exception that stands for a kill of the process."""
 
 
-def test_a_kill_while_trials_are_drawn_changes_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base, whole = tmp_path / "base", tmp_path / "whole"
+def test_a_kill_while_trials_are_sampled_changes_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, uninterrupted = tmp_path / "base", tmp_path / "uninterrupted"
     base.mkdir()
     first = trials(base)
-    for number, values in first.next(10, 10):  # the sampler takes its first 10 at random
+    for number, values in first.next(10, 10):  # the sampler draws its first 10 trials at random
         first.tell(number, score(values))
-    shutil.copytree(base, whole)
-    expected = trials(whole).next(2, 12)
+    shutil.copytree(base, uninterrupted)
+    expected = trials(uninterrupted).next(2, 12)
     assert [number for number, _ in expected] == [10, 11]
     writes: int
-    left: int
+    allowed: int
 
     def counted(write):
         def counting(*arguments, **options):
             nonlocal writes
             writes += 1
-            if writes > left:
+            if writes > allowed:
                 raise Killed
             return write(*arguments, **options)
 
         return counting
 
     finished = False
-    for left in range(20):
-        folder, writes = tmp_path / str(left), 0
+    for allowed in range(20):
+        folder, writes = tmp_path / str(allowed), 0
         shutil.copytree(base, folder)
         killed = trials(folder)
         with monkeypatch.context() as patched:
@@ -95,8 +95,8 @@ def test_a_kill_while_trials_are_drawn_changes_no_values(tmp_path: Path, monkeyp
                 finished = True
             except Killed:
                 pass
-        assert trials(folder).next(2, 12) == expected, f"after {left} writes"
+        assert trials(folder).next(2, 12) == expected, f"after {allowed} writes"
         if finished:
             break
     assert finished
-    assert left == 1 + 2 + 2 * len(SPACES)
+    assert allowed == 1 + 2 + 2 * len(SPACES)

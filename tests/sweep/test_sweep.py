@@ -1,4 +1,4 @@
-"""The runs that a sweep is made of, before any of them starts."""
+"""The members of a sweep, before any run starts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,11 +7,11 @@ from lockstep import presets
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.sweep.sweep import Sweep
-from lockstep.sweep.values import read_search, taken_from
+from lockstep.sweep.values import merge_values, read_search
 
 
 def compose(values: Mapping[str, str]) -> Config:
-    return load(presets.read("cartpole"), None, taken_from({}, values))
+    return load(presets.read("cartpole"), None, merge_values({}, values))
 
 
 def test_a_search_without_seeds_has_one_run_per_trial(tmp_path: Path) -> None:

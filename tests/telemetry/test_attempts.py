@@ -1,4 +1,4 @@
-"""What a run folder says of starts and ends."""
+"""The log of starts and ends in a run folder."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Attempt, read_starts, record_attempt
 
 
-def at(carried: Attempt, done: int, stopped: bool = False) -> None:
-    carried.run = SimpleNamespace(done=done, stopped=stopped)  # type: ignore[assignment]
+def train_to(attempt: Attempt, done: int, stopped: bool = False) -> None:
+    attempt.run = SimpleNamespace(done=done, stopped=stopped)  # type: ignore[assignment]
 
 
-def at_then(carried: Attempt, done: int, error: Exception) -> None:
-    at(carried, done)
+def fail_after(attempt: Attempt, done: int, error: Exception) -> None:
+    train_to(attempt, done)
     raise error
 
 
@@ -30,60 +30,60 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
 
 def test_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     before = datetime.now(UTC)
-    with record_attempt(folder, 0, 9, 2, "coupled") as carried:
+    with record_attempt(folder, 0, 9, 2, "coupled") as attempt:
         monkeypatch.setattr(stop, "_asked", signal.SIGTERM)
-        at(carried, 3, stopped=True)
+        train_to(attempt, 3, stopped=True)
     monkeypatch.undo()
     for error, iteration, ranks, plan in (
         (NonFinite("the gradient's norm is\n nan"), 3, 3, "one-trainer"),
         (KeyError("wheel"), 5, 1, "coupled"),
     ):
-        with pytest.raises(type(error)), record_attempt(folder, iteration, 9, ranks, plan) as carried:
-            at_then(carried, 5, error)
-    with record_attempt(folder, 5, 9, 1, "coupled") as carried:
-        at(carried, 9)
+        with pytest.raises(type(error)), record_attempt(folder, iteration, 9, ranks, plan) as attempt:
+            fail_after(attempt, 5, error)
+    with record_attempt(folder, 5, 9, 1, "coupled") as attempt:
+        train_to(attempt, 9)
     starts = read_starts(folder)
-    assert [(one.how, one.why, one.done) for one in starts] == [
+    assert [(start.how, start.why, start.done) for start in starts] == [
         ("stopped", "SIGTERM", 3),
         ("failed", "the gradient's norm is nan", 5),
         ("failed", "KeyError: 'wheel'", 5),
         ("done", "", 9),
     ]
-    assert [(one.iteration, one.last, one.ranks, one.plan) for one in starts[:2]] == [
+    assert [(start.iteration, start.last, start.ranks, start.plan) for start in starts[:2]] == [
         (0, 9, 2, "coupled"), (3, 9, 3, "one-trainer")
     ]  # fmt: skip
     assert {"torch", "numpy"} < starts[0].packages.keys()
     assert starts[0].host == os.uname().nodename
     assert (before - starts[0].begun).total_seconds() < 0.001
-    assert all(one.seconds is not None and one.seconds >= 0 for one in starts)
+    assert all(start.seconds is not None and start.seconds >= 0 for start in starts)
 
 
 def test_a_start_without_an_end(folder: RunFolder) -> None:
     assert read_starts(folder) == []
     with record_attempt(folder, 0, 9, 1, "coupled"):
-        (going,) = read_starts(folder)
-        assert (going.how, going.ended, going.done, going.seconds) == (None, None, None, None)
+        (running,) = read_starts(folder)
+        assert (running.how, running.ended, running.done, running.seconds) == (None, None, None, None)
     path = folder.path / "starts.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], lines[0], lines[1]]))  # killed, then started again
-    assert [one.how for one in read_starts(folder)] == [None, "done"]
+    assert [start.how for start in read_starts(folder)] == [None, "done"]
 
 
-def test_lines_that_are_something_else_are_left_out(folder: RunFolder) -> None:
+def test_broken_lines_are_skipped(folder: RunFolder) -> None:
     with record_attempt(folder, 0, 9, 1, "coupled"):
         pass
-    whole = read_starts(folder)
+    expected = read_starts(folder)
     path = folder.path / "starts.jsonl"
     for broken in ("", "{", "7", "null", '{"event": "end"}', '{"event": "start", "time": "x"}', '"\\ud800"', "\0"):
         path.write_text(f"{broken}\n{path.read_text()}{broken}\n")
     path.write_bytes(path.read_bytes() + b"\xff\n")
-    assert read_starts(folder) == whole
+    assert read_starts(folder) == expected
 
 
-def test_a_full_disk_at_the_end_hides_no_error(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_the_end_does_not_hide_the_error(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(NonFinite), record_attempt(folder, 0, 9, 1, "coupled") as carried:
-        monkeypatch.setattr(os, "fsync", full) or at_then(carried, 5, NonFinite("too large"))
+    with pytest.raises(NonFinite), record_attempt(folder, 0, 9, 1, "coupled") as attempt:
+        monkeypatch.setattr(os, "fsync", full) or fail_after(attempt, 5, NonFinite("too large"))
     assert read_starts(folder)[0].how is None

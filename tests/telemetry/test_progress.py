@@ -1,4 +1,4 @@
-"""What the terminal shows while a run is trained."""
+"""The progress display of a run that is being trained."""
 
 import fcntl
 import math
@@ -32,10 +32,10 @@ from lockstep.telemetry.progress import Screen
 from lockstep.telemetry.screen import about
 from lockstep.telemetry.status import RunStatus
 
-screen, standing = Screen(), RunStatus()
-standing.take({"iteration": 5, "env_steps": 2000, "approx_kl": 0.25, "entropy": 1.0, "explained_variance": 0.5})
+screen, status = Screen(), RunStatus()
+status.append({"iteration": 5, "env_steps": 2000, "approx_kl": 0.25, "entropy": 1.0, "explained_variance": 0.5})
 for _ in sys.stdin:
-    screen.show(about(RunFolder(Path(sys.argv[1]))), standing)
+    screen.show(about(RunFolder(Path(sys.argv[1]))), status)
     os.write(2, b"\\0")  # a byte that terminals ignore
 """
 
@@ -66,10 +66,10 @@ def test_the_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.Cap
     assert "return     900  best 900  ▁" in shown.err
 
 
-def test_it_is_drawn_twice_a_second_at_most(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_is_redrawn_at_most_twice_per_second(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     now, drawn = [100.0], []
     monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(progress.Screen, "show", lambda self, known, summary: drawn.append(now[0]))
+    monkeypatch.setattr(progress.Screen, "show", lambda self, about_run, status: drawn.append(now[0]))
     bar = Bar(folder)
     drawn.clear()
     for iteration in range(1, 81):
@@ -77,10 +77,10 @@ def test_it_is_drawn_twice_a_second_at_most(folder: RunFolder, monkeypatch: pyte
         bar.write(METRICS | {"iteration": iteration})
         bar.flush()
     bar.close()
-    assert len(drawn) == 10 + 1  # and the end
+    assert len(drawn) == 10 + 1  # `close` draws once more
 
 
-def test_a_run_that_is_resumed_shows_what_came_before(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_shows_earlier_metrics(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     (folder.path / "metrics.jsonl").write_text('{"iteration": 1, "return_mean_20": 77.0}\n')
     bar = Bar(folder)
     bar.write(METRICS | {"iteration": 2})
@@ -88,19 +88,19 @@ def test_a_run_that_is_resumed_shows_what_came_before(folder: RunFolder, capsys:
     assert "return     8  best 77" in capsys.readouterr().err
 
 
-def test_what_is_shown_where(folder: RunFolder) -> None:
+def test_the_display_depends_on_the_option_and_the_terminal(folder: RunFolder) -> None:
     assert display("off", folder, 3) == []
-    assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # here the output is piped
+    assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # the output of tests is piped
 
 
 def test_a_narrower_terminal_shows_one_view(folder: RunFolder, environ: dict[str, str]) -> None:
-    """A terminal that becomes narrower wraps the lines of the last view, which takes more rows then: all of them are erased."""
+    """A terminal that becomes narrower wraps the lines of the last view into more rows. All of these rows must be erased."""
     primary, terminal = pty.openpty()
-    words = [sys.executable, "-c", DRAW, str(folder.path)]
+    command = [sys.executable, "-c", DRAW, str(folder.path)]
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": terminal, "bufsize": 0}
     drawn = ""
     environ = {name: value for name, value in environ.items() if name != "COLUMNS"} | {"TERM": "xterm"}
-    with subprocess.Popen(words, env=environ, **options) as child:
+    with subprocess.Popen(command, env=environ, **options) as child:
         assert child.stdin is not None
         for width in (130, 24, 24, 7, 130):
             fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))

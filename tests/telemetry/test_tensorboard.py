@@ -1,4 +1,4 @@
-"""What is written here, TensorBoard reads."""
+"""TensorBoard reads the event files."""
 
 import signal
 import subprocess
@@ -21,13 +21,15 @@ from lockstep.telemetry.tensorboard import EventFile
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    found = EventAccumulator(str(folder)).Reload()
-    return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    events_read = EventAccumulator(str(folder)).Reload()
+    return {
+        tag: [(point.step, point.value) for point in events_read.Scalars(tag)] for tag in events_read.Tags()["scalars"]
+    }
 
 
 @pytest.mark.parametrize("length", [4, 5, 8, 60, 61, 3000, 4096, 4097, 4099, 4100, 8193, 100_000, 1_000_003])
-def test_the_checksum_is_that_of_tensorboard(length: int) -> None:
-    content = bytes((7 * place * place + length) % 256 for place in range(length))
+def test_the_checksum_equals_that_of_tensorboard(length: int) -> None:
+    content = bytes((7 * index * index + length) % 256 for index in range(length))
     assert events._checksum(content) == masked_crc32c(content).to_bytes(4, "little")
 
 
@@ -46,7 +48,7 @@ def test_tensorboard_reads_all_points(tmp_path: Path) -> None:
     }
 
 
-def test_numbers_that_are_too_large_are_infinite(tmp_path: Path) -> None:
+def test_values_beyond_float32_become_infinite(tmp_path: Path) -> None:
     file = EventFile(tmp_path, 1)
     file.add(1, {"a": 1e300, "b": float("-inf"), "c": 1e-300, "d": 2**70})
     file.close()
@@ -55,7 +57,7 @@ def test_numbers_that_are_too_large_are_infinite(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_what_is_done_again_is_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_iterations_are_shown_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for begun, first in ((100, 1), (200, 3)):
         monkeypatch.setattr(events.time, "time", lambda begun=begun: begun)
         logger = TensorBoard(tmp_path, 10 * first, {"run": {"seed": 1}})
@@ -80,16 +82,16 @@ def test_a_run_is_a_row_of_the_hparams_tab(tmp_path: Path) -> None:
         logger = TensorBoard(tmp_path / name, 1, config | {"run": {"name": name}})
         logger.write({"iteration": 1, "env_steps": 10, "return_mean": 2.5})
         logger.close()
-    (one, two) = sessions(tmp_path)
-    assert one.hparams["run.name"].string_value == "one"
+    (first, second) = sessions(tmp_path)
+    assert first.hparams["run.name"].string_value == "one"
     expected = {"ppo.clip": 0.2, "ppo.separate": False, "ppo.epochs": 4.0, "env.id": "Pong", "env.threads": "none"}
     expected |= {"policy.hidden": "[64, 32]", "run.name": "two"}
-    assert {name: getattr(value, value.WhichOneof("kind")) for name, value in two.hparams.items()} == expected
-    assert {value.name.tag: value.value for value in two.metric_values}["rollout/return_mean"] == 2.5
+    assert {name: getattr(value, value.WhichOneof("kind")) for name, value in second.hparams.items()} == expected
+    assert {value.name.tag: value.value for value in second.metric_values}["rollout/return_mean"] == 2.5
 
 
 def sessions(folder: Path) -> list[Any]:
-    """What TensorBoard's HParams tab shows, by name."""
+    """Return the rows of TensorBoard's HParams tab, sorted by the name of the run."""
     multiplexer = EventMultiplexer().AddRunsFromDirectory(str(folder)).Reload()
     provider = MultiplexerDataProvider(multiplexer, str(folder))
     backend = backend_context.Context(SimpleNamespace(data_provider=provider, flags=None))
@@ -98,16 +100,16 @@ def sessions(folder: Path) -> list[Any]:
     return sorted(groups, key=lambda group: group.hparams["run.name"].string_value)
 
 
-def test_a_film_is_shown(tmp_path: Path) -> None:
+def test_a_gif_is_shown(tmp_path: Path) -> None:
     content = b"GIF89a" + bytes(range(256)) * 2000
     file = EventFile(tmp_path, 1)
-    file.add_picture(300, "first", content, 240, 160)
+    file.add_image(300, "first", content, 240, 160)
     file.close()
     (shown,) = EventAccumulator(str(tmp_path)).Reload().Images("first")
     assert (shown.step, shown.width, shown.height, shown.encoded_image_string) == (300, 240, 160, content)
 
 
-def test_a_kill_leaves_what_was_flushed(tmp_path: Path) -> None:
+def test_flushed_points_survive_a_kill(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path; from lockstep.telemetry.tensorboard import EventFile\n"
         "file = EventFile(Path(sys.argv[1]), 1); file.add(1, {'a': 1}); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"

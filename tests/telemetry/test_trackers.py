@@ -1,4 +1,4 @@
-"""What trackers are given of a run, from its folder."""
+"""The data that trackers receive from a run folder."""
 
 import json
 import threading
@@ -14,20 +14,22 @@ from lockstep.telemetry import trackers
 from lockstep.telemetry.trackers import check_trackers, track
 
 
-class Noted:
-    """A tracker that notes."""
+class FakeTracker:
+    """Tracker that stores everything that it receives."""
 
-    made: ClassVar[list["Noted"]] = []
+    created: ClassVar[list["FakeTracker"]] = []
 
-    def __init__(self, folder: RunFolder, name: str, own: trackers._Own, tell: Callable[[str], None]) -> None:
-        self.identity, self.known, self.steps, self.films, self.open = own.identity, own.known, [], [], True
-        self.made.append(self)
+    def __init__(
+        self, folder: RunFolder, name: str, state: trackers._TrackerState, print_line: Callable[[str], None]
+    ) -> None:
+        self.identity, self.existed, self.steps, self.videos, self.open = state.identity, state.exists, [], [], True
+        self.created.append(self)
 
     def write(self, metrics: Mapping[str, object]) -> None:
         self.steps.append(metrics["env_steps"])
 
-    def show(self, film: Path, name: str, caption: str) -> None:
-        self.films.append((film.name, name, caption))
+    def log_video(self, video: Path, name: str, caption: str) -> None:
+        self.videos.append((video.name, name, caption))
 
     def flush(self) -> None:
         pass
@@ -38,9 +40,9 @@ class Noted:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setitem(trackers.TRACKERS, "noted", Noted)
+    monkeypatch.setitem(trackers.TRACKERS, "fake", FakeTracker)
     monkeypatch.delenv("WANDB_RUN_ID", raising=False)
-    monkeypatch.setattr(Noted, "made", [])
+    monkeypatch.setattr(FakeTracker, "created", [])
     return RunFolder.create(tmp_path / "run", {}, {})
 
 
@@ -49,34 +51,34 @@ def add(folder: RunFolder, *steps: int, rest: str = "") -> None:
         file.write("".join(json.dumps({"env_steps": step}) + "\n" for step in steps) + rest)
 
 
-def follow(folder: RunFolder) -> Noted:
-    errand = SimpleNamespace(over=threading.Event(), tell=print)
-    errand.over.set()  # training has ended: one look is the last
-    track(folder, "noted", "run", errand)  # type: ignore[arg-type]
-    return Noted.made[-1]
+def track_once(folder: RunFolder) -> FakeTracker:
+    context = SimpleNamespace(training_ended=threading.Event(), print_line=print)
+    context.training_ended.set()  # so `track` reads the folder once and returns
+    track(folder, "fake", "run", context)  # type: ignore[arg-type]
+    return FakeTracker.created[-1]
 
 
-def test_a_run_that_goes_on_is_the_same_and_sees_nothing_twice(folder: RunFolder) -> None:
+def test_a_resumed_run_continues_the_same_run_and_sends_nothing_twice(folder: RunFolder) -> None:
     add(folder, 10, 20, 30, rest='{"env_ste')
-    first = follow(folder)
-    assert (first.known, first.steps, first.open) == (False, [10, 20, 30], False)
+    first = track_once(folder)
+    assert (first.existed, first.steps, first.open) == (False, [10, 20, 30], False)
     (folder.path / "metrics.jsonl").write_text("")
-    add(folder, 10, 20, 30, 40)  # gone back to a checkpoint, and beyond
-    second = follow(folder)
-    assert (second.identity, second.known, second.steps) == (first.identity, True, [40])
+    add(folder, 10, 20, 30, 40)  # resumed from an earlier checkpoint, then trained further than before
+    second = track_once(folder)
+    assert (second.identity, second.existed, second.steps) == (first.identity, True, [40])
 
 
-def test_films_are_shown_once(folder: RunFolder) -> None:
+def test_videos_are_sent_once(folder: RunFolder) -> None:
     add(folder, 10)
     (folder.path / "videos").mkdir()
     for name in ("iteration-00000005-first.mp4", "iteration-00000005.mp4", "iteration-00000006-last.mp4.partial"):
         (folder.path / "videos" / name).write_bytes(b"")
-    assert follow(folder).films == [("iteration-00000005-first.mp4", "videos/first", "iteration 5")]
-    assert follow(folder).films == []
+    assert track_once(folder).videos == [("iteration-00000005-first.mp4", "videos/first", "iteration 5")]
+    assert track_once(folder).videos == []
 
 
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
     check_trackers(("tensorboard",))
-    with pytest.raises(ValueError, match=r"run\.loggers has 'trackio'.*lockstep-rl\[track\]"):
+    with pytest.raises(ValueError, match=r"run\.loggers contains 'trackio'.*lockstep-rl\[track\]"):
         check_trackers(("tensorboard", "trackio"))

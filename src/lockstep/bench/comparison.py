@@ -1,4 +1,4 @@
-"""Speeds of different programs that do the same work, seen from outside: by the marks that they print."""
+"""Comparison of the speed of different programs on the same workload. A program reports its progress by printing `steps N`."""
 
 import json
 import os
@@ -8,30 +8,31 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
+from lockstep.bench.repeats import Spread, disturbance_note, ratios, spread
 from lockstep.bench.training import PHASES, prepared
-from lockstep.bench.workloads import PEERS, Peer, Work
+from lockstep.bench.workloads import PEERS, Peer, Workload
 from lockstep.config import Config
 from lockstep.processes.children import Failed, child, own_environment
 
-__all__ = ["SKIPPED", "Finish", "Found", "find_peers", "marked", "record", "table", "trained"]
+__all__ = ["SKIPPED", "Finish", "InstalledPeer", "find_peers", "record", "table", "time_lockstep", "time_program"]
 
 SKIPPED = 4096
-"""Environment steps before the rate counts, in which code and caches are loaded."""
+"""Environment steps at the beginning that are not timed, because code and caches are being loaded."""
 _MARK = re.compile(r"^steps (\d+)$")
 _PROBE = (
     "import json, sys, importlib.util as u, importlib.metadata as m; "
     "print(json.dumps({w: m.version(w) for w in sys.argv[1:] if u.find_spec(w)}))"
 )
-_PATIENCE = 60.0
+_PROBE_TIMEOUT = 60.0
+"""Seconds that an interpreter has to list its packages."""
 
 Mark = tuple[float, int]
-"""Seconds since the process was started, and environment steps."""
+"""Progress of a program: seconds since the process was started, and environment steps."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A peer that can be run."""
+class InstalledPeer:
+    """Peer that is installed, with the interpreter that has it."""
 
     peer: Peer
     interpreter: str
@@ -40,40 +41,40 @@ class Found:
 
 @dataclass(frozen=True)
 class Finish:
-    """What one run of a program showed."""
+    """Times of one run of a program."""
 
     rate: float
-    """Environment steps per second, between the first mark from `SKIPPED` steps on and the last."""
+    """Environment steps per second between the first mark with at least `SKIPPED` steps and the last mark."""
     seconds: float
-    """From the start of the process to its end."""
+    """Seconds from the start of the process to its end."""
     first_update: float
-    """From the start of the process to the first mark."""
+    """Seconds from the start of the process to its first mark."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Of lockstep, mean milliseconds of an iteration that counts, `iter` for the whole, and by phase; of other programs nothing."""
+    """Mean milliseconds per timed iteration, `iter` for the total, and by phase; empty for programs other than lockstep."""
 
 
-def find_peers(interpreters: Sequence[str], work: Work) -> tuple[list[Found], list[Peer]]:
-    """The peers for a work that one of the `interpreters` has, taken from the first that does, and those that none has.
+def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[InstalledPeer], list[Peer]]:
+    """Find the peers that can run the workload. Return the installed ones and the missing ones.
 
-    Raises ValueError for what is no interpreter of Python.
+    A peer is taken from the first of the `interpreters` that has it. Raises ValueError if one of them is not a Python interpreter.
     """
-    found: dict[str, Found] = {}
-    peers = [peer for peer in PEERS if peer.remembers == bool(work.memory)]
+    installed: dict[str, InstalledPeer] = {}
+    peers = [peer for peer in PEERS if peer.recurrent == bool(workload.memory)]
     for interpreter in interpreters:
         try:
             command = [interpreter, "-c", _PROBE, *(peer.module for peer in peers)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT, check=True)
             versions = json.loads(done.stdout)
         except (OSError, subprocess.SubprocessError, ValueError):
-            raise ValueError(f"--python is {interpreter!r}: it must be an interpreter of Python 3") from None
+            raise ValueError(f"--python is {interpreter!r}: it must be a Python 3 interpreter") from None
         for peer in peers:
-            if peer.module in versions and peer.name not in found:
-                found[peer.name] = Found(peer, interpreter, str(versions[peer.module]))
-    return list(found.values()), [peer for peer in peers if peer.name not in found]
+            if peer.module in versions and peer.name not in installed:
+                installed[peer.name] = InstalledPeer(peer, interpreter, str(versions[peer.module]))
+    return list(installed.values()), [peer for peer in peers if peer.name not in installed]
 
 
-def marked(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:
-    """Runs a program that prints `steps N` after every update, on one thread. Raises Failed."""
+def time_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:
+    """Run and time a program that prints `steps N` after every update, on one thread. Raises Failed if the program fails."""
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     variables = {**(os.environ if environment is None else environment), **threads, "PYTHONUNBUFFERED": "1"}
     begun = time.perf_counter()
@@ -86,7 +87,7 @@ def marked(command: Sequence[str], environment: Mapping[str, str] | None = None)
                 marks.append((time.perf_counter() - begun, int(mark[1])))
     seconds = time.perf_counter() - begun
     if len(_counted(marks)) < 2:
-        raise Failed(f"{' '.join(command)} showed no two updates after {SKIPPED} steps; give it more --updates")
+        raise Failed(f"{' '.join(command)} made fewer than 2 updates after {SKIPPED} steps; increase --updates")
     return Finish(_rate(marks), seconds, marks[0][0])
 
 
@@ -95,24 +96,24 @@ def _counted(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _rate(marks: Sequence[Mark]) -> float:
-    (begun, before), *_, (ended, after) = _counted(marks)
-    return (after - before) / (ended - begun)
+    (start, first_steps), *_, (end, last_steps) = _counted(marks)
+    return (last_steps - first_steps) / (end - start)
 
 
-def trained(config: Config, ranks: int, updates: int) -> Finish:
-    """Runs lockstep with a resolved config. Raises Failed.
+def time_lockstep(config: Config, ranks: int, updates: int) -> Finish:
+    """Run and time lockstep with a resolved config. Raises Failed if the run fails.
 
-    Its marks are from the run's metrics: what it prints, it prints for several updates at once.
+    The marks are taken from the metrics of the run, because lockstep prints the lines of several updates at once.
     """
     begun = time.perf_counter()
     with prepared(config, ranks, updates, "off") as (command, folder):
         with child(command, own_environment()):
-            pass  # waits for its end
+            pass  # leaving the block waits for the end of the process
         seconds, rows = time.perf_counter() - begun, folder.metrics()
     marks = [(float(str(row["seconds"])), int(str(row["env_steps"]))) for row in rows]
     counted = rows[len(marks) - len(_counted(marks)) + 1 :]
     if len(_counted(marks)) < 2:
-        raise Failed(f"lockstep showed no two updates after {SKIPPED} steps; give it more --updates")
+        raise Failed(f"lockstep made fewer than 2 updates after {SKIPPED} steps; increase --updates")
     phases = {
         name: 1e3 * sum(float(str(row[f"t_{name}"])) for row in counted) / len(counted) for name in ("iter", *PHASES)
     }
@@ -120,7 +121,7 @@ def trained(config: Config, ranks: int, updates: int) -> Finish:
 
 
 def record(finishes: Mapping[str, Sequence[Finish]], first: str) -> dict[str, object]:
-    """All of it as JSON, with the ratios of `first` to the others."""
+    """Return all times as JSON data, with the ratio of the speed of `first` to that of every other program."""
     return {
         name: {
             "steps_per_second": asdict(spread(_rates(runs))),
@@ -134,20 +135,18 @@ def record(finishes: Mapping[str, Sequence[Finish]], first: str) -> dict[str, ob
 
 
 def table(finishes: Mapping[str, Sequence[Finish]], first: str) -> list[str]:
-    """Lines of at most 80 columns. The ratios say how many times as fast `first` is."""
+    """Format the times as lines of at most 80 columns. The ratio is the speed of `first` divided by that of the program of the line."""
     lines = [f"{'':<24}{'steps/s':>9}{'range':>17}{'process':>10}{'ratio':>8}{'range':>12}"]
     for name, runs in finishes.items():
-        rate, whole = spread(_rates(runs)), spread([run.seconds for run in runs])
-        line = f"{name:<24}{rate.median:>9,.0f}{f'{rate.least:,.0f}-{rate.most:,.0f}':>17}{whole.median:>8.1f} s"
+        rate, process = spread(_rates(runs)), spread([run.seconds for run in runs])
+        line = f"{name:<24}{rate.median:>9,.0f}{f'{rate.least:,.0f}-{rate.most:,.0f}':>17}{process.median:>8.1f} s"
         if name != first:
             ratio = _faster(finishes, first, name)
             line += f"{ratio.median:>8.2f}{f'{ratio.least:.2f}-{ratio.most:.2f}':>12}"
         lines.append(line)
-    lines += ["", f"process: from its start to its end. ratio: steps/s of {first} to these."]
+    lines += ["", f"process: its total time. ratio: steps/s of {first} divided by these."]
     widest = max(spread(_rates(runs)).range for runs in finishes.values())
-    if widest > DISTURBED:
-        lines += ["", f"note: repeats differ by {widest:.0%}; something else was running, or they were too short"]
-    return lines
+    return [*lines, *disturbance_note(widest)]
 
 
 def _rates(runs: Sequence[Finish]) -> list[float]:

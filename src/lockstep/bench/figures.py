@@ -1,4 +1,4 @@
-"""What the runs of a scaling benchmark show, as rows: one per run, and one per kind and number of ranks. docs/scaling.md explains the columns."""
+"""Results of a scaling benchmark as rows: one per run, and one per kind and number of ranks. docs/scaling.md explains the columns."""
 
 import math
 import statistics
@@ -13,12 +13,12 @@ __all__ = ["ROLES", "Row", "run_rows", "summary_rows"]
 
 Row = Mapping[str, object]
 ROLES = {"rank0": "t_", "players": "player_t_"}
-"""Who spends time, and how the names of their metrics begin."""
+"""Prefix of the names of the time metrics, by role."""
 
 
-def run_rows(found: Sequence[Measured], cores: int) -> list[Row]:
-    """One row per run, by kind, ranks and repeat. `cores` are those that the ranks may use."""
-    ordered = sorted(found, key=lambda run: (run.case.kind, run.case.ranks, run.repeat))
+def run_rows(measured: Sequence[Measured], cores: int) -> list[Row]:
+    """Return one row per run, sorted by kind, ranks and repeat. `cores` is the number of cores that the ranks may use."""
+    ordered = sorted(measured, key=lambda run: (run.case.kind, run.case.ranks, run.repeat))
     return [
         {
             **_case(run, cores),
@@ -54,7 +54,7 @@ def _case(run: Measured, cores: int) -> dict[str, object]:
 
 
 def _times(run: Measured) -> dict[str, float | None]:
-    """Milliseconds per iteration: the median and the mean, by role and phase. Means add up, medians are not moved by single iterations."""
+    """Return the milliseconds per iteration by role and phase, as median and as mean. Means add up; medians are robust to single iterations."""
     times: dict[str, float | None] = {}
     for role, prefix in ROLES.items():
         for name in ("iter", *PHASES):
@@ -76,30 +76,33 @@ def _solved(run: Measured) -> dict[str, object]:
 
 
 def summary_rows(runs: Sequence[Row]) -> list[Row]:
-    """One row per kind and number of ranks, from those of `run_rows`. Speed-ups are to the fewest ranks of the kind, within a repeat."""
+    """Combine the rows of `run_rows` to one row per kind and number of ranks.
+
+    Speed-ups are relative to the smallest number of ranks of the same kind, within the same repeat.
+    """
     groups: dict[tuple[object, object], list[Row]] = {}
     for row in runs:
         groups.setdefault((row["kind"], row["ranks"]), []).append(row)
     rows: list[Row] = []
-    for (kind, ranks), own in groups.items():
+    for (kind, ranks), group in groups.items():
         base = next(members for (other, _), members in groups.items() if other == kind)
-        speedup = ratios(_column(own, "steps_per_second"), _column(base, "steps_per_second"))
+        speedup = ratios(_column(group, "steps_per_second"), _column(base, "steps_per_second"))
         share = float(str(base[0]["ranks"])) / float(str(ranks))
         efficiency = Spread(speedup.median * share, speedup.least * share, speedup.most * share)
         rows.append(
             {
-                **{name: own[0][name] for name in list(own[0])[: list(own[0]).index("repeat")]},
-                "repeats": len(own),
-                "interval_confidence": 1 - 2.0 ** (1 - len(own)),
-                **_spread("steps_per_second", spread(_column(own, "steps_per_second"))),
+                **{name: group[0][name] for name in list(group[0])[: list(group[0]).index("repeat")]},
+                "repeats": len(group),
+                "interval_confidence": 1 - 2.0 ** (1 - len(group)),
+                **_spread("steps_per_second", spread(_column(group, "steps_per_second"))),
                 "speedup_base_ranks": base[0]["ranks"],
                 **_spread("speedup", speedup),
                 **_spread("efficiency", efficiency),
-                **_shares(own),
-                "solved_return": own[0]["solved_return"],
-                "repeats_solved": len(_column(own, "seconds_to_return")),
-                **_spread("seconds_to_return", _of_solved(own, "seconds_to_return")),
-                **_spread("steps_to_return", _of_solved(own, "steps_to_return")),
+                **_shares(group),
+                "solved_return": group[0]["solved_return"],
+                "repeats_solved": len(_column(group, "seconds_to_return")),
+                **_spread("seconds_to_return", _spread_to_return(group, "seconds_to_return")),
+                **_spread("steps_to_return", _spread_to_return(group, "steps_to_return")),
             }
         )
     return rows
@@ -109,22 +112,22 @@ def _column(rows: Sequence[Row], name: str) -> list[float]:
     return [float(str(row[name])) for row in rows if row[name] is not None]
 
 
-def _of_solved(rows: Sequence[Row], name: str) -> Spread:
-    """A repeat that did not get there counts as longer than any: without it, the median would be better than the truth."""
+def _spread_to_return(rows: Sequence[Row], name: str) -> Spread:
+    """Return the spread of a column. Repeats that did not reach the return count as infinite: without them the median would be too good."""
     return spread([math.inf if row[name] is None else float(str(row[name])) for row in rows])
 
 
-def _spread(name: str, found: Spread) -> dict[str, object]:
-    parts = {f"{name}_{part}": getattr(found, part) for part in ("median", "least", "most")}
+def _spread(name: str, values: Spread) -> dict[str, object]:
+    parts = {f"{name}_{part}": getattr(values, part) for part in ("median", "least", "most")}
     return {key: None if math.isinf(value) else value for key, value in parts.items()}
 
 
 def _shares(rows: Sequence[Row]) -> dict[str, object]:
-    """Of the mean iteration of a role, the share of each phase; they add up to 1."""
+    """Return the mean time of an iteration of every role, and the share of each phase in it. The shares of a role add up to 1."""
     shares: dict[str, object] = {}
     for role in ROLES:
-        whole = sum(_column(rows, f"{role}_iter_mean_ms"))
-        shares[f"{role}_iter_mean_ms"] = whole / len(rows) if whole else None
+        total = sum(_column(rows, f"{role}_iter_mean_ms"))
+        shares[f"{role}_iter_mean_ms"] = total / len(rows) if total else None
         for phase in PHASES:
-            shares[f"{role}_{phase}_share"] = sum(_column(rows, f"{role}_{phase}_mean_ms")) / whole if whole else None
+            shares[f"{role}_{phase}_share"] = sum(_column(rows, f"{role}_{phase}_mean_ms")) / total if total else None
     return shares

@@ -1,72 +1,70 @@
-"""The same experiment on one process, on one per core and on a GPU, beside each other."""
+"""Comparison of the same experiment on one process, on one process per core and on a GPU."""
 
 from collections.abc import Mapping
 
-from lockstep.bench.repeats import DISTURBED
+from lockstep.bench.repeats import disturbance_note
 from lockstep.bench.throughput import Throughput
 
 __all__ = ["compare", "record"]
 
-_NO_GPU = "none here"
+_NO_GPU = "no GPU"
 _PARTS = {
     "rollout": ("rollout",),
     "optimization": ("learn",),
     "exchange, waiting": ("sync", "wait", "publish"),
     "logging": ("record",),
 }
-"""What an iteration is made of, and the phases of each part."""
+"""Parts of an iteration in the table, and the phases of each part."""
 
 
-def compare(found: Mapping[str, Throughput], gpu: bool) -> list[str]:
-    """Lines of at most 80 columns, with a column for each, named by its key. `gpu`: whether there is one; else its column says so."""
-    all_of_it = list(found.values())
-    env, rollout = all_of_it[0].config.env, all_of_it[0].config.rollout
+def compare(cases: Mapping[str, Throughput], gpu: bool) -> list[str]:
+    """Format the cases as lines of at most 80 columns, with one column per case, named by its key. Without a `gpu`, a column says so."""
+    results = list(cases.values())
+    env, rollout = results[0].config.env, results[0].config.rollout
     lines = [
         f"{env.id}: {env.count} environments ({env.engine}) x {rollout.steps} steps",
-        f"{len(all_of_it[0].trainings)} repeats; of each the first tenth of the iterations, at least 2, is left out",
+        f"{len(results[0].trainings)} repeats; the first tenth of the iterations of each, at least 2, is not counted",
         "",
-        _line("", [*found, *([] if gpu else ["GPU"])]),
+        _line("", [*cases, *([] if gpu else ["GPU"])]),
     ]
     none = [] if gpu else [_NO_GPU]
-    lines.append(_line("steps per second", [f"{one.rate.median:,.0f}" for one in all_of_it] + none))
-    lines.append(_line("  least", [f"{one.rate.least:,.0f}" for one in all_of_it]))
-    lines.append(_line("  most", [f"{one.rate.most:,.0f}" for one in all_of_it]))
-    lines.append(_line("environments alone", [f"{one.engine.median:,.0f}" for one in all_of_it]))
-    lines.append(_line("training / alone", [f"{one.share.median:.1%}" for one in all_of_it]))
+    lines.append(_line("steps per second", [f"{result.rate.median:,.0f}" for result in results] + none))
+    lines.append(_line("  least", [f"{result.rate.least:,.0f}" for result in results]))
+    lines.append(_line("  most", [f"{result.rate.most:,.0f}" for result in results]))
+    lines.append(_line("environments alone", [f"{result.engine.median:,.0f}" for result in results]))
+    lines.append(_line("training / alone", [f"{result.share.median:.1%}" for result in results]))
     lines += ["", "milliseconds per iteration"]
     for part in _PARTS:
-        lines.append(_line(f"  {part}", [f"{_milliseconds(one, part):,.2f}" for one in all_of_it]))
-    lines.append(_line("  whole", [f"{one.middle.phases()['iter'] * 1e3:,.2f}" for one in all_of_it]))
-    lines.append(_line("first update after", [f"{_first_update(one):.2f} s" for one in all_of_it]))
-    if any(one.middle.phases("player_t_") for one in all_of_it):
-        lines += ["", "rollout: of the ranks that play; all else of rank 0, which waits for them"]
-    widest = max(max(one.rate.range, one.engine.range) for one in all_of_it)
-    if widest > DISTURBED:
-        lines += ["", f"note: repeats differ by {widest:.0%}; something else was running, or they were too short"]
-    return lines
+        lines.append(_line(f"  {part}", [f"{_milliseconds(result, part):,.2f}" for result in results]))
+    lines.append(_line("  total", [f"{result.middle.phases()['iter'] * 1e3:,.2f}" for result in results]))
+    lines.append(_line("first update after", [f"{_first_update(result):.2f} s" for result in results]))
+    if any(result.middle.phases("player_t_") for result in results):
+        lines += ["", "rollout: mean of the ranks that play; all others: rank 0, which waits for them"]
+    widest = max(max(result.rate.range, result.engine.range) for result in results)
+    return [*lines, *disturbance_note(widest)]
 
 
-def record(found: Mapping[str, Throughput], gpu: bool) -> dict[str, object]:
-    """All of it as JSON."""
-    cases: dict[str, object] = {
+def record(cases: Mapping[str, Throughput], gpu: bool) -> dict[str, object]:
+    """Return all results as JSON data."""
+    records: dict[str, object] = {
         name: {
-            "device": one.config.runtime.device,
-            "plan": one.config.plan.kind,
-            "milliseconds_per_iteration": {part: _milliseconds(one, part) for part in _PARTS},
-            **one.record(),
+            "device": result.config.runtime.device,
+            "plan": result.config.plan.kind,
+            "milliseconds_per_iteration": {part: _milliseconds(result, part) for part in _PARTS},
+            **result.record(),
         }
-        for name, one in found.items()
+        for name, result in cases.items()
     }
-    return {"gpu": gpu, "cases": cases}
+    return {"gpu": gpu, "cases": records}
 
 
-def _milliseconds(found: Throughput, part: str) -> float:
-    phases = found.middle.phases("player_t_") if part == "rollout" else {}
-    return sum((phases or found.middle.phases())[phase] for phase in _PARTS[part]) * 1e3
+def _milliseconds(result: Throughput, part: str) -> float:
+    phases = result.middle.phases("player_t_") if part == "rollout" else {}
+    return sum((phases or result.middle.phases())[phase] for phase in _PARTS[part]) * 1e3
 
 
-def _first_update(found: Throughput) -> float:
-    return sorted(training.first_update for training in found.trainings)[len(found.trainings) // 2]
+def _first_update(result: Throughput) -> float:
+    return sorted(training.first_update for training in result.trainings)[len(result.trainings) // 2]
 
 
 def _line(name: str, cells: list[str]) -> str:

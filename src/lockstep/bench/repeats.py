@@ -1,21 +1,21 @@
-"""Repeats that other load on the machine meets alike, and what they show."""
+"""Interleaved repeats of several runs, so that other load on the machine affects all of them alike, and their statistics."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["DISTURBED", "Spread", "interleave", "ratios", "spread"]
+__all__ = ["Spread", "disturbance_note", "interleave", "ratios", "spread"]
 
-DISTURBED = 0.2
-"""A range of more than this share of the median says that something else was running."""
+_DISTURBED = 0.2
+"""Largest range, as a share of the median, that is expected on an otherwise idle machine."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some repeats, and the least and the most of them."""
+    """Median, minimum and maximum of a value over the repeats."""
 
     median: float
     least: float
@@ -23,33 +23,40 @@ class Spread:
 
     @property
     def range(self) -> float:
-        """Distance from the least to the most, as a share of the median; 0 where the median is 0."""
+        """Difference of maximum and minimum, as a share of the median; 0 if the median is 0."""
         return (self.most - self.least) / self.median if self.median else 0.0
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value."""
+    """Compute the spread of at least one value."""
     return Spread(statistics.median(values), min(values), max(values))
 
 
-def ratios(above: Sequence[float], below: Sequence[float]) -> Spread:
-    """`above / below`, taken within each repeat, in which both met the same machine. Raises ValueError for unequal lengths."""
-    return spread([one / other for one, other in zip(above, below, strict=True)])
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
+    """Compute the spread of the ratios within each repeat, in which both values met the same load. Raises ValueError for unequal lengths."""
+    return spread([numerator / denominator for numerator, denominator in zip(numerators, denominators, strict=True)])
+
+
+def disturbance_note(widest: float) -> list[str]:
+    """Return the lines of a note if the widest range of the repeats is larger than expected, else no lines."""
+    if widest <= _DISTURBED:
+        return []
+    return ["", f"note: repeats differ by {widest:.0%}: other programs were running or runs are too short"]
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], Result]], repeats: int, told: Callable[[int, str, Result], None] | None = None
+    runs: Mapping[str, Callable[[], Result]], repeats: int, on_result: Callable[[int, str, Result], None] | None = None
 ) -> dict[str, list[Result]]:
-    """Does all `runs` once per repeat, each time beginning with the next one, and gives their results in order of repeats.
+    """Execute all `runs` once per repeat, each repeat starting with another run. Return the results of each run in order of repeats.
 
-    `told` is called after each with the repeat, from 0, its name and result.
+    `on_result` is called after each run with the repeat, counted from 0, the name of the run and its result.
     """
-    found: dict[str, list[Result]] = {name: [] for name in runs}
+    results: dict[str, list[Result]] = {name: [] for name in runs}
     names = list(runs)
     for repeat in range(repeats):
         first = repeat % len(names) if names else 0
         for name in names[first:] + names[:first]:
-            found[name].append(runs[name]())
-            if told is not None:
-                told(repeat, name, found[name][-1])
-    return found
+            results[name].append(runs[name]())
+            if on_result is not None:
+                on_result(repeat, name, results[name][-1])
+    return results

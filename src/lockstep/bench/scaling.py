@@ -1,4 +1,4 @@
-"""Steps per second, and the time to a return, on some numbers of ranks: of the same experiment, and of one that grows with the ranks."""
+"""Scaling benchmark: steps per second and time to a target return for several numbers of ranks, with strong and weak scaling."""
 
 import dataclasses
 import itertools
@@ -12,54 +12,54 @@ from lockstep.bench.repeats import interleave
 from lockstep.bench.training import Training, train
 from lockstep.config import Config
 
-__all__ = ["KINDS", "Case", "Measured", "Rules", "carried_by", "measure", "weak"]
+__all__ = ["KINDS", "Case", "Measured", "Rules", "for_ranks", "measure", "weak"]
 
 KINDS = ("strong", "weak")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured."""
+    """Experiment on a number of ranks."""
 
     kind: str
-    """`strong`: the experiment itself; `weak`: as many environments per rank that plays as one rank has in the experiment."""
+    """`strong`: the experiment itself; `weak`: the experiment with `env.count` environments for every rank that plays."""
     ranks: int
     config: Config
-    """Resolved for so many ranks."""
+    """Config resolved for this number of ranks."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How long runs are, and what of them counts."""
+    """Length of the runs, and the iterations that are counted."""
 
     repeats: int
     seconds: float = 5.0
-    """Of every run, about, after its first iteration."""
+    """Approximate duration of every run after its first iteration."""
     iterations: int | None = None
-    """Of every run; None: see `seconds`."""
-    left_out: int | None = None
-    """Iterations at the beginning of every run that don't count; None: a tenth, at least 2."""
+    """Number of iterations of every run; None means that `seconds` determines the length."""
+    warmup: int | None = None
+    """Iterations at the beginning of every run that are not counted; None means a tenth of them, at least 2."""
     solve: bool = False
-    """Goes on until `run.solved_return` is reached or `run.total_steps` are spent. Then repeat r has the seed `run.seed` + r, from r = 0, as
-    the time to a return differs between seeds."""
+    """If True, runs end when `run.solved_return` is reached or `run.total_steps` are used up. Repeat r, from r = 0, then has the seed
+    `run.seed` + r, because the time to a return differs between seeds."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a case."""
+    """One run of a case, with its results."""
 
     case: Case
     repeat: int
-    """Counts from 1."""
+    """Number of the repeat, counted from 1."""
     config: Config
-    """The case's, with the run's own seed."""
+    """Config of the case, with the seed of this run."""
     training: Training
     log: str
-    """Name of the folder of its metrics."""
+    """Name of the folder with the metrics of the run."""
 
 
-def carried_by(config: Config, ranks: int) -> Config:
-    """The experiment as so many ranks carry it: one rank plays and trains, whatever the plan, as there is nobody to share with."""
+def for_ranks(config: Config, ranks: int) -> Config:
+    """Return the config for a number of ranks. A single rank both plays and trains, whatever the plan."""
     if ranks > 1:
         return config
     plan = dataclasses.replace(config.plan, kind="coupled", players=None, trainers=None, gradients="ordered")
@@ -67,10 +67,11 @@ def carried_by(config: Config, ranks: int) -> Config:
 
 
 def weak(config: Config, ranks: int) -> Config:
-    """The experiment with its environments, and its shards, as many times as there are ranks that play. Minibatches grow with it, as there
-    are as many as before. Raises ValueError for a plan that does not fit.
+    """Return the config with its environments and shards multiplied by the number of ranks that play.
+
+    The number of minibatches stays, so their size grows. Raises ValueError if the plan does not fit the number of ranks.
     """
-    # how many play does not depend on the shards, which may be too few before they have grown
+    # the number of players does not depend on the shards, of which there may be too few before they are multiplied
     times = len(Plan.make(dataclasses.replace(config.plan, shards=None), ranks).playing)
     env = dataclasses.replace(config.env, count=config.env.count * times)
     shards = config.plan.shards and config.plan.shards * times
@@ -80,18 +81,25 @@ def weak(config: Config, ranks: int) -> Config:
 def measure(
     cases: Sequence[Case],
     rules: Rules,
-    keep: Path | None = None,
-    told: Callable[[str], None] = lambda line: None,
-    found: Callable[[Sequence[Measured]], None] = lambda all_so_far: None,
+    metrics_folder: Path | None = None,
+    print_line: Callable[[str], None] = lambda line: None,
+    on_result: Callable[[Sequence[Measured]], None] = lambda results: None,
 ) -> list[Measured]:
-    """Runs all cases once per repeat, in turn. Cases that are the same experiment on the same ranks share their runs.
+    """Run all cases once per repeat, in turn. Cases with the same config and number of ranks share their runs.
 
-    `keep` gets a folder with the metrics of every run. `told` is given a line after each, `found` all runs so far. Raises Failed.
+    Args:
+        cases: Experiments to measure.
+        rules: Length and number of the runs.
+        metrics_folder: Folder that gets one folder per run with its metrics; None to discard them.
+        print_line: Called with a line of progress after every run.
+        on_result: Called with all results so far after every run.
+
+    Raises Failed if a run fails.
     """
     distinct: dict[str, list[Case]] = {}
     for case in cases:
-        same = next((name for name, own in distinct.items() if _is_same(own[0], case)), None)
-        distinct.setdefault(same or f"{case.kind}-{case.ranks}", []).append(case)
+        equal = next((name for name, group in distinct.items() if _is_same(group[0], case)), None)
+        distinct.setdefault(equal or f"{case.kind}-{case.ranks}", []).append(case)
     results: list[Measured] = []
 
     def show(repeat: int, name: str, result: tuple[Config, Training, str]) -> None:
@@ -99,21 +107,25 @@ def measure(
         results.extend(Measured(case, repeat + 1, config, training, log) for case in distinct[name])
         kinds = " and ".join(case.kind for case in distinct[name])
         ranks = f"{distinct[name][0].ranks} rank{'s' * (distinct[name][0].ranks > 1)}"
-        told(f"repeat {repeat + 1}/{rules.repeats}  {f'{kinds}, {ranks}':<24}  {training.rate:>11,.0f} steps/s")
-        found(results)
+        print_line(f"repeat {repeat + 1}/{rules.repeats}  {f'{kinds}, {ranks}':<24}  {training.rate:>11,.0f} steps/s")
+        on_result(results)
 
-    runs = {name: partial(_run, name, own[0], rules, keep, itertools.count()) for name, own in distinct.items()}
+    runs = {
+        name: partial(_run, name, group[0], rules, metrics_folder, itertools.count())
+        for name, group in distinct.items()
+    }
     interleave(runs, rules.repeats, show)
     return results
 
 
-def _is_same(one: Case, other: Case) -> bool:
-    return (one.ranks, one.config) == (other.ranks, other.config)
+def _is_same(first: Case, second: Case) -> bool:
+    return (first.ranks, first.config) == (second.ranks, second.config)
 
 
 def _run(
-    name: str, case: Case, rules: Rules, keep: Path | None, repeats: "itertools.count[int]"
+    name: str, case: Case, rules: Rules, metrics_folder: Path | None, repeats: "itertools.count[int]"
 ) -> tuple[Config, Training, str]:
+    """Run a case once. `repeats` counts the runs of this case. Return the config with the seed of the run, the result and the log name."""
     repeat = next(repeats)
     config, goal = case.config, None
     if rules.solve:
@@ -126,7 +138,7 @@ def _run(
         rules.iterations,
         rules.seconds,
         goal=goal,
-        left_out=rules.left_out,
-        keep=keep and keep / log,
+        warmup=rules.warmup,
+        metrics_folder=metrics_folder and metrics_folder / log,
     )
     return config, training, log

@@ -1,10 +1,10 @@
-"""A scaling benchmark in a terminal of 80 columns."""
+"""Table of a scaling benchmark for a terminal of 80 columns."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from lockstep.bench.figures import ROLES, Row
-from lockstep.bench.repeats import DISTURBED
+from lockstep.bench.repeats import disturbance_note
 from lockstep.bench.training import PHASES
 from lockstep.config import Config
 
@@ -14,7 +14,7 @@ _ROLES = {"rank0": "rank 0", "players": "players"}
 
 
 def table(config: Config, rows: Sequence[Row], cores: int) -> list[str]:
-    """Lines of at most 80 columns: `rows` are those of `summary_rows`, `config` is the experiment, resolved."""
+    """Format the rows of `summary_rows` as lines of at most 80 columns. `config` is the resolved experiment."""
     env, compiled = config.env, "compiled" if config.runtime.compile == "on" else "not compiled"
     lines = [
         f"{env.id}: {env.count} environments ({env.engine}) x {config.rollout.steps} steps, {compiled}",
@@ -44,11 +44,11 @@ def _shares(rows: Sequence[Row]) -> list[str]:
     lines = [f"{'':<7}{'ranks':>6}{'time of':>10}" + "".join(f"{phase:>8}" for phase in PHASES) + f"{'ms':>9}"]
     for row, kind in zip(rows, _kinds(rows), strict=True):
         for role in ROLES:
-            whole: Any = row[f"{role}_iter_mean_ms"]
-            if whole is not None:
-                first = f"{kind:<7}{_ranks(row):>6}" if role == "rank0" else " " * 13
+            milliseconds: Any = row[f"{role}_iter_mean_ms"]
+            if milliseconds is not None:
+                label = f"{kind:<7}{_ranks(row):>6}" if role == "rank0" else " " * 13
                 shares = "".join(f"{row[f'{role}_{phase}_share']:>8.0%}" for phase in PHASES)
-                lines.append(f"{first}{_ROLES[role]:>10}{shares}{whole:>9,.1f}")
+                lines.append(f"{label}{_ROLES[role]:>10}{shares}{milliseconds:>9,.1f}")
     return lines
 
 
@@ -70,18 +70,17 @@ def _times_to_return(rows: Sequence[Row]) -> list[str]:
 def _notes(rows: Sequence[Row], cores: int) -> list[str]:
     notes = []
     if any(row["more_ranks_than_cores"] for row in rows):
-        notes.append(f"*: more ranks than the {cores} core{'s' * (cores > 1)} here, so they take turns")
+        notes.append(f"*: more ranks than the {cores} core{'s' * (cores > 1)} of this machine, so ranks share cores")
     rates = [_parts(row, "steps_per_second") for row in rows]
     widest = max((most - least) / median for median, least, most in rates)
-    if widest > DISTURBED:
-        notes.append(f"note: repeats differ by {widest:.0%}; something else was running, or they were too short")
+    notes += disturbance_note(widest)[1:]  # without its empty line
     return ["", *notes] if notes else []
 
 
 def _kinds(rows: Sequence[Row]) -> list[str]:
-    """The kind, where it begins."""
+    """Return the kind of every row; an empty string if it equals that of the row before."""
     kinds = [str(row["kind"]) for row in rows]
-    return [kind if place == 0 or kind != kinds[place - 1] else "" for place, kind in enumerate(kinds)]
+    return [kind if index == 0 or kind != kinds[index - 1] else "" for index, kind in enumerate(kinds)]
 
 
 def _ranks(row: Row) -> str:
@@ -89,5 +88,5 @@ def _ranks(row: Row) -> str:
 
 
 def _parts(row: Row, name: str) -> tuple[Any, Any, Any]:
-    """The median, the least and the most."""
+    """Return the median, the minimum and the maximum of a value."""
     return row[f"{name}_median"], row[f"{name}_least"], row[f"{name}_most"]

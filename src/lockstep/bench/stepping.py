@@ -1,8 +1,8 @@
-"""How fast environments are without training: the same engines in as many processes, with random actions.
+"""Speed of the environments without training: the same engines in the same number of processes, with random actions.
 
     python -m lockstep.bench.stepping CONFIG RANK RANKS SECONDS [MODULE]
 
-is one of these processes. It says `ready`, waits for a line, steps, and prints its steps per second.
+runs one of these processes. It prints `ready`, waits for a line on stdin, steps its environments, and prints the steps per second.
 """
 
 import json
@@ -30,40 +30,41 @@ from lockstep.runtime.threads import arithmetic_threads, limit_threads, share_of
 __all__ = ["engine_rate"]
 
 _DRAWN = 256
-"""Steps whose actions are drawn beforehand; they are taken again and again."""
+"""Number of steps whose actions are sampled in advance. The same actions are then used again and again."""
 _CHUNK = 16
-"""Steps between looks at the clock."""
+"""Steps between two readings of the clock."""
 _WARMUP = 0.2
+"""Seconds of stepping before the measurement."""
 
 
 def engine_rate(config: Config, ranks: int, seconds: float) -> float:
-    """Environment steps per second of all the ranks that play, at once, where nobody trains. Reset rows don't count.
+    """Measure the environment steps per second of all playing ranks together, without training. Reset rows are not counted.
 
-    `config` is resolved. Raises Failed.
+    `config` must be resolved. Raises Failed if a process fails.
     """
     playing = Plan.make(config.plan, ranks).playing
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as place, ExitStack() as stack:
-        file = Path(place) / "config.json"
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, ExitStack() as stack:
+        file = Path(folder) / "config.json"
         file.write_text(json.dumps(encode(config)))
         module = [config.env.module] if config.env.module else []
-        words = [str(ranks), str(seconds), *module]
-        commands = [own("lockstep.bench.stepping", str(file), str(rank), *words) for rank in playing]
+        arguments = [str(ranks), str(seconds), *module]
+        commands = [own("lockstep.bench.stepping", str(file), str(rank), *arguments) for rank in playing]
         processes = [stack.enter_context(child(command, own_environment(), reads=True)) for command in commands]
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
-                break  # it has ended, and `child` tells why
+                break  # the process has exited; `child` reports the error
         else:
             for process in processes:
                 assert process.stdin is not None
                 process.stdin.write("go\n")
                 process.stdin.flush()
             return sum(float(process.stdout.readline() or 0) for process in processes if process.stdout)
-    raise Failed("an engine ended before it could step")
+    raise Failed("a process that steps environments exited before its first step")
 
 
 def main(argv: Sequence[str]) -> int:
-    """One process: the engines of the shards that a rank plays."""
+    """Run one process: step the engines of all shards that a rank plays."""
     config = decode(json.loads(Path(argv[0]).read_text()), Config())
     rank, ranks, seconds = int(argv[1]), int(argv[2]), float(argv[3])
     import_environments(argv[4] if len(argv) > 4 else None)
@@ -86,30 +87,30 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _actions(engine: Engine, count: int, seed: int) -> NDArray[np.generic]:
-    """`[256, B]` or `[256, B, A]`, whatever masks say."""
+    """Sample random actions, `[256, B]` or `[256, B, A]`. Action masks are ignored."""
     spaces, generator = engine.spaces, stream(seed, "bench-actions")
     if spaces.discrete_actions is not None:
         return generator.integers(spaces.discrete_actions, size=(_DRAWN, count))
     low, high = np.maximum(spaces.action_low, -1e3), np.minimum(spaces.action_high, 1e3)
-    chosen = generator.integers(0, spaces.choices, (_DRAWN, count, len(spaces.choices)))
-    free = generator.uniform(low, high, (_DRAWN, count, spaces.continuous_size))
-    return np.concatenate([chosen, free], axis=2).astype(np.float32)
+    discrete = generator.integers(0, spaces.choices, (_DRAWN, count, len(spaces.choices)))
+    continuous = generator.uniform(low, high, (_DRAWN, count, spaces.continuous_size))
+    return np.concatenate([discrete, continuous], axis=2).astype(np.float32)
 
 
 def _step(engines: Sequence[Engine], actions: Sequence[NDArray[np.generic]], seconds: float) -> float:
-    """Steps per second; all engines take one step after the other, as a rank that plays several shards does."""
-    over = [np.zeros((_CHUNK, rows.shape[1]), dtype=bool) for rows in actions]
-    steps, turn, begun, passed = 0, 0, time.perf_counter(), 0.0
-    while passed < seconds or not steps:
+    """Step all engines in turn, as a rank with several shards does. Return the environment steps per second."""
+    done = [np.zeros((_CHUNK, rows.shape[1]), dtype=bool) for rows in actions]
+    steps, turn, begun, elapsed = 0, 0, time.perf_counter(), 0.0
+    while elapsed < seconds or not steps:
         for row in range(_CHUNK):
-            for place, engine in enumerate(engines):
-                _, _, terminated, truncated = engine.step(actions[place][(turn + row) % _DRAWN])
-                np.logical_or(terminated, truncated, out=over[place][row])
+            for shard, engine in enumerate(engines):
+                _, _, terminated, truncated = engine.step(actions[shard][(turn + row) % _DRAWN])
+                np.logical_or(terminated, truncated, out=done[shard][row])
         turn += _CHUNK
-        # every episode that ends is followed by one reset row
-        steps += sum(ends.size - int(np.count_nonzero(ends)) for ends in over)
-        passed = time.perf_counter() - begun
-    return float(steps / passed)
+        # every end of an episode is followed by one reset row, which is not a step
+        steps += sum(ends.size - int(np.count_nonzero(ends)) for ends in done)
+        elapsed = time.perf_counter() - begun
+    return float(steps / elapsed)
 
 
 if __name__ == "__main__":

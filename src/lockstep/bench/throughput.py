@@ -1,4 +1,4 @@
-"""How fast an experiment trains, where its time goes, and how far that is from its environments alone."""
+"""Throughput of an experiment: steps per second, time by phase, and the ratio to the speed of its environments alone."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -6,64 +6,64 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from lockstep.algorithm.plan import Plan
-from lockstep.bench.repeats import DISTURBED, Spread, interleave, ratios, spread
+from lockstep.bench.repeats import Spread, disturbance_note, interleave, ratios, spread
 from lockstep.bench.stepping import engine_rate
-from lockstep.bench.training import PHASES, Training, train, warmup
+from lockstep.bench.training import PHASES, Training, default_warmup, train
 from lockstep.config import Config
 
 __all__ = ["Throughput", "measure", "table"]
 
 _ENGINE_SHARE = 0.25
-"""Of a repeat's seconds, those in which the environments are stepped alone."""
+"""Duration of the measurement of the environments alone, as a share of the duration of a training run."""
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """What some repeats showed, all of the same number of iterations."""
+    """Results of several repeats, all with the same number of iterations."""
 
     config: Config
     ranks: int
     trainings: Sequence[Training]
     engines: Sequence[float]
-    """Steps per second of the environments alone, one per repeat."""
+    """Steps per second of the environments alone, one value per repeat."""
 
     @property
     def iterations(self) -> int:
-        """Of each run, the warm-up included."""
+        """Number of iterations of each run, including the warm-up."""
         return len(self.trainings[0].rows)
 
     @property
     def rate(self) -> Spread:
-        """Environment steps per second while training."""
+        """Environment steps per second during training."""
         return spread([training.rate for training in self.trainings])
 
     @property
     def engine(self) -> Spread:
-        """Environment steps per second where nobody trains."""
+        """Environment steps per second without training."""
         return spread(self.engines)
 
     @property
     def share(self) -> Spread:
-        """Of the engine's rate, what training reaches."""
+        """Training speed divided by the speed of the environments alone."""
         return ratios([training.rate for training in self.trainings], self.engines)
 
     @property
     def middle(self) -> Training:
-        """The repeat with the median rate (the slower one of two), whose phases add up to its iteration."""
+        """Repeat with the median rate (of two repeats, the slower one). Unlike medians, the phases of one repeat add up to its iteration."""
         median = statistics.median_low(training.rate for training in self.trainings)
         return next(training for training in self.trainings if training.rate == median)
 
     @property
     def memory(self) -> list[int]:
-        """Peak in bytes of every rank, the most of all repeats."""
+        """Peak memory of every rank in bytes, the largest over all repeats."""
         return [max(peaks) for peaks in zip(*(training.memory for training in self.trainings), strict=True)]
 
     def record(self) -> dict[str, object]:
-        """All of it as JSON."""
+        """Return all results as JSON data."""
         return {
             "ranks": self.ranks,
             "iterations": self.iterations,
-            "warmup_iterations": warmup(self.iterations),
+            "warmup_iterations": default_warmup(self.iterations),
             "steps_per_second": asdict(self.rate),
             "engine_steps_per_second": asdict(self.engine),
             "share_of_engine": asdict(self.share),
@@ -90,96 +90,96 @@ def measure(
     repeats: int,
     seconds: float,
     iterations: int | None = None,
-    told: Callable[[str], None] = lambda line: None,
+    print_line: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Throughput]:
-    """Trains resolved experiments on so many ranks `repeats` times, in turn, and in between steps their environments alone.
+    """Measure the training of experiments, and of their environments alone, `repeats` times in turn.
 
-    Every run of a case has the same number of `iterations`; None: as many as take about so many `seconds`, found by a run that does
-    not count. `told` is given a line after each. Raises Failed.
+    Args:
+        cases: Resolved config and number of ranks, by name.
+        repeats: Number of repeats.
+        seconds: Approximate duration of a run.
+        iterations: Number of iterations of every run. None means as many as take about `seconds`, found by a run that is not counted.
+        print_line: Called with a line of progress after every run.
+
+    Raises Failed if a run fails.
     """
     runs: dict[str, Callable[[], Training | float]] = {}
     for name, (config, ranks) in cases.items():
         count = iterations
         if count is None:
             count = len(train(config, ranks, seconds=seconds).rows)
-            told(f"{_named(name)}{count} iterations in {seconds:g} s")
-        runs[f"{_named(name)}training"] = partial(train, config, ranks, count)
-        runs[f"{_named(name)}engine"] = partial(engine_rate, config, ranks, seconds * _ENGINE_SHARE)
-    widest = max(map(len, runs))
+            print_line(f"{_prefix(name)}{count} iterations in {seconds:g} s")
+        runs[f"{_prefix(name)}training"] = partial(train, config, ranks, count)
+        runs[f"{_prefix(name)}engine"] = partial(engine_rate, config, ranks, seconds * _ENGINE_SHARE)
+    width = max(map(len, runs))
 
     def show(repeat: int, name: str, result: Training | float) -> None:
         rate = result.rate if isinstance(result, Training) else result
-        told(f"repeat {repeat + 1}/{repeats}  {name:<{widest}}  {rate:>11,.0f} steps/s")
+        print_line(f"repeat {repeat + 1}/{repeats}  {name:<{width}}  {rate:>11,.0f} steps/s")
 
-    found = interleave(runs, repeats, show)
+    results = interleave(runs, repeats, show)
     return {
         name: Throughput(
             config,
             ranks,
-            [result for result in found[f"{_named(name)}training"] if isinstance(result, Training)],
-            [result for result in found[f"{_named(name)}engine"] if not isinstance(result, Training)],
+            [result for result in results[f"{_prefix(name)}training"] if isinstance(result, Training)],
+            [result for result in results[f"{_prefix(name)}engine"] if not isinstance(result, Training)],
         )
         for name, (config, ranks) in cases.items()
     }
 
 
-def _named(case: str) -> str:
+def _prefix(case: str) -> str:
     return f"{case}, " if case else ""
 
 
-def table(found: Throughput) -> list[str]:
-    """Lines of at most 80 columns."""
-    env, plan = found.config.env, Plan.make(found.config.plan, found.ranks)
+def table(result: Throughput) -> list[str]:
+    """Format the result as lines of at most 80 columns."""
+    env, plan = result.config.env, Plan.make(result.config.plan, result.ranks)
+    uncounted = default_warmup(result.iterations)
     return [
-        f"{env.id}: {env.count} environments ({env.engine}) x {found.config.rollout.steps} steps",
-        f"{_many(found.ranks, 'rank')} ({found.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {_compiled(found.config)}",
-        f"{_many(len(found.trainings), 'repeat')} of {found.iterations} iterations, the first {warmup(found.iterations)} of each left out",
+        f"{env.id}: {env.count} environments ({env.engine}) x {result.config.rollout.steps} steps",
+        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {_compiled(result.config)}",
+        f"{_many(len(result.trainings), 'repeat')} of {result.iterations} iterations, the first {uncounted} of each not counted",
         "",
-        *_rates(found),
+        *_rates(result),
         "",
-        *_phases(found),
+        *_phases(result),
         "",
-        *_ranks(found, plan),
-        *_notes(found),
+        *_ranks(result, plan),
+        *disturbance_note(max(result.rate.range, result.engine.range)),
     ]
 
 
-def _rates(found: Throughput) -> list[str]:
+def _rates(result: Throughput) -> list[str]:
     lines = [f"{'steps per second':<26}{'median':>12}{'least':>12}{'most':>12}"]
-    for name, rates in (("training", found.rate), ("environments alone", found.engine)):
+    for name, rates in (("training", result.rate), ("environments alone", result.engine)):
         lines.append(f"{name:<26}{rates.median:>12,.0f}{rates.least:>12,.0f}{rates.most:>12,.0f}")
-    share = found.share
+    share = result.share
     lines.append(f"{'training / alone':<26}{share.median:>12.1%}{share.least:>12.1%}{share.most:>12.1%}")
     return lines
 
 
-def _phases(found: Throughput) -> list[str]:
-    """One pair of columns per role."""
-    trainer, player = found.middle.phases(), found.middle.phases("player_t_")
+def _phases(result: Throughput) -> list[str]:
+    """Return the lines with the time of each phase, with one pair of columns per role."""
+    trainer, player = result.middle.phases(), result.middle.phases("player_t_")
     roles = [("rank 0, trains", trainer), ("players, mean", player)] if player else [("rank 0", trainer)]
     lines = [f"{'time per iteration':<26}" + "".join(f"{name:>24}" for name, _ in roles)]
     for phase in (*PHASES, "iter"):
-        name = "whole" if phase == "iter" else phase
+        name = "total" if phase == "iter" else phase
         cells = (f"{seconds[phase] * 1e3:>12,.2f} ms{seconds[phase] / seconds['iter']:>9.1%}" for _, seconds in roles)
         lines.append(f"{name:<26}" + "".join(cells))
     return lines
 
 
-def _ranks(found: Throughput, plan: Plan) -> list[str]:
+def _ranks(result: Throughput, plan: Plan) -> list[str]:
     lines = [f"{'rank':<6}{'role':<20}{'peak memory':>12}"]
-    for rank, peak in enumerate(found.memory):
+    for rank, peak in enumerate(result.memory):
         roles = [word for word, ranks in (("plays", plan.playing), ("trains", plan.training)) if rank in ranks]
         lines.append(f"{rank:<6}{', '.join(roles):<20}{f'{peak / 2**20:,.0f} MiB' if peak else '-':>12}")
-    first = spread([training.first_update for training in found.trainings])
+    first = spread([training.first_update for training in result.trainings])
     lines += ["", f"first update {first.median:.2f} s after the start ({first.least:.2f} to {first.most:.2f})"]
     return lines
-
-
-def _notes(found: Throughput) -> list[str]:
-    widest = max(found.rate.range, found.engine.range)
-    if widest <= DISTURBED:
-        return []
-    return ["", f"note: repeats differ by {widest:.0%}; something else was running, or they were too short"]
 
 
 def _compiled(config: Config) -> str:

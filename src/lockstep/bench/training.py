@@ -1,4 +1,4 @@
-"""One training run as a process of its own, as a user would start it, and what it showed."""
+"""Measurement of one training run, which is started as a separate process, as a user would start it."""
 
 import dataclasses
 import json
@@ -17,64 +17,67 @@ from lockstep.config.decode import encode
 from lockstep.processes.children import Failed, child, own, own_environment
 from lockstep.run.folder import RunFolder
 
-__all__ = ["PHASES", "Training", "peaks", "prepared", "train", "warmup"]
+__all__ = ["PHASES", "Training", "default_warmup", "peaks", "prepared", "train"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
-"""What an iteration's time is made of."""
-_LEAST = 5
-"""Iterations of a run that is bounded by time."""
+"""Phases of an iteration, whose times add up to the time of the iteration."""
+_MIN_ITERATIONS = 5
+"""Smallest number of iterations of a run whose length is given in seconds."""
 _ENDLESS = 10**7
 _STOPPED = 75
-_EACH = 0.1
-"""Seconds between looks at the memory."""
+_POLL_INTERVAL = 0.1
+"""Seconds between two measurements of the memory."""
 
 
-def warmup(iterations: int) -> int:
-    """How many iterations of a run don't count, in which code and caches are loaded."""
+def default_warmup(iterations: int) -> int:
+    """Return the number of iterations at the beginning of a run that are not counted by default: a tenth, but at least 2.
+
+    Code and caches are loaded during these iterations.
+    """
     return min(max(2, iterations // 10), iterations - 1)
 
 
 @dataclass(frozen=True)
 class Training:
-    """What one run showed."""
+    """Results of one training run."""
 
     rows: Sequence[Mapping[str, float]]
-    """The metrics of every iteration."""
+    """Metrics of every iteration."""
     first_update: float
     """Seconds from the start of the process to the end of the first iteration."""
     memory: Sequence[int]
-    """Per rank, the most bytes that it, with the processes that it started, had in memory; 0 where that was not seen."""
-    left_out: int | None = None
-    """Iterations at its beginning that don't count; None: those of `warmup`."""
+    """Peak memory in bytes of every rank, including its child processes; 0 if the rank was never observed."""
+    warmup: int | None = None
+    """Iterations at the beginning that are not counted; None means `default_warmup`."""
 
     @property
     def uncounted(self) -> int:
-        """Iterations at its beginning that don't count."""
-        return warmup(len(self.rows)) if self.left_out is None else self.left_out
+        """Number of iterations at the beginning that are not counted."""
+        return default_warmup(len(self.rows)) if self.warmup is None else self.warmup
 
     @property
     def counted(self) -> Sequence[Mapping[str, float]]:
-        """The rows after the warm-up."""
+        """Rows after the warm-up."""
         return self.rows[self.uncounted :]
 
     @property
     def steps(self) -> float:
-        """Environment steps of the rows that count."""
-        before = self.rows[self.uncounted - 1]["env_steps"] if self.uncounted else 0.0
-        return self.rows[-1]["env_steps"] - before
+        """Environment steps of the counted rows."""
+        earlier = self.rows[self.uncounted - 1]["env_steps"] if self.uncounted else 0.0
+        return self.rows[-1]["env_steps"] - earlier
 
     @property
     def seconds(self) -> float:
-        """Of the rows that count."""
+        """Duration of the counted rows in seconds."""
         return sum(row["t_iter"] for row in self.counted)
 
     @property
     def rate(self) -> float:
-        """Environment steps per second."""
+        """Environment steps per second over the counted rows."""
         return self.steps / self.seconds
 
     def phases(self, prefix: str = "t_") -> dict[str, float]:
-        """Mean seconds per iteration, `iter` for the whole, and by phase; empty where the metrics have none with this prefix."""
+        """Return the mean seconds per counted iteration, `iter` for the total, and by phase. Return {} without metrics with this prefix."""
         if f"{prefix}iter" not in self.counted[-1]:
             return {}
         count = len(self.counted)
@@ -85,25 +88,25 @@ class Training:
 def prepared(
     config: Config, ranks: int, iterations: int | None, progress: str
 ) -> Iterator[tuple[list[str], RunFolder]]:
-    """The command that trains a resolved experiment, and the folder of its run, which is removed at the end of the block.
+    """Yield the command that trains a resolved experiment, and its run folder. The folder is removed when the context exits.
 
-    None: it goes on until it is told to stop. No checkpoint is left before its end.
+    `iterations` None means that the run trains until it is stopped. The only checkpoint is saved at the end.
     """
     batch = config.env.count * config.rollout.steps
-    with tempfile.TemporaryDirectory(prefix="lockstep-bench-", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(prefix="lockstep-bench-", ignore_cleanup_errors=True) as temporary:
         run = dataclasses.replace(
             config.run,
-            folder=place,
+            folder=temporary,
             name="measured",
             total_steps=batch * (iterations or _ENDLESS),
             checkpoint_every=_ENDLESS,
         )
-        file = Path(place) / "config.json"
+        file = Path(temporary) / "config.json"
         file.write_text(json.dumps({"version": VERSION, **encode(dataclasses.replace(config, run=run))}))
-        words: tuple[str, ...] = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
+        arguments: tuple[str, ...] = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
         if config.env.module:
-            words += ("--env.module", config.env.module)
-        yield own("lockstep", *words), RunFolder(Path(place) / "measured")
+            arguments += ("--env.module", config.env.module)
+        yield own("lockstep", *arguments), RunFolder(Path(temporary) / "measured")
 
 
 def train(
@@ -113,14 +116,21 @@ def train(
     seconds: float = 0.0,
     *,
     goal: float | None = None,
-    left_out: int | None = None,
-    keep: Path | None = None,
+    warmup: int | None = None,
+    metrics_folder: Path | None = None,
 ) -> Training:
-    """Trains a resolved experiment on `ranks` processes, in a folder of its own.
+    """Train a resolved experiment on `ranks` processes, in a temporary folder, and measure it.
 
-    It goes on for a number of `iterations`, at least 2, or for about so many `seconds` after the first of them; with a `goal`, until the
-    mean return of the last 20 episodes is that high or its budget is spent. `keep`: a new folder, which gets its metrics and its config.
-    Raises Failed.
+    Args:
+        config: Resolved config.
+        ranks: Number of processes.
+        iterations: Number of iterations, at least 2; None means that `seconds` determines the length.
+        seconds: Approximate duration after the first iteration.
+        goal: If given, the run ends when the mean return of the last 20 episodes reaches this value or the budget is used up.
+        warmup: Iterations at the beginning that are not counted; None means `default_warmup`.
+        metrics_folder: New folder that gets a copy of the metrics and the config; None for no copy.
+
+    Raises Failed if the run fails or has too few iterations.
     """
     if goal is not None:
         iterations = config.run.total_steps // (config.env.count * config.rollout.steps)
@@ -128,18 +138,18 @@ def train(
         with child(command, own_environment(), (0, _STOPPED)) as process:
             first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
         rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
-        if keep is not None:
-            keep.mkdir(parents=True)
+        if metrics_folder is not None:
+            metrics_folder.mkdir(parents=True)
             for name in ("metrics.jsonl", "config.json"):
-                shutil.copyfile(folder.path / name, keep / name)
-    least = (iterations or _LEAST) if goal is None else 2
-    if len(rows) < max(least, (left_out or 0) + 1):
+                shutil.copyfile(folder.path / name, metrics_folder / name)
+    required = (iterations or _MIN_ITERATIONS) if goal is None else 2
+    if len(rows) < max(required, (warmup or 0) + 1):
         raise Failed(
-            f"training ended after {len(rows)} iterations, of {least}"
-            if len(rows) < least
-            else f"training ended after {len(rows)} iterations, of which {left_out} are warm-up; give a smaller --warmup"
+            f"training ended after {len(rows)} iterations: at least {required} are required"
+            if len(rows) < required
+            else f"training ended after {len(rows)} iterations, of which {warmup} are warm-up; decrease --warmup"
         )
-    return Training(rows, first, memory, left_out)  # type: ignore[arg-type]  # numbers alone are left
+    return Training(rows, first, memory, warmup)  # type: ignore[arg-type]  # all values are numbers
 
 
 def _is_number(value: object) -> bool:
@@ -149,58 +159,61 @@ def _is_number(value: object) -> bool:
 def _watch(
     process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None, goal: float | None
 ) -> tuple[float, list[int]]:
-    """Seconds to the first iteration's end, and the peaks of memory. Stops the run after `seconds` from there, or at the `goal`."""
-    metrics = _Growing(folder.path / "metrics.jsonl")
-    begun, first, looked, asked = time.perf_counter(), 0.0, 0.0, False
+    """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`.
+
+    Return the seconds to the end of the first iteration, and the peak memory of every rank.
+    """
+    metrics = _GrowingMetrics(folder.path / "metrics.jsonl")
+    begun, first, checked, stopping = time.perf_counter(), 0.0, 0.0, False
     memory = [0] * ranks
     while process.poll() is None:
         now = time.perf_counter() - begun
-        if not first and metrics.begun():
+        if not first and metrics.exist():
             first = now
-        if now - looked > _EACH:
-            looked = now
+        if now - checked > _POLL_INTERVAL:
+            checked = now
             memory = [max(pair) for pair in zip(memory, peaks(process.pid, ranks), strict=True)]
             late = seconds is not None and first and now - first > seconds
-            enough = goal is not None and metrics.reaches(goal)
-            if not asked and (enough or (late and len(folder.metrics()) >= _LEAST)):
-                process.terminate()  # asks for a clean stop after the iteration
-                asked = True
-        time.sleep(_EACH if first else 0.01)
+            solved = goal is not None and metrics.reach(goal)
+            if not stopping and (solved or (late and len(folder.metrics()) >= _MIN_ITERATIONS)):
+                process.terminate()  # requests a clean stop after the current iteration
+                stopping = True
+        time.sleep(_POLL_INTERVAL if first else 0.01)
     return first or time.perf_counter() - begun, memory
 
 
-class _Growing:
-    """A metrics.jsonl that grows. Every line is read once: runs of a million lines would else slow down those who are watched."""
+class _GrowingMetrics:
+    """Reader of a growing metrics.jsonl. It reads every line only once: reading a million lines again would slow down the measured run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._read = 0
+        self._offset = 0
 
-    def begun(self) -> bool:
+    def exist(self) -> bool:
         return self._path.exists() and self._path.stat().st_size > 0
 
-    def reaches(self, goal: float) -> bool:
-        """Whether a line that is new since this was last asked has a mean return as high."""
+    def reach(self, goal: float) -> bool:
+        """Return True if a line that was added since the last call has a `return_mean_20` of at least `goal`."""
         if not self._path.exists():
             return False
         with self._path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
-        self._read += sum(map(len, lines)) + bool(lines)
+        self._offset += sum(map(len, lines)) + bool(lines)
         returns = (json.loads(line).get("return_mean_20") for line in lines)
         return any(mean is not None and mean >= goal for mean in returns)
 
 
 def peaks(launcher: int, ranks: int) -> list[int]:
-    """Bytes per rank, so far: the peaks of its process and of those that it started."""
+    """Return the peak memory in bytes of every rank so far, including its child processes. `launcher` is the process id of the launcher."""
     if ranks == 1:
         return [_peak(launcher)]
-    found = [0] * ranks
+    memory = [0] * ranks
     for process in _children(launcher):
         rank = _rank_of(process)
         if rank is not None and rank < ranks:
-            found[rank] = _peak(process)
-    return found
+            memory[rank] = _peak(process)
+    return memory
 
 
 def _peak(process: int) -> int:
@@ -213,13 +226,13 @@ def _peak(process: int) -> int:
 
 
 def _children(process: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{process}/task"):  # noqa: PTH208
-            found += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
+            children += map(int, Path(f"/proc/{process}/task/{thread}/children").read_text().split())
     except OSError:
         pass
-    return found
+    return children
 
 
 def _rank_of(process: int) -> int | None:

@@ -1,38 +1,38 @@
-"""Works that others can do too, so that speeds can be compared: 8 environments of 256 steps, two tanh networks of 64x64, Adam."""
+"""Workloads that other PPO implementations support too, for comparisons of speed: 8 environments x 256 steps, two 64x64 tanh networks, Adam."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENVIRONMENTS", "PEERS", "STEPS", "WORKS", "Peer", "Work"]
+__all__ = ["ENVIRONMENTS", "PEERS", "STEPS", "WORKLOADS", "Peer", "Workload"]
 
 ENVIRONMENTS = 8
 STEPS = 256
 
 
 @dataclass(frozen=True)
-class Work:
-    """What differs between the works."""
+class Workload:
+    """Settings in which the workloads differ."""
 
     env_id: str
     epochs: int
     minibatches: int
     entropy: float
     updates: int
-    """Of one run, so that it takes some seconds."""
+    """Default number of updates of one run, chosen so that it takes a few seconds."""
     memory: int = 0
-    """Width of an LSTM, one for the policy and one for the critic; 0: none."""
+    """Size of the LSTMs, one for the policy and one for the critic; 0 means no memory."""
 
     def flags(self, environments: int = ENVIRONMENTS, steps: int = STEPS) -> list[str]:
-        """As flags of `lockstep train`; all else is as in its defaults."""
+        """Return the workload as flags of `lockstep train`. All other settings have their defaults."""
         sizes = ["--env.count", str(environments), "--rollout.steps", str(steps)]
         update = ["--ppo.epochs", str(self.epochs), "--ppo.minibatches", str(self.minibatches)]
         memory = ["--policy.core", "lstm", "--policy.core-size", str(self.memory)] if self.memory else []
         return ["--env", self.env_id, *sizes, *update, "--ppo.entropy", str(self.entropy), *memory]
 
     def command(self, peer: "Peer", interpreter: str, updates: int) -> list[str]:
-        """The program that does the same with a peer."""
-        words = {
+        """Return the command that runs the workload with a peer."""
+        options = {
             "env": self.env_id,
             "environments": ENVIRONMENTS,
             "steps": STEPS,
@@ -42,38 +42,38 @@ class Work:
             "entropy": self.entropy,
             **({"memory": self.memory} if self.memory else {}),
         }
-        return [interpreter, str(peer.program), *(f"--{name}={value}" for name, value in words.items())]
+        return [interpreter, str(peer.program), *(f"--{name}={value}" for name, value in options.items())]
 
 
-WORKS: Mapping[str, Work] = {
-    "cartpole": Work("CartPole-v1", 4, 4, 0.01, 60),
-    "lunarlander": Work("LunarLander-v3", 4, 4, 0.01, 40),
-    "reacher": Work("Reacher-v5", 10, 32, 0.0, 16),
-    "humanoidstandup": Work("HumanoidStandup-v5", 10, 32, 0.0, 12),
-    "memory": Work("CartPole-v1", 4, 4, 0.01, 20, memory=128),
+WORKLOADS: Mapping[str, Workload] = {
+    "cartpole": Workload("CartPole-v1", 4, 4, 0.01, 60),
+    "lunarlander": Workload("LunarLander-v3", 4, 4, 0.01, 40),
+    "reacher": Workload("Reacher-v5", 10, 32, 0.0, 16),
+    "humanoidstandup": Workload("HumanoidStandup-v5", 10, 32, 0.0, 12),
+    "memory": Workload("CartPole-v1", 4, 4, 0.01, 20, memory=128),
 }
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Another implementation of PPO."""
+    """Other implementation of PPO that lockstep is compared with."""
 
     name: str
     module: str
     package: str
-    """As pip knows it."""
-    remembers: bool = False
-    """Whether it is for the works with memory, instead of the others."""
+    """Name of the package in PyPI."""
+    recurrent: bool = False
+    """True if the peer runs only the workloads with memory, False if it runs only those without."""
 
     @property
     def program(self) -> Path:
-        """A script that imports nothing of lockstep, so that any interpreter can run it."""
+        """Path of the script that runs the workload. It does not import lockstep, so that any interpreter can run it."""
         return Path(__file__).parent / "peers" / f"run_{self.module}.py"
 
 
 PEERS = (
     Peer("Stable-Baselines3", "stable_baselines3", "stable-baselines3"),
     Peer("skrl", "skrl", "skrl"),
-    Peer("sb3-contrib", "sb3_contrib", "sb3-contrib", remembers=True),
+    Peer("sb3-contrib", "sb3_contrib", "sb3-contrib", recurrent=True),
 )
-"""Those that are compared with."""
+"""Implementations that lockstep is compared with."""

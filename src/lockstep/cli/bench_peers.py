@@ -27,13 +27,13 @@ def main(argv: Sequence[str]) -> int:
 
     from lockstep.bench import comparison
     from lockstep.bench.repeats import interleave
-    from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKS
+    from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKLOADS
 
-    if own.work not in WORKS:
-        close = get_close_matches(own.work, WORKS, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORKS)}"
+    if own.work not in WORKLOADS:
+        close = get_close_matches(own.work, WORKLOADS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORKLOADS)}"
         raise ValueError(f"--work is {own.work!r}: there is no such work; {hint}")
-    work = WORKS[own.work]
+    work = WORKLOADS[own.work]
     updates = own.updates or work.updates
     flags, _ = parse_flags(work.flags())
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
@@ -50,12 +50,12 @@ def main(argv: Sequence[str]) -> int:
             f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
         )
     runs: dict[str, Callable[[], comparison.Finish]] = {
-        f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.trained, config, ranks, updates)
+        f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.time_lockstep, config, ranks, updates)
         for config, ranks in configs
     }
     for one in peers:
         command = work.command(one.peer, one.interpreter, updates)
-        runs[f"{one.peer.name} {one.version}"] = partial(comparison.marked, command)
+        runs[f"{one.peer.name} {one.version}"] = partial(comparison.time_program, command)
 
     def show(repeat: int, name: str, result: comparison.Finish) -> None:
         tell(f"repeat {repeat + 1}/{own.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")

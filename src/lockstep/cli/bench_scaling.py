@@ -78,16 +78,16 @@ def _check(own: argparse.Namespace, config: Config) -> None:
 
 def _cases(own: argparse.Namespace, config: Config) -> "list[Case]":
     """Strong cases before weak ones, by ranks. Raises ValueError for numbers of ranks that can't carry the experiment."""
-    from lockstep.bench.scaling import KINDS, Case, carried_by, weak
+    from lockstep.bench.scaling import KINDS, Case, for_ranks, weak
 
     ranks = own.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})
-    first = resolved(carried_by(config, ranks[0]), ranks[0])[0]
+    first = resolved(for_ranks(config, ranks[0]), ranks[0])[0]
     # what is decided for the fewest ranks, to compile or not, holds for all
     config = dataclasses.replace(config, runtime=first.runtime)
     cases = []
     for kind in KINDS if own.kind == "both" else (own.kind,):
         for count in ranks:
-            carried = carried_by(config, count)
+            carried = for_ranks(config, count)
             whole = resolved(carried if kind == "strong" else weak(carried, count), count)[0]
             cases.append(Case(kind, count, whole))
     return cases

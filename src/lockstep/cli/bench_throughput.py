@@ -44,16 +44,16 @@ def main(argv: Sequence[str]) -> int:
 
 def _cases(config: Config) -> dict[str, Case]:
     """One process, one per core (or what the plan asks for), and a GPU if there is one."""
-    from lockstep.bench.scaling import carried_by
+    from lockstep.bench.scaling import for_ranks
     from lockstep.runtime.checks import cuda_devices
 
     on_cpu, on_gpu = (_on(config, device) for device in ("cpu", "cuda"))
-    cases = {"1 process": resolved(carried_by(on_cpu, 1), 1)}
+    cases = {"1 process": resolved(for_ranks(on_cpu, 1), 1)}
     several = _several(on_cpu)
     if several is not None:
         cases[f"{several[1]} processes"] = several
     if cuda_devices():
-        cases[_GPU] = resolved(carried_by(on_gpu, 1), 1)
+        cases[_GPU] = resolved(for_ranks(on_gpu, 1), 1)
     return cases
 
 

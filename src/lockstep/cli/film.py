@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.processes.parent import die_with_parent
-from lockstep.telemetry.sidecar import Errand
+from lockstep.telemetry.sidecar import SidecarContext
 
 if TYPE_CHECKING:
     from lockstep.run.folder import RunFolder
@@ -27,19 +27,19 @@ _GIF = ("-t", "30", "-vf", _SMALL, "-f", "gif", "-")
 
 def main(argv: Sequence[str]) -> int:
     """Films one agent after the other, until training has ended and none is left."""
-    errand = Errand()
+    context = SidecarContext()
     die_with_parent(int(os.environ["LOCKSTEP_PARENT"]))
     from lockstep.envs.functions import import_reference
     from lockstep.run.folder import RunFolder
-    from lockstep.telemetry.videos import left_agents
+    from lockstep.telemetry.videos import pending_agents
 
     folder = RunFolder(Path(argv[0]))
     for module in argv[1:]:
         import_reference(module)
     studio: _Studio | None = None
     while True:
-        over = errand.over.is_set()  # asked first: nothing is left for us after that
-        left = left_agents(folder)
+        over = context.training_ended.is_set()  # asked first: nothing is left for us after that
+        left = pending_agents(folder)
         if left:
             studio = studio or _Studio(folder)
             studio.film(left[0])
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         elif over:
             return 0
         else:
-            errand.over.wait(_EACH)
+            context.training_ended.wait(_EACH)
 
 
 class _Studio:
@@ -113,5 +113,5 @@ class _Studio:
         content = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
         width, height = struct.unpack("<HH", content[6:10])  # of the GIF's header
         self._events = self._events or EventFile(self._folder.path / "tb" / "videos", steps)
-        self._events.add_picture(steps, place, content, width, height)
+        self._events.add_image(steps, place, content, width, height)
         self._events.flush()

@@ -177,7 +177,7 @@ def _draw_policy(folder: RunFolder, own: argparse.Namespace) -> list[Path]:
 def _draw_trajectory(folder: RunFolder, own: argparse.Namespace) -> list[Path]:
     from lockstep.cli.agents import Performer
     from lockstep.envs.catalog import make_one
-    from lockstep.report.episode import film_if_drawn, play_trajectory
+    from lockstep.report.episode import play_and_record, play_trajectory
     from lockstep.report.trajectory import draw_trajectory
 
     performer = Performer(str(folder.path), own.iteration, bool(own.sample), own.seed, own.module)
@@ -188,7 +188,7 @@ def _draw_trajectory(folder: RunFolder, own: argparse.Namespace) -> list[Path]:
     if own.film or shown is None:
         found = play_trajectory(*given, shown)
     else:
-        found, why = film_if_drawn(*given, shown)
+        found, why = play_and_record(*given, shown)
         if why:
             print(f"no film: {why}", file=sys.stderr)
             shown = None

@@ -15,7 +15,7 @@ from lockstep.config.flags import parse_flags
 from lockstep.group.memory import usable_cores
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.rank_info import find_rank_info
-from lockstep.sweep.values import SEED, Search, read_over, read_search, taken_from
+from lockstep.sweep.values import SEED, Search, merge_values, read_over, read_search
 
 if TYPE_CHECKING:
     from lockstep.sweep.sweep import Sweep
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.sweep.sweep import Sweep
 
     def compose(values: Mapping[str, str]) -> Config:
-        return load(preset, own.config, taken_from(tree, values))
+        return load(preset, own.config, merge_values(tree, values))
 
     preset = presets.read(own.preset) if own.preset else None
     tree = import_env_module(preset, own.config, tree, id_given="env.id" in {*over, *spaces})
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         _search(sweep, own, over, spaces, base)
     else:
         _tell(f"{_many(len(members), 'run')}, of which {sum(map(is_done, members))} are done")
-        sweep.carry(members)
+        sweep.train(members)
     environment = {name: value for name, value in describe_environment(ranks).items() if name != "host"}
     return _close(sweep, {"sweep": [*argv], **environment})
 
@@ -105,7 +105,7 @@ def _search(
 
     rules = {"--search": sorted(own.search), "--over": sorted(own.over or []), **experiment(base)}
     trials = Trials(sweep.folder, spaces, base.run.seed, rules)
-    _tell(f"{own.trials} trials, of which {len(trials.over())} are over")
+    _tell(f"{own.trials} trials, of which {len(trials.finished())} are over")
     sweep.search(trials, over, own.trials)
 
 

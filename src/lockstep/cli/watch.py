@@ -66,8 +66,8 @@ class _Watch:
         if anew:
             self.standing = RunStatus()
         for row in rows:
-            self.standing.take(row)
-        self.standing.settle()
+            self.standing.append(row)
+        self.standing.update()
         return rows
 
     @property

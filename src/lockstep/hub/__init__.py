@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: what of a run goes there, and how it comes back. `huggingface_hub` is imported inside functions only."""
+"""Upload of runs to the Hugging Face Hub, and download of policies. `huggingface_hub` is imported inside functions only."""

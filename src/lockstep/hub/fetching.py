@@ -1,69 +1,72 @@
-"""A policy from the Hub: the three files that it acts by, in the client's cache. Nothing that comes from there is ever run."""
+"""Download of a policy from the Hub: config, state and weights, into the cache of the Hub client. Downloaded files are never executed."""
 
 import re
 from pathlib import Path
 
 from lockstep.hub.files import AGENT, CONFIG, STATE
-from lockstep.hub.repository import PREFIX, Repository, client, told
+from lockstep.hub.repository import PREFIX, Repository, client, readable_errors
 from lockstep.run.locate import locate_checkpoint
 
 __all__ = ["fetch", "find"]
 
 _LARGEST = {AGENT: 4_000_000_000, CONFIG: 1_000_000, STATE: 1_000_000}
-"""Bytes. That of a large network with images is some ten million. `restore_agent` compares the config with the weights that there are."""
-_PATIENCE = 10.0
-"""Seconds for an answer."""
+"""Largest sizes of the files in bytes. The weights of a large network with images have some ten million bytes. `restore_agent` checks that
+the config fits the weights."""
+_TIMEOUT = 10.0
+"""Seconds to wait for a response."""
 
 
 def find(run: str, iteration: int | None) -> tuple[Path, int | None]:
-    """The run's folder and the checkpoint that are meant by `hub:USER/NAME`, the folder of a checkpoint, or a run.
+    """Return the run folder and the iteration of the checkpoint for a run as given by the user.
 
     Args:
-        run: What the user wrote.
-        iteration: The checkpoint that was asked for; None: the newest.
+        run: `hub:USER/NAME`, the folder of a checkpoint, or a run.
+        iteration: Iteration of the checkpoint; None means the newest checkpoint.
 
-    Raises ValueError, in one line, when there is no such thing.
+    Raises ValueError if the run or the checkpoint does not exist. The message is one line.
     """
     if run.startswith(PREFIX):
         return fetch(Repository.parse(run), iteration), iteration
-    path, own = locate_checkpoint(run)
-    if own is not None and iteration not in (None, own):
+    path, checkpoint = locate_checkpoint(run)
+    if checkpoint is not None and iteration not in (None, checkpoint):
         raise ValueError(
-            f"iteration is {iteration}: {run} is the checkpoint of iteration {own}; leave one of the two out"
+            f"iteration is {iteration}: {run} is the checkpoint of iteration {checkpoint}; give only one of the two"
         )
-    return path, iteration if own is None else own
+    return path, iteration if checkpoint is None else checkpoint
 
 
 def fetch(repository: Repository, iteration: int | None = None) -> Path:
-    """Downloads config and agent of a checkpoint, None: the newest, into the client's cache. What is there already is not asked for again.
+    """Download config and agent of a checkpoint into the cache of the Hub client. Files in the cache are not downloaded again.
 
-    Returns a folder as of a run. Raises ValueError, in one line: no such model, a private one, not one of lockstep's, too large, no network.
+    `iteration` None means the newest checkpoint. Return a folder with the layout of a run folder. Raises ValueError if the model does not
+    exist, is private, was not made by lockstep or is too large, or if the Hub cannot be reached. The message is one line.
     """
     hub = client()
     api = hub.HfApi()
-    with told(repository):
-        found = api.model_info(repository.id, revision=repository.revision, files_metadata=True, timeout=_PATIENCE)
-        sizes = {file.rfilename: file.size for file in found.siblings or ()}
-        wanted = _wanted(repository, sizes, iteration)
-        # the commit that was looked at, whatever is pushed meanwhile
-        paths = [Path(api.hf_hub_download(repository.id, name, revision=found.sha)) for name in wanted]
+    with readable_errors(repository):
+        info = api.model_info(repository.id, revision=repository.revision, files_metadata=True, timeout=_TIMEOUT)
+        sizes = {file.rfilename: file.size for file in info.siblings or ()}
+        names = _files_to_download(repository, sizes, iteration)
+        # files of this commit, even if another one is pushed during the download
+        paths = [Path(api.hf_hub_download(repository.id, name, revision=info.sha)) for name in names]
     return paths[0].parent
 
 
-def _wanted(repository: Repository, sizes: dict[str, int | None], iteration: int | None) -> list[str]:
-    """Names of files, the config's first. They are put together here: none is taken over from the Hub."""
+def _files_to_download(repository: Repository, sizes: dict[str, int | None], iteration: int | None) -> list[str]:
+    """Return the names of the files to download, the config first. The names are built here; none is copied from the Hub's listing."""
     where = f"{PREFIX}{repository.id}"
-    held = sorted(int(match[1]) for name in sizes if (match := re.fullmatch(rf"checkpoints/(\d{{8}})/{STATE}", name)))
-    if not held or CONFIG not in sizes:
-        raise ValueError(f"{where} is no model of lockstep: it has no {CONFIG} or no checkpoint")
-    if iteration is not None and iteration not in held:
-        raise ValueError(f"iteration is {iteration}: {where} has checkpoints of {', '.join(map(str, held))}")
-    place = f"checkpoints/{held[-1] if iteration is None else iteration:08d}"
-    names = {CONFIG: CONFIG, f"{place}/{STATE}": STATE, f"{place}/{AGENT}": AGENT}
+    states = (re.fullmatch(rf"checkpoints/(\d{{8}})/{STATE}", name) for name in sizes)
+    checkpoints = sorted(int(match[1]) for match in states if match)
+    if not checkpoints or CONFIG not in sizes:
+        raise ValueError(f"{where} is not a lockstep model: {CONFIG} or the checkpoint is missing")
+    if iteration is not None and iteration not in checkpoints:
+        raise ValueError(f"iteration is {iteration}: {where} has checkpoints of {', '.join(map(str, checkpoints))}")
+    folder = f"checkpoints/{checkpoints[-1] if iteration is None else iteration:08d}"
+    names = {CONFIG: CONFIG, f"{folder}/{STATE}": STATE, f"{folder}/{AGENT}": AGENT}
     for name, kind in names.items():
         size = sizes.get(name)
         if size is None:
-            raise ValueError(f"{where} is no model of lockstep: it has no {name}")
+            raise ValueError(f"{where} is not a lockstep model: {name} is missing")
         if size > _LARGEST[kind]:
-            raise ValueError(f"{where}: {name} has {size:,} bytes; at most {_LARGEST[kind]:,} are read")
+            raise ValueError(f"{where}: {name} has {size:,} bytes; the limit is {_LARGEST[kind]:,}")
     return list(names)

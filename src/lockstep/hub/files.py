@@ -1,4 +1,4 @@
-"""What of a run goes to the Hub: all that plays it and tells of it, nothing that only training needs."""
+"""Files of a run that are published on the Hub: those needed to use and to describe the agent, without those only training needs."""
 
 import dataclasses
 import hashlib
@@ -16,45 +16,45 @@ __all__ = ["AGENT", "CARD", "CONFIG", "STATE", "VIDEO", "is_ours", "published"]
 
 CARD, CONFIG = "README.md", "config.json"
 VIDEO = "replay.mp4"
-"""The name under which the Hub shows the film of an agent."""
+"""File name under which the Hub shows the video of an agent."""
 AGENT, STATE = "agent.safetensors", "state.json"
 _OURS = re.compile(
     r"README\.md|replay\.mp4|config\.json|environment\.json|metrics\.jsonl|evaluation(?:-sampled)?\.json|checkpoints/\d{8}/(agent\.safetensors|state\.json)"
 )
-_OF_THE_MACHINE = ("command", "host")
-"""Of environment.json: what tells of folders and names on the machine, not of the run."""
+_PRIVATE = ("command", "host")
+"""Keys of environment.json that are not published, because they reveal folders and names on the machine."""
 
 
 def is_ours(name: str) -> bool:
-    """Whether a push writes, and replaces, the file of that name."""
+    """Return True if a push writes, and replaces, the file of this name."""
     return _OURS.fullmatch(name) is not None
 
 
 def published(folder: RunFolder, iteration: int) -> dict[str, bytes]:
-    """Files by the names that they have on the Hub, without card, evaluation and video. It is again the folder of a run, that of a single
-    checkpoint with nothing but its agent.
+    """Return the contents of the files to publish, by their names on the Hub, without card, evaluation and video.
 
-    Raises ValueError, in one line, for files that are missing or broken.
+    Together they have the layout of a run folder with a single checkpoint, which holds only the agent. Raises ValueError if a file is missing
+    or broken. The message is one line.
     """
     checkpoint = Checkpoint(folder.checkpoint(iteration))
     try:
         agent = (checkpoint.path / AGENT).read_bytes()
     except OSError as error:
-        raise ValueError(f"checkpoint {checkpoint.path}: {AGENT} can't be read ({error.strerror})") from None
+        raise ValueError(f"checkpoint {checkpoint.path}: {AGENT} cannot be read: {error.strerror}") from None
     state = {**checkpoint.state, "files": {AGENT: hashlib.sha256(agent).hexdigest()}}
-    noted = {name: value for name, value in folder.environment().items() if name not in _OF_THE_MACHINE}
-    place = f"checkpoints/{iteration:08d}"
+    environment = {name: value for name, value in folder.environment().items() if name not in _PRIVATE}
+    target = f"checkpoints/{iteration:08d}"
     return {
-        CONFIG: _json({"version": VERSION, **encode(_anywhere(open_run(folder.path)[1]))}),
-        "environment.json": _json(noted),
+        CONFIG: _json({"version": VERSION, **encode(_without_local_values(open_run(folder.path)[1]))}),
+        "environment.json": _json(environment),
         "metrics.jsonl": "".join(f"{json.dumps(row)}\n" for row in folder.metrics()).encode(),
-        f"{place}/{AGENT}": agent,
-        f"{place}/{STATE}": _json(state),
+        f"{target}/{AGENT}": agent,
+        f"{target}/{STATE}": _json(state),
     }
 
 
-def _anywhere(config: Config) -> Config:
-    """Without the folder that runs are in here, and the address at which ranks have met."""
+def _without_local_values(config: Config) -> Config:
+    """Return the config with defaults for the values that belong to this machine: the folder of runs and the rendezvous address."""
     default = Config()
     return dataclasses.replace(
         config,

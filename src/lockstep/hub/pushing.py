@@ -1,66 +1,63 @@
-"""Files to a repository on the Hub, in one commit."""
+"""Upload of files to a repository on the Hub, in one commit."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lockstep.hub.files import CONFIG, is_ours
-from lockstep.hub.repository import Repository, client, told
+from lockstep.hub.repository import Repository, client, readable_errors
 
 __all__ = ["push", "sign_in"]
 
-_PATIENCE = 30.0
-"""Seconds for an answer: the client itself would wait for ever."""
+_TIMEOUT = 30.0
+"""Seconds to wait for a response. The client itself has no limit."""
 
 
 def sign_in(repository: Repository) -> Any:
-    """The client, with the token of HF_TOKEN or of its own store, which the Hub has accepted.
+    """Return an API client whose token, from HF_TOKEN or from the token store of the client, was accepted by the Hub.
 
-    Raises ValueError, in one line, when there is none, or it is not accepted.
+    Raises ValueError if there is no token or the Hub rejects it. The message is one line.
     """
     hub = client()
     if not hub.get_token():
-        raise ValueError("there is no token for the Hub: set HF_TOKEN, or `hf auth login`; --dry-run needs none")
-    hub.get_session().timeout = _PATIENCE
+        raise ValueError("no token for the Hub: set HF_TOKEN or run `hf auth login`; --dry-run needs no token")
+    hub.get_session().timeout = _TIMEOUT
     api = hub.HfApi(library_name="lockstep")
-    with told(repository):
+    with readable_errors(repository):
         api.whoami()
     return api
 
 
 def push(api: Any, repository: Repository, files: Mapping[str, bytes | Path], public: bool) -> str:
-    """Makes the repository where there is none, private unless `public`, and puts the files there by a single commit, which also takes away
-    what an earlier push left under other names.
+    """Upload files in one commit, which also deletes files of earlier pushes that are not among them. Create the repository if needed.
 
     Args:
-        api: What `sign_in` gave.
-        repository: Where to.
-        files: By the names they get.
-        public: For whoever looks.
+        api: Client returned by `sign_in`.
+        repository: Target repository.
+        files: Contents or paths of the files, by their names in the repository.
+        public: Visibility of the repository: public if True, private if False. An existing repository must have this visibility.
 
-    Returns the address of the repository. Raises ValueError, in one line; then no file has changed.
+    Returns the URL of the repository. Raises ValueError if the upload fails; no file has changed then. The message is one line.
     """
     hub = client()
-    refused = next((name for name in files if not is_ours(name)), None)
-    assert refused is None, refused
-    with told(repository):
+    foreign = next((name for name in files if not is_ours(name)), None)
+    assert foreign is None, foreign
+    with readable_errors(repository):
         url = api.create_repo(repository.id, private=not public, exist_ok=True)
-        found = api.model_info(repository.id)
-        there = {file.rfilename for file in found.siblings or ()}
-        _check(repository, bool(found.private), public, there)
+        info = api.model_info(repository.id)
+        existing = {file.rfilename for file in info.siblings or ()}
+        _check(repository, bool(info.private), public, existing)
         operations = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
-        operations += [hub.CommitOperationDelete(name) for name in sorted(there - files.keys()) if is_ours(name)]
+        operations += [hub.CommitOperationDelete(name) for name in sorted(existing - files.keys()) if is_ours(name)]
         api.create_commit(repository.id, operations, commit_message="lockstep push")
     return str(url)
 
 
-def _check(repository: Repository, private: bool, public: bool, there: set[str]) -> None:
-    """Raises ValueError for a repository that was there before and is another than what was asked for."""
+def _check(repository: Repository, private: bool, public: bool, existing: set[str]) -> None:
+    """Raise ValueError if the repository has another visibility than requested, or contains something other than a lockstep run."""
     if public and private:
-        raise ValueError(
-            f"{repository.id} is private: make it public in its settings on the Hub, or leave --public out"
-        )
+        raise ValueError(f"{repository.id} is private: make it public in its settings on the Hub, or omit --public")
     if not public and not private:
-        raise ValueError(f"{repository.id} is public: give --public to push there, or another --name")
-    if there - {".gitattributes"} and CONFIG not in there:
-        raise ValueError(f"{repository.id} holds something else than a run of lockstep: choose another --name")
+        raise ValueError(f"{repository.id} is public: add --public to push there, or choose another --name")
+    if existing - {".gitattributes"} and CONFIG not in existing:
+        raise ValueError(f"{repository.id} contains something other than a lockstep run: choose another --name")

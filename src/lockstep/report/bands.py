@@ -1,4 +1,4 @@
-"""Curves of several runs as one: the median and the quartiles around it."""
+"""Aggregation of the learning curves of several runs: the median, and a band between the quartiles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,56 +9,56 @@ from numpy.typing import NDArray
 
 from lockstep.report.style import Over
 
-__all__ = ["Band", "Points", "join", "points"]
+__all__ = ["Band", "Points", "points", "quartile_band"]
 
 Array = NDArray[np.float64]
 Points = tuple[Array, Array]
-"""Steps or seconds `[N]`, ascending, and a metric there `[N]`."""
-_PLACES = 500
-"""At which curves are compared, at most."""
+"""A curve: x `[N]` (steps or seconds, ascending) and y `[N]` (the metric)."""
+_MAX_POINTS = 500
+"""Largest number of points of a band."""
 _COLUMNS = {"steps": "env_steps", "seconds": "seconds"}
 
 
 @dataclass(frozen=True)
 class Band:
-    """What several curves have in common; with one curve, itself. All are `[N]`."""
+    """Median and quartiles of several curves; all are equal to the curve if there is only one. All arrays have shape `[N]`."""
 
-    right: Array
+    x: Array
     """Steps or seconds."""
     low: Array
-    """The first quartile: a quarter of the curves is below."""
-    middle: Array
-    """The median."""
+    """First quartile."""
+    median: Array
+    """Median."""
     high: Array
-    """The third quartile."""
+    """Third quartile."""
 
 
 def points(metrics: Sequence[Mapping[str, Any]], name: str, over: Over = "steps") -> Points:
-    """A metric over steps or seconds, from rows of metrics.jsonl; rows that have no finite number there are left out."""
-    found = [(row.get(_COLUMNS[over]), row.get(name)) for row in metrics]
-    table = np.array([pair for pair in found if all(isinstance(part, (int, float)) for part in pair)], dtype=np.float64)
+    """Return a metric over steps or seconds, from rows of metrics.jsonl. Skip rows without finite numbers for both."""
+    pairs = [(row.get(_COLUMNS[over]), row.get(name)) for row in metrics]
+    table = np.array([pair for pair in pairs if all(isinstance(part, (int, float)) for part in pair)], dtype=np.float64)
     table = table.reshape(-1, 2)
     table = table[np.isfinite(table).all(axis=1)]
     return table[:, 0], table[:, 1]
 
 
-def join(curves: Sequence[Points]) -> Band | None:
-    """Median and quartiles of curves, where all of them go; None where there is no such place.
+def quartile_band(curves: Sequence[Points]) -> Band | None:
+    """Compute median and quartiles over the range of x that all curves cover. Return None if there is no such range.
 
-    Every curve is interpolated linearly onto the same places: those of all curves, or 500 at equal distances if there are more.
+    Every curve is interpolated linearly at the same x: at the points of all curves, or at 500 equally spaced points if there are more.
     """
-    if any(not len(right) for right, _ in curves):
+    if any(not len(x) for x, _ in curves):
         return None
     if len(curves) == 1:
-        right, up = curves[0]
-        return Band(right, up, up, up)
-    begin, end = max(right[0] for right, _ in curves), min(right[-1] for right, _ in curves)
+        x, y = curves[0]
+        return Band(x, y, y, y)
+    begin, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     if begin > end:
         return None
-    places = np.unique(np.concatenate([right for right, _ in curves]))
-    places = places[(places >= begin) & (places <= end)]
-    if len(places) > _PLACES:
-        places = np.linspace(begin, end, _PLACES)
-    table = np.array([np.interp(places, right, up) for right, up in curves])
-    low, middle, high = np.percentile(table, (25, 50, 75), axis=0)
-    return Band(places, low, middle, high)
+    common = np.unique(np.concatenate([x for x, _ in curves]))
+    common = common[(common >= begin) & (common <= end)]
+    if len(common) > _MAX_POINTS:
+        common = np.linspace(begin, end, _MAX_POINTS)
+    table = np.array([np.interp(common, x, y) for x, y in curves])
+    low, median, high = np.percentile(table, (25, 50, 75), axis=0)
+    return Band(common, low, median, high)

@@ -1,4 +1,4 @@
-"""The model card of a run, for the Hub: what it is, how good, how to play it, and the command that gives it again."""
+"""Model card of a run for the Hugging Face Hub: description, results, how to use the agent, and the command that repeats the run."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,30 +13,32 @@ _TABLE = "| | |\n| --- | --- |"
 _TAGS = ("reinforcement-learning", "ppo", "lockstep")
 
 
-def write_card(run: RunSummary, evaluated: Evaluated, place: str, film: str | None) -> str:
-    """The text of README.md: YAML as the Hub reads it, then Markdown. What is from the run is in code spans, where it can't be markup.
+def write_card(run: RunSummary, evaluated: Evaluated, repository: str, video: str | None) -> str:
+    """Return the text of README.md: YAML metadata for the Hub, then Markdown.
+
+    Strings from the run are put into code spans, so that none of them is interpreted as markup.
 
     Args:
-        run: The facts.
-        evaluated: Of the agent that is shared.
-        place: `USER/NAME`.
-        film: The name of the video beside it; None: there is none.
+        run: The facts about the run.
+        evaluated: The evaluation of the agent that is shared.
+        repository: Name of the repository on the Hub, `USER/NAME`.
+        video: File name of the video in the repository; None if there is none.
 
-    Raises ValueError where huggingface_hub is missing.
+    Raises ValueError if huggingface_hub is not installed.
     """
     parts = [
-        f"---\n{_metadata(run, evaluated, place)}\n---",
+        f"---\n{_metadata(run, evaluated, repository)}\n---",
         f"# PPO on {_code(run.config.env.id)}",
-        _opening(run, evaluated),
-        "## Outcome",
-        *_outcome(run, evaluated),
-        *(["## Video", f"[{film}]({film}): an episode by the most probable actions."] if film else []),
-        "## Play it",
-        *_playing(run, evaluated, place),
-        "## The same run again",
-        *_again(run, evaluated),
+        _introduction(run, evaluated),
+        "## Results",
+        *_results(run, evaluated),
+        *(["## Video", f"[{video}]({video}): an episode with the most probable actions."] if video else []),
+        "## Use the agent",
+        *_usage(run, evaluated, repository),
+        "## Repeat the run",
+        *_repeat(run, evaluated),
         "## Settings",
-        "All that differ from the defaults; `config.json` has every one.",
+        "Settings that differ from the defaults; `config.json` has all settings.",
         _table(
             (s.name, as_text(s.value)) for s in run.settings if s.origin != "default" and not s.name.startswith("run.")
         ),
@@ -46,7 +48,7 @@ def write_card(run: RunSummary, evaluated: Evaluated, place: str, film: str | No
     return "\n\n".join(parts) + "\n"
 
 
-def _metadata(run: RunSummary, evaluated: Evaluated, place: str) -> str:
+def _metadata(run: RunSummary, evaluated: Evaluated, repository: str) -> str:
     try:
         from huggingface_hub import EvalResult, ModelCardData
     except ImportError:
@@ -65,7 +67,7 @@ def _metadata(run: RunSummary, evaluated: Evaluated, place: str) -> str:
         library_name="lockstep",
         pipeline_tag=kind,
         tags=[*_TAGS, env_id],
-        model_name=place.partition("/")[2],
+        model_name=repository.partition("/")[2],
         eval_results=[result],
     )
     return data.to_yaml()
@@ -76,17 +78,17 @@ def _mean_and_std(evaluated: Evaluated) -> str:
     return f"{fmean(returns):.2f} ± {stdev(returns) if len(returns) > 1 else 0.0:.2f}"
 
 
-def _opening(run: RunSummary, evaluated: Evaluated) -> str:
+def _introduction(run: RunSummary, evaluated: Evaluated) -> str:
     preset = f"the preset {_code(run.preset)}" if run.preset else "no preset"
-    done = "all" if run.status == "finished" else "not all"
+    state = "finished" if run.status == "finished" else "not finished"
     return (
-        f"An agent that lockstep trained on {_code(run.config.env.id)}, with {preset} and seed {run.config.run.seed}: {run.env_steps:,} "
-        f"environment steps in {run.iteration:,} of {run.iterations:,} iterations, which are {done} of its budget. These are the weights after "
-        f"iteration {evaluated.iteration:,}."
+        f"An agent that lockstep trained on {_code(run.config.env.id)}, with {preset} and seed {run.config.run.seed}. Training is {state}: "
+        f"{run.env_steps:,} environment steps in {run.iteration:,} of {run.iterations:,} iterations. The weights are those after iteration "
+        f"{evaluated.iteration:,}."
     )
 
 
-def _outcome(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
+def _results(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     result = evaluated.result
     interval = "" if result.interval is None else f", 95% interval of the mean ± {result.interval:.4g}"
     rows = [("mean return ± standard deviation", _mean_and_std(evaluated) + interval)]
@@ -94,53 +96,61 @@ def _outcome(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     rows += [("mean length", f"{fmean(result.lengths):.5g} steps")]
     if run.sampled and run.sampled.digest == evaluated.digest:
         count = len(run.sampled.result.returns)
-        rows += [("with drawn actions", f"{_mean_and_std(run.sampled)}, {count} episodes (evaluation-sampled.json)")]
+        rows += [("with sampled actions", f"{_mean_and_std(run.sampled)}, {count} episodes (evaluation-sampled.json)")]
     if run.final:
         rows += [("mean return at the end of training", f"{run.final.value:.5g}, last 20 episodes")]
     if run.goal is not None:
-        reached = f"after {run.solved.env_steps:,} steps of training" if run.solved else "not reached in training"
-        rows += [("return to reach", f"{run.goal:g}: {reached}")]
-    yield f"{len(result.returns)} episodes that training never saw, {_code(evaluated.actions)} actions (`evaluation.json`):"
+        reached = f"reached after {run.solved.env_steps:,} training steps" if run.solved else "not reached in training"
+        rows += [("target return", f"{run.goal:g}: {reached}")]
+    yield f"{len(result.returns)} episodes that were not used for training, {_code(evaluated.actions)} actions (`evaluation.json`):"
     yield _TABLE + "".join(f"\n| {name} | {value} |" for name, value in rows)
     yield (
-        "The interval is the normal approximation, 1.96 s / √n, over episodes of this one run; another seed may end elsewhere. "
-        "`metrics.jsonl` has the learning curve."
+        "The interval is the normal approximation, 1.96 s / √n, over episodes of this single run; a run with another seed may have another "
+        "mean. `metrics.jsonl` has the learning curve."
     )
 
 
-def _playing(run: RunSummary, evaluated: Evaluated, place: str) -> Iterator[str]:
+def _usage(run: RunSummary, evaluated: Evaluated, repository: str) -> Iterator[str]:
     module = run.config.env.module
     if module and not re.fullmatch(r"\w+(\.\w+)*", module):
-        module = None  # is none, and nobody is to type it
-    trusted = f" --env.module {module}" if module else ""
+        module = None  # not a module name: do not put it into a command that users copy
+    option = f" --env.module {module}" if module else ""
     yield _fence(
-        "sh", f"pip install 'lockstep-rl[hub]'\nlockstep play hub:{place}{trusted}\nlockstep eval hub:{place}{trusted}"
+        "sh",
+        f"pip install 'lockstep-rl[hub]'\nlockstep play hub:{repository}{option}\nlockstep eval hub:{repository}{option}",
     )
-    loading = f"import {module}  # registers the environment\n" * bool(module)
-    loading += f'import lockstep\n\npolicy = lockstep.load("hub:{place}")\naction = policy.act(observation, info)'
-    yield _fence("python", loading)
+    program = f"import {module}  # registers the environment\n" * bool(module)
+    program += f'import lockstep\n\npolicy = lockstep.load("hub:{repository}")\naction = policy.act(observation, info)'
+    yield _fence("python", program)
     if module:
-        yield f"Its environment is in the module {_code(module)}, which is not part of this repository; lockstep imports it only if you say so."
-    yield "The repository holds safetensors and JSON; nothing in it is run when it is loaded."
+        yield (
+            f"The environment is defined in the module {_code(module)}, which is not part of this repository; lockstep imports the module only "
+            "if you name it."
+        )
+    yield "The repository contains safetensors and JSON files; loading the agent executes no code from it."
 
 
-def _again(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
+def _repeat(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     if run.command is None:
-        yield f"A program gave this run its environment, {_code(run.config.env.id)}: it is trained again by that program."
+        yield f"The environment {_code(run.config.env.id)} was defined by a program. Use that program to repeat the run."
     else:
         yield _fence("sh", run.command)
-    yield f"Digest (SHA-256) of the weights and moments after iteration {evaluated.iteration:,}: {_code(evaluated.digest)}"
+    yield (
+        f"Digest (SHA-256) of the weights and running statistics after iteration {evaluated.iteration:,}: {_code(evaluated.digest)}"
+    )
     if not run.exact:
-        yield "Its bits depend on the ranks that carried it (`plan.exact`, `plan.gradients`): another run is equal to rounding only."
+        yield (
+            "The bits of this run depend on the number of ranks (`plan.exact`, `plan.gradients`): another run is equal only up to rounding."
+        )
     elif run.extended:
         yield (
-            f"Its budget was raised from {run.first_steps:,} to {run.config.run.total_steps:,} steps, so it has another course than a run "
-            "that begins with this budget, wherever a schedule goes by the budget."
+            f"The budget was raised from {run.first_steps:,} to {run.config.run.total_steps:,} steps by `resume`. A run that starts with the "
+            "larger budget gives other numbers if a schedule depends on the budget."
         )
     elif run.command is not None:
         yield (
-            "With the packages below, on such a machine, it gives the same digest after that iteration, on any number of ranks, interrupted or "
-            "not. Other versions, another processor or another device may round differently."
+            "On such a machine, with the package versions below, the command gives the same digest after that iteration, on any number of "
+            "ranks, interrupted or not. Other versions, another processor or another device may round differently."
         )
 
 
@@ -157,12 +167,12 @@ def _table(rows: Iterable[tuple[str, object]]) -> str:
 
 
 def _cell(value: object) -> str:
-    # in a table a pipe ends the cell, in code too; in code nothing else has a meaning
+    # a pipe ends the cell even inside a code span; no other character has a meaning there
     return _code(value).replace("|", "\\|")
 
 
 def _code(value: object) -> str:
-    """A code span: in it there is no markup, no link and no HTML."""
+    """Return `value` as a code span, in which markup, links and HTML are not interpreted."""
     text = " ".join(str(value).split())
     marks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " * (text.startswith("`") or text.endswith("`") or not text)

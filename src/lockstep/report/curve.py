@@ -1,11 +1,11 @@
-"""The learning curve of a run as a picture."""
+"""Figure of the learning curve of one run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.report.bands import points
-from lockstep.report.style import BLUE, SKY, VERMILION, Over, axis, check_name, picture
+from lockstep.report.style import BLUE, SKY, VERMILION, Over, axis, check_name, saved_figure
 
 __all__ = ["draw_curve", "show_return"]
 
@@ -13,23 +13,24 @@ __all__ = ["draw_curve", "show_return"]
 def draw_curve(
     metrics: Sequence[Mapping[str, Any]], title: str, path: Path, goal: float | None = None, over: Over = "steps"
 ) -> None:
-    """Draws the mean return over environment steps or seconds, 800 by 500 pixels.
+    """Draw the mean return over environment steps or seconds, 800 by 500 pixels.
 
     Args:
-        metrics: Rows of metrics.jsonl: `env_steps`, `seconds`, `return_mean` (of the iteration), `return_mean_20` (last 20 episodes).
-            Rows from before the first episode's end have no return and are left out.
-        title: Printed above.
-        path: A file that ends in .png or .svg. It is written aside and renamed.
-        goal: A return to reach, drawn as a line.
-        over: What is drawn to the right.
+        metrics: Rows of metrics.jsonl with `env_steps`, `seconds`, `return_mean` (of the iteration) and `return_mean_20` (last 20
+            episodes). Rows without a return, from before the end of the first episode, are skipped.
+        title: Title of the figure.
+        path: File that ends in .png or .svg. The figure is written to a temporary file, which is then renamed.
+        goal: Target return, drawn as a horizontal line; None for no line.
+        over: Quantity on the horizontal axis.
 
     Raises:
-        ValueError: In one line: another ending, no episode that has ended, no matplotlib, or a file that can't be written.
+        ValueError: If the file name has another suffix, no episode has ended, matplotlib is not installed, or the file cannot be written.
+            The message is one line.
     """
     check_name(path)
     if not len(points(metrics, "return_mean", over)[0]) and not len(points(metrics, "return_mean_20", over)[0]):
-        raise ValueError(f"{title}: there is nothing to draw yet, because no episode has ended")
-    with picture(path, 8, 5) as (matplotlib, figure):
+        raise ValueError(f"{title}: no data to plot: no episode has ended yet")
+    with saved_figure(path, 8, 5) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set(title=title, ylabel="mean return (reward per episode)")
         show_return(matplotlib, axes, metrics, goal, over)
@@ -38,13 +39,13 @@ def draw_curve(
 def show_return(
     matplotlib: Any, axes: Any, metrics: Sequence[Mapping[str, Any]], goal: float | None, over: Over
 ) -> None:
-    """Draws one run's returns and a legend on `axes`."""
+    """Draw the returns of one run and a legend on `axes`."""
     raw, smooth = points(metrics, "return_mean", over), points(metrics, "return_mean_20", over)
     divisor = axis(matplotlib, axes, over, max(part[0][-1] for part in (raw, smooth) if len(part[0])))
-    for (right, up), colour, width, name in ((raw, SKY, 0.8, "iteration"), (smooth, BLUE, 2.2, "last 20 episodes")):
-        if len(right):
-            dots = "o" if len(right) == 1 else None
-            axes.plot(right / divisor, up, color=colour, linewidth=width, marker=dots, label=name)
+    for (x, y), color, width, name in ((raw, SKY, 0.8, "iteration"), (smooth, BLUE, 2.2, "last 20 episodes")):
+        if len(x):
+            marker = "o" if len(x) == 1 else None
+            axes.plot(x / divisor, y, color=color, linewidth=width, marker=marker, label=name)
     if goal is not None:
         axes.axhline(goal, color=VERMILION, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
     axes.legend(frameon=False, loc="best")

@@ -1,14 +1,14 @@
-"""Learning curves of one run, or of several experiments beside each other."""
+"""Figures of the learning curves of one run, or of several experiments for comparison."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lockstep.report.bands import Band, Points, join, points
+from lockstep.report.bands import Band, Points, points, quartile_band
 from lockstep.report.curve import show_return
 from lockstep.report.experiments import Experiment, Recorded
-from lockstep.report.style import BLUE, COLOURS, GREY, Over, axis, picture
+from lockstep.report.style import BLUE, COLORS, GRAY, Over, axis, saved_figure
 
 __all__ = ["LABELS", "curve_of", "draw_curves", "draw_metric", "draw_returns"]
 
@@ -20,20 +20,22 @@ LABELS = {
     "entropy": "entropy (nats)",
     "approx_kl": "KL divergence (nats)",
 }
-"""What is drawn, and how its axis is labelled."""
+"""Label of the vertical axis, by metric. `return` is the metric of `curve_of`."""
 _PLAIN = [["return", "return", "value_loss"], ["policy_loss", "entropy", "approx_kl"]]
 _CURIOUS = [["return", "intrinsic_return", "value_loss"], ["policy_loss", "entropy", "approx_kl"]]
 _LINES = ("-", "--", ":", "-.")
 
 
 def draw_returns(experiments: Sequence[Experiment], path: Path, over: Over, goal: float | None = None) -> None:
-    """Draws the mean return of experiments over steps or seconds, 900 by 560 pixels and more for a long legend: of every one the median of
-    its runs, and between the quartiles a band.
+    """Draw the mean return of experiments over steps or seconds, 900 pixels wide and at least 560 high: the legend may need more.
 
-    Raises ValueError, in one line, for what `picture` does, and if there is nothing to draw.
+    For every experiment, the figure shows the median of its runs and a band between the quartiles.
+
+    Raises ValueError if a run has no returns yet, if the runs of an experiment have no range of steps in common, or as `saved_figure` does. The
+    message is one line.
     """
     _check(experiments, over, ["return"])
-    with picture(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
+    with saved_figure(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set_ylabel(LABELS["return"].replace("\n", " "))
         _show(matplotlib, axes, experiments, "return", over)
@@ -41,13 +43,14 @@ def draw_returns(experiments: Sequence[Experiment], path: Path, over: Over, goal
 
 
 def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal: float | None = None) -> None:
-    """Draws return, losses, entropy and KL over steps or seconds, 1300 by 750 pixels and more for a long legend; with curiosity also the
-    intrinsic return. See `draw_returns`, also for what is raised.
+    """Draw return, losses, entropy and KL over steps or seconds, with curiosity also the intrinsic return.
+
+    The figure is 1300 pixels wide and at least 750 high: the legend may need more. Raises ValueError as `draw_returns` does.
     """
     layout = _CURIOUS if any(len(curve_of(run, "intrinsic_return", over)[0]) for run in _runs(experiments)) else _PLAIN
     _check(experiments, over, list(LABELS))
     runs = _runs(experiments)
-    with picture(path, 13, 7.5 + (0.3 * len(experiments) if len(runs) > 1 else 0)) as (matplotlib, figure):
+    with saved_figure(path, 13, 7.5 + (0.3 * len(experiments) if len(runs) > 1 else 0)) as (matplotlib, figure):
         panels = figure.subplot_mosaic(layout)
         for name, axes in panels.items():
             axes.set_ylabel(LABELS[name])
@@ -62,8 +65,8 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
 
 
 def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | None = None) -> None:
-    """Draws one of `LABELS` of a run over steps or seconds, 480 by 320 pixels; it must have it. See `draw_returns` for what is raised."""
-    with picture(path, 4.8, 3.2) as (matplotlib, figure):
+    """Draw one metric of `LABELS` over steps or seconds, 480 by 320 pixels. The run must have values of it. Raises ValueError as `saved_figure`."""
+    with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set_ylabel(LABELS[name])
         if name == "return":
@@ -81,7 +84,10 @@ def _has_return(run: Recorded, over: Over) -> bool:
 
 
 def curve_of(run: Recorded, name: str, over: Over) -> Points:
-    """Points of a metric; the return is that of the last 20 episodes, or where there were never so many, of iterations."""
+    """Return the points of a metric of `LABELS`.
+
+    `return` is the mean return of the last 20 episodes; for a run with fewer than 20 episodes, the mean return per iteration.
+    """
     if name != "return":
         return points(run.metrics, name, over)
     smooth = points(run.metrics, "return_mean_20", over)
@@ -89,55 +95,55 @@ def curve_of(run: Recorded, name: str, over: Over) -> Points:
 
 
 def _check(experiments: Sequence[Experiment], over: Over, names: Sequence[str]) -> None:
-    """Raises ValueError if a run has nothing of `names`, or the runs of an experiment have none of their steps in common."""
+    """Raise ValueError if a run has no values of any metric in `names`, or if the runs of an experiment share no range of steps."""
     for experiment in experiments:
         for run in experiment.runs:
             if not any(len(curve_of(run, name, over)[0]) for name in names):
-                why = "no episode has ended" if list(names) == ["return"] else "it has no metrics"
-                raise ValueError(f"{run.name}: there is nothing to draw yet, because {why}")
+                why = "no episode has ended yet" if list(names) == ["return"] else "the run has no metrics yet"
+                raise ValueError(f"{run.name}: no data to plot: {why}")
         if not any(_band(experiment, name, over) for name in names):
             runs = ", ".join(run.name for run in experiment.runs)
-            raise ValueError(f"{runs}: they have no {over} in common yet; draw them one by one")
+            raise ValueError(f"{runs}: the runs share no range of {over} yet; plot them separately")
 
 
 def _band(experiment: Experiment, name: str, over: Over) -> Band | None:
-    return join([curve_of(run, name, over) for run in experiment.runs])
+    return quartile_band([curve_of(run, name, over) for run in experiment.runs])
 
 
 def _show(
     matplotlib: ModuleType, axes: Any, experiments: Sequence[Experiment], name: str, over: Over, label: bool = True
 ) -> None:
     bands = [_band(experiment, name, over) for experiment in experiments]
-    divisor = axis(matplotlib, axes, over, max((band.right[-1] for band in bands if band), default=0.0))
-    alone = len(_runs(experiments)) == 1
+    divisor = axis(matplotlib, axes, over, max((band.x[-1] for band in bands if band), default=0.0))
+    single = len(_runs(experiments)) == 1
     for number, (experiment, band) in enumerate(zip(experiments, bands, strict=True)):
         if band is None:
             continue
-        colour, right = COLOURS[number % len(COLOURS)], band.right / divisor
+        color, x = COLORS[number % len(COLORS)], band.x / divisor
         axes.plot(
-            right,
-            band.middle,
-            color=BLUE if alone else colour,
-            linewidth=1.2 if alone else 1.8,
-            linestyle=_LINES[number // len(COLOURS) % len(_LINES)],
-            marker="o" if len(right) == 1 else None,
+            x,
+            band.median,
+            color=BLUE if single else color,
+            linewidth=1.2 if single else 1.8,
+            linestyle=_LINES[number // len(COLORS) % len(_LINES)],
+            marker="o" if len(x) == 1 else None,
             label=experiment.label if label else None,
         )
         if len(experiment.runs) > 1:
-            axes.fill_between(right, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+            axes.fill_between(x, band.low, band.high, color=color, alpha=0.2, linewidth=0)
     if not any(bands):
-        axes.text(0.5, 0.5, "none yet", transform=axes.transAxes, ha="center", va="center")
+        axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center")
 
 
 def _finish(
     matplotlib: ModuleType, figure: Any, axes: Any, experiments: Sequence[Experiment], goal: float | None
 ) -> None:
-    """The goal, and one legend below for the whole figure."""
+    """Draw the goal, and one legend for the whole figure below it."""
     if goal is not None:
-        axes.axhline(goal, color=GREY, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
+        axes.axhline(goal, color=GRAY, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
     lines, labels = axes.get_legend_handles_labels()
     if any(len(experiment.runs) > 1 for experiment in experiments):
-        lines.append(matplotlib.patches.Patch(color=GREY, alpha=0.2, linewidth=0))
+        lines.append(matplotlib.patches.Patch(color=GRAY, alpha=0.2, linewidth=0))
         labels.append("median, first to third quartile")
     columns = 1 if max(map(len, labels), default=0) > 40 else 2
     figure.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False)

@@ -1,4 +1,4 @@
-"""One episode of an agent: what it saw, did, got and expected, and a film of it."""
+"""Recording of one episode of an agent: observations, actions, rewards and values, and optionally a video."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.evaluate import Begin
-from lockstep.report.gif import gif
-from lockstep.report.rendering import choose_renderer, draw
+from lockstep.report.gif import write_gif
+from lockstep.report.rendering import choose_renderer, render_frame
 from lockstep.report.style import make_folder
-from lockstep.report.video import FRAMES_PER_SECOND, film
+from lockstep.report.video import FRAMES_PER_SECOND, write_video
 
-__all__ = ["Trajectory", "film_if_drawn", "play_trajectory"]
+__all__ = ["Trajectory", "play_and_record", "play_trajectory"]
 
 Array = NDArray[Any]
 Make = Callable[[str | None], gym.Env[Any, Any]]
@@ -28,57 +28,58 @@ Value = Callable[[Any, dict[str, Any]], float]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """An episode of `T` steps. Row `t` is what was seen, what was then done, and what it gave."""
+    """Episode of `T` steps. Row `t` has an observation, the action that the agent took then, and the reward of that action."""
 
     observations: Array
-    """`[T, O]`, as the environment gives them, without images; a choice is one number."""
+    """`[T, O]`, as returned by the environment, without images; a discrete component is one number."""
     actions: Array
-    """`[T, A]`, as the environment takes them."""
+    """`[T, A]`, as passed to the environment."""
     rewards: Array
     """`[T]`."""
     values: Array
-    """`[T]`, what the critic expected."""
+    """`[T]`, the values predicted by the critic."""
 
 
-def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, shown: Path | None) -> Trajectory:
-    """Plays an episode that begins with `reset(seed=seed)`, and films it.
+def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Path | None) -> Trajectory:
+    """Play one episode that starts with `reset(seed=seed)`, and record a video of it.
 
     Args:
-        make: Makes the environment with that `render_mode`. It is closed at the end.
-        begin: Called once.
-        value: The value of an observation and its info, asked before every action.
-        seed: See above.
-        shown: The film, a .gif or .mp4; None: none.
+        make: Creates the environment with the given `render_mode`. The environment is closed at the end.
+        begin: Called once, at the beginning of the episode; returns the function that chooses the actions.
+        value: Returns the value of an observation and its info. Called before every action.
+        seed: Seed of the environment.
+        video: Path of the video, a .gif or .mp4 file; None for no video.
 
-    Raises ValueError, in one line, when it can't be filmed here or the film can't be written.
+    Raises ValueError if the environment cannot be rendered here or the video cannot be written. The message is one line.
     """
-    if shown is not None:
-        make_folder(shown)
+    if video is not None:
+        make_folder(video)
         choose_renderer()
-    env = make(None if shown is None else "rgb_array")
+    env = make(None if video is None else "rgb_array")
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        record = (film if shown.suffix == ".mp4" else gif)(shown, rate) if shown else nullcontext(lambda frame: None)
-        with record as show:
-            return _play(env, begin(), value, seed, show if shown else None)
+        write = write_video if video is not None and video.suffix == ".mp4" else write_gif
+        recorder = write(video, rate) if video else nullcontext(lambda frame: None)
+        with recorder as add_frame:
+            return _play(env, begin(), value, seed, add_frame if video else None)
     except OSError as error:
-        if shown is None:
+        if video is None:
             raise
         raise ValueError(
-            f"{shown} can't be written ({error.strerror or error}); choose another place with --out"
+            f"{video} cannot be written: {error.strerror or error}; choose another path with --out"
         ) from None
     finally:
         env.close()
 
 
-def film_if_drawn(make: Make, begin: Begin, value: Value, seed: int, shown: Path) -> tuple[Trajectory, str | None]:
-    """`play_trajectory` with a film where the environment draws; else without, and why."""
+def play_and_record(make: Make, begin: Begin, value: Value, seed: int, video: Path) -> tuple[Trajectory, str | None]:
+    """Call `play_trajectory`, with a video if the environment can be rendered. Return the trajectory and the reason for a missing video."""
     env = make(None)
     env.close()
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
-        return play_trajectory(make, begin, value, seed, None), "the environment draws no pictures"
+        return play_trajectory(make, begin, value, seed, None), "the environment has no render mode 'rgb_array'"
     try:
-        return play_trajectory(make, begin, value, seed, shown), None
+        return play_trajectory(make, begin, value, seed, video), None
     except ValueError as error:
         return play_trajectory(make, begin, value, seed, None), str(error)
 
@@ -88,26 +89,26 @@ def _play(
     act: Callable[[Any, dict[str, Any]], Any],
     value: Value,
     seed: int,
-    show: Callable[[NDArray[np.uint8]], None] | None,
+    add_frame: Callable[[NDArray[np.uint8]], None] | None,
 ) -> Trajectory:
     columns: tuple[list[Any], ...] = ([], [], [], [])
     observation, info = env.reset(seed=seed)
-    over = False
-    if show is not None:
-        show(draw(env))
-    while not over:
-        seen, judged = _flat(feature_leaves(env.observation_space), observation), value(observation, info)
+    done = False
+    if add_frame is not None:
+        add_frame(render_frame(env))
+    while not done:
+        features, predicted = _flatten(feature_leaves(env.observation_space), observation), value(observation, info)
         action = act(observation, info)
         observation, reward, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-        row = (seen, _flat(list(leaves(env.action_space)), action), float(reward), judged)
+        done = terminated or truncated
+        row = (features, _flatten(list(leaves(env.action_space)), action), float(reward), predicted)
         for column, entry in zip(columns, row, strict=True):
             column.append(entry)
-        if show is not None:
-            show(draw(env))
+        if add_frame is not None:
+            add_frame(render_frame(env))
     return Trajectory(*(np.array(column) for column in columns))
 
 
-def _flat(parts: Sequence[tuple[Any, Any]], value: Any) -> Array:
-    found = [np.ravel(reduce(getitem, path, value)).astype(np.float64) for path, _ in parts]
-    return np.concatenate(found) if found else np.zeros(0)
+def _flatten(parts: Sequence[tuple[Any, Any]], value: Any) -> Array:
+    arrays = [np.ravel(reduce(getitem, path, value)).astype(np.float64) for path, _ in parts]
+    return np.concatenate(arrays) if arrays else np.zeros(0)

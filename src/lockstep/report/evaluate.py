@@ -1,4 +1,4 @@
-"""Whole episodes of an agent in a single environment: for `eval`, `play` and videos."""
+"""Evaluation of an agent over complete episodes in a single environment, for `lockstep eval`, `play` and videos."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,32 +12,33 @@ __all__ = ["EVALUATION", "SAMPLED_EVALUATION", "Begin", "Evaluation", "play_epis
 
 EVALUATION = "evaluation.json"
 SAMPLED_EVALUATION = "evaluation-sampled.json"
-"""Files of a run's folder with the newest results of `lockstep eval` and `lockstep eval --sample`."""
+"""Files in the run folder with the latest results of `lockstep eval` and `lockstep eval --sample`."""
 
 Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
-"""Begins an episode: gives a function of its observations and infos to actions, which remembers what it needs."""
+"""Function that is called at the beginning of an episode. It returns a function from observation and info to action, which keeps the memory
+of a recurrent policy during the episode."""
 
 
 def play_episodes(env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int]) -> Iterator[tuple[float, int]]:
-    """Plays one episode per seed and yields its return and its length in steps, as it ends.
+    """Play one episode per seed. Yield the return and the length in steps of each episode when it ends.
 
     Args:
-        env: It is not closed.
-        begin: Called for every episode.
-        seeds: Every episode begins with `reset(seed=…)`.
+        env: The environment. It is not closed.
+        begin: Called at the beginning of every episode.
+        seeds: Seeds of the episodes, passed to `reset`.
     """
     for seed in seeds:
         act, (observation, info) = begin(), env.reset(seed=seed)
-        total, length, over = 0.0, 0, False
-        while not over:
+        total, length, done = 0.0, 0, False
+        while not done:
             observation, reward, terminated, truncated, info = env.step(act(observation, info))
-            total, length, over = total + float(reward), length + 1, terminated or truncated
+            total, length, done = total + float(reward), length + 1, terminated or truncated
         yield total, length
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a number of episodes gave."""
+    """Returns and lengths of the episodes of an evaluation."""
 
     returns: list[float]
     lengths: list[int]
@@ -49,15 +50,15 @@ class Evaluation:
 
     @property
     def interval(self) -> float | None:
-        """Half the width of the 95% interval of the mean return, `1.96 s / sqrt(n)`; None for one episode.
+        """Half the width of the 95% confidence interval of the mean return, `1.96 s / sqrt(n)`; None for one episode.
 
-        This is the normal approximation, which is too narrow for fewer than 20 episodes.
+        The interval is the normal approximation, which is too narrow for fewer than 20 episodes.
         """
         count = len(self.returns)
         return 1.96 * stdev(self.returns) / math.sqrt(count) if count > 1 else None
 
     def summary(self) -> dict[str, object]:
-        """All numbers, by name."""
+        """Return all numbers by name, as stored in the evaluation files."""
         return {
             "episodes": len(self.returns),
             "return_mean": self.return_mean,
@@ -70,7 +71,7 @@ class Evaluation:
         }
 
     def lines(self) -> str:
-        """The same for a reader."""
+        """Format the result as two lines of text."""
         spread = "" if self.interval is None else f" ± {self.interval:.3g} (95% interval of the mean)"
         return (
             f"return  {self.return_mean:.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}\n"

@@ -1,4 +1,4 @@
-"""Which runs are of the same experiment, and what tells experiments apart."""
+"""Grouping of runs by experiment, and labels that name the settings in which the experiments differ."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 __all__ = ["Experiment", "Recorded", "group"]
 
-_NOT_OF_IT = {
+_IGNORED = {
     "version",
     "run.seed",
     "run.name",
@@ -18,23 +18,23 @@ _NOT_OF_IT = {
     "run.keep",
 }
 """Fields in which runs of one experiment may differ."""
-_SHOWN = 3
-"""Fields that a label names, at most."""
+_LABEL_FIELDS = 3
+"""Largest number of fields in a label."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run as far as pictures need it."""
+    """Data of a run that figures are drawn from."""
 
     name: str
     tree: Mapping[str, Any]
-    """The resolved config."""
+    """Resolved config, by section."""
     metrics: Sequence[Mapping[str, Any]]
-    """One row per iteration."""
+    """Rows of metrics.jsonl, one per iteration."""
 
     @property
     def fields(self) -> dict[str, object]:
-        """The config as `section.field: value`."""
+        """Fields of the config, with names like `section.field`."""
         return {
             f"{section}.{field}": value
             for section, content in self.tree.items()
@@ -44,47 +44,48 @@ class Recorded:
 
     @property
     def experiment(self) -> dict[str, object]:
-        """Fields without those in which runs of one experiment may differ."""
-        return {name: value for name, value in self.fields.items() if name not in _NOT_OF_IT}
+        """Fields that define the experiment: all except those in which its runs may differ."""
+        return {name: value for name, value in self.fields.items() if name not in _IGNORED}
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs that differ in nothing but their seed."""
+    """Runs with the same settings, except for the seed and settings that do not affect training."""
 
     label: str
     runs: Sequence[Recorded]
 
 
 def group(runs: Sequence[Recorded]) -> list[Experiment]:
-    """Runs by experiment, in the order in which they first appear, each labelled with what tells it from the others."""
+    """Group runs by experiment, in order of first appearance. The label of each names the settings in which it differs from the others."""
     groups: list[list[Recorded]] = []
     for run in runs:
-        own = next((known for known in groups if known[0].experiment == run.experiment), None)
-        groups.append([run]) if own is None else own.append(run)
+        members = next((members for members in groups if members[0].experiment == run.experiment), None)
+        groups.append([run]) if members is None else members.append(run)
     names = _differing([members[0].experiment for members in groups])
     return [Experiment(_label(members, names), members) for members in groups]
 
 
-def _differing(fields: Sequence[Mapping[str, object]]) -> list[str]:
-    """Names of the fields that are not equal everywhere: those that tell most apart come first."""
-    known = dict.fromkeys(name for own in fields for name in own)
-    kinds = {name: len({_shown(own.get(name)) for own in fields}) for name in known}
-    return sorted((name for name in known if kinds[name] > 1), key=lambda name: -kinds[name])
+def _differing(experiments: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the names of the fields that differ between experiments, those with most distinct values first."""
+    names = dict.fromkeys(name for fields in experiments for name in fields)
+    distinct = {name: len({_text(fields.get(name)) for fields in experiments}) for name in names}
+    return sorted((name for name in names if distinct[name] > 1), key=lambda name: -distinct[name])
 
 
 def _label(members: Sequence[Recorded], names: Sequence[str]) -> str:
     fields = members[0].experiment
-    parts = [f"{name} {_shown(fields.get(name))}" for name in names[:_SHOWN]] + ["…"] * (len(names) > _SHOWN)
+    parts = [f"{name} {_text(fields.get(name))}" for name in names[:_LABEL_FIELDS]]
+    parts += ["…"] * (len(names) > _LABEL_FIELDS)
     if not names:
         parts = [members[0].name] if len(members) == 1 else []
-    seeds = {_shown(run.fields.get("run.seed")) for run in members}
+    seeds = {_text(run.fields.get("run.seed")) for run in members}
     if len(members) > 1:
         count = f"{len(members)} {'seeds' if len(seeds) == len(members) else 'runs'}"
         return f"{', '.join(parts)} ({count})" if parts else count
     return ", ".join(parts)
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return {"null": "none"}.get(text, text if len(text) <= 30 else f"{text[:29]}…")

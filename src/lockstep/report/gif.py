@@ -1,4 +1,4 @@
-"""Episodes as an animated GIF, which needs no encoder and plays wherever pictures are shown."""
+"""Writer of animated GIFs, which need no video encoder and play wherever images are shown."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,46 +10,49 @@ from numpy.typing import NDArray
 
 from lockstep.report.style import make_folder
 
-__all__ = ["gif"]
+__all__ = ["write_gif"]
 
 _RATE = 25
-"""Frames per second at most: players don't show more, and durations are hundredths of a second."""
+"""Largest number of frames per second: players show no more, and GIF durations are multiples of 10 ms."""
 _WIDTH = 360
-_COLOURS = 128
+_COLORS = 128
 
 
 @contextmanager
-def gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
-    """Gives a function that appends a frame `[height, width, 3]` of a film with `rate` frames per second; at the end it is written.
+def write_gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
+    """Yield a function that appends a frame `[height, width, 3]`, and write the GIF when the context exits.
 
-    Pictures are at most 360 wide, and some are left out where there would be more than 25 a second. It is written aside and renamed, and
-    repeats for ever. Raises ValueError without Pillow or a folder, OSError when the file can't be written.
+    `rate` is the number of appended frames per second. Frames are scaled down to at most 360 pixels of width, and some are dropped if `rate`
+    exceeds 25. The GIF repeats forever. It is written to a temporary file, which is then renamed; without frames, no file is written.
+    Raises ValueError if Pillow is not installed or the folder cannot be created, OSError if the file cannot be written.
     """
     try:
         from PIL import Image
     except ImportError:
-        raise ValueError("a GIF needs Pillow, which comes with matplotlib; pip install 'lockstep-rl[report]'") from None
+        raise ValueError(
+            "GIF files need Pillow, which is installed with matplotlib; pip install 'lockstep-rl[report]'"
+        ) from None
     make_folder(path)
     every = max(1, -(-rate // _RATE))
     frames: list[Any] = []
-    shown = 0
+    received = 0
 
-    def show(frame: NDArray[np.uint8]) -> None:
-        nonlocal shown
-        if shown % every == 0:
-            picture = Image.fromarray(frame)
-            if picture.width > _WIDTH:
-                picture = picture.resize((_WIDTH, round(picture.height * _WIDTH / picture.width)))
-            frames.append(picture.quantize(_COLOURS))  # a third of the memory
-        shown += 1
+    def add_frame(frame: NDArray[np.uint8]) -> None:
+        nonlocal received
+        if received % every == 0:
+            image = Image.fromarray(frame)
+            if image.width > _WIDTH:
+                image = image.resize((_WIDTH, round(image.height * _WIDTH / image.width)))
+            frames.append(image.quantize(_COLORS))  # one byte per pixel instead of three
+        received += 1
 
-    yield show
+    yield add_frame
     if not frames:
         return
     partial = path.with_name(path.name + ".partial")
     try:
-        lasts = round(100 * every / rate) * 10
-        frames[0].save(partial, format="GIF", save_all=True, append_images=frames[1:], duration=lasts, loop=0)
+        milliseconds = round(100 * every / rate) * 10
+        frames[0].save(partial, format="GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Pictures and films inside a page: what a browser shows without asking for another file."""
+"""Figures and videos embedded in an HTML page, so that the browser loads no other file."""
 
 import re
 from base64 import b64encode
@@ -6,39 +6,39 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lockstep.report.style import COLOURS
+from lockstep.report.style import COLORS
 
-__all__ = ["COLOUR_NAMES", "inline_film", "inline_picture"]
+__all__ = ["COLOR_NAMES", "inline_figure", "inline_video"]
 
-COLOUR_NAMES = {
+COLOR_NAMES = {
     "#ffffff": "none",
     "#000000": "var(--ink)",
     "#595959": "var(--muted)",
     "#dddddd": "var(--line)",
     "#bbbbbb": "var(--idle)",
-    **{colour.lower(): f"var(--series-{number})" for number, colour in enumerate(COLOURS[:6])},
+    **{color.lower(): f"var(--series-{number})" for number, color in enumerate(COLORS[:6])},
 }
-"""What colours of pictures are called in a page, where the reader's light or dark theme decides what they are."""
+"""CSS variable for each color of the figures. The page defines the variables for the light and the dark theme."""
 
 
-def inline_picture(draw: Callable[[Path], None], name: str) -> str:
-    """The `<svg>` of a picture, with its text as text and the page's colours.
+def inline_figure(draw: Callable[[Path], None], name: str) -> str:
+    """Return the `<svg>` element of a figure, with the colors and the font of the page.
 
     Args:
-        draw: Draws it into the .svg that it is given.
-        name: Goes before all ids, of which a page may have each only once.
+        draw: Draws the figure into an .svg file at the given path.
+        name: Prefix of all ids in the element, which must be unique within the page.
     """
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "picture.svg"
+        path = Path(folder) / "figure.svg"
         draw(path)
         text = path.read_text(encoding="utf-8")
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"#[0-9a-f]{6}\b", lambda found: COLOUR_NAMES.get(found[0], found[0]), text)
-    text = re.sub(r"font-family:[^;\"]*;? ?", "", text)  # the page's own
-    return re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*" ', r"<svg \1", text)  # as wide as there is room
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda match: COLOR_NAMES.get(match[0], match[0]), text)
+    text = re.sub(r"font-family:[^;\"]*;? ?", "", text)  # the font of the page applies
+    return re.sub(r'<svg ([^>]*?)width="[^"]*" height="[^"]*" ', r"<svg \1", text)  # scales with the column of the page
 
 
-def inline_film(path: Path) -> str:
-    """An .mp4 as a `data:` URI."""
+def inline_video(path: Path) -> str:
+    """Return the contents of an .mp4 file as a `data:` URI."""
     return f"data:video/mp4;base64,{b64encode(path.read_bytes()).decode()}"

@@ -1,4 +1,4 @@
-"""What the numbers of observations and actions mean, as far as it is known, for the labels of pictures."""
+"""Names of the components of observations and actions, for the labels of figures."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS
 
 __all__ = ["action_names", "observation_names", "option_names"]
 
-# From the pages of Gymnasium's environments.
+# Source: the documentation pages of Gymnasium's environments.
 _OBSERVATIONS: dict[str, tuple[str, ...]] = {
     "CartPole": ("cart position", "cart velocity", "pole angle (rad)", "pole velocity (rad/s)"),
     "MountainCar": ("position", "velocity (per step)"),
@@ -39,15 +39,16 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 
 def observation_names(env_id: str, space: Space[Any], single: bool = False) -> list[str]:
-    """One per number of an observation, without images and masks.
+    """Return one name per component of an observation, without images and action masks.
 
-    `single`: a choice counts as one number, as the environment gives it; else as what networks see, one number per option.
+    With `single`, a discrete component counts as one number, as the environment returns it; otherwise as one number per option (one-hot), as
+    the networks receive it.
     """
     names = []
     for path, leaf in feature_leaves(space):
         count = int(np.prod(leaf.shape)) if single or isinstance(leaf, Box) else flatdim(leaf)
-        begin = f"observation{place_of(path)}"
-        names += [begin] if count == 1 else [f"{begin}[{number}]" for number in range(count)]
+        prefix = f"observation{place_of(path)}"
+        names += [prefix] if count == 1 else [f"{prefix}[{index}]" for index in range(count)]
     known = _known(_OBSERVATIONS, env_id)
     if env_id in NO_VELOCITY_TASKS and known:
         known = tuple(known[column] for column in NO_VELOCITY_TASKS[env_id].columns)
@@ -55,17 +56,17 @@ def observation_names(env_id: str, space: Space[Any], single: bool = False) -> l
 
 
 def action_names(env_id: str, space: Space[Any]) -> list[str]:
-    """One per component of an action, in the order of the action space's parts."""
+    """Return one name per component of an action, in the order of the parts of the action space."""
     names = []
     for path, leaf in leaves(space):
-        count, begin = int(np.prod(leaf.shape)), f"action{place_of(path)}"
-        names += [begin] if count == 1 else [f"{begin}[{number}]" for number in range(count)]
+        count, prefix = int(np.prod(leaf.shape)), f"action{place_of(path)}"
+        names += [prefix] if count == 1 else [f"{prefix}[{index}]" for index in range(count)]
     known = _known(_ACTIONS, env_id)
     return list(known) if len(known) == len(names) and isinstance(space, Box) else names
 
 
 def option_names(env_id: str, count: int) -> Sequence[str]:
-    """Of an action that is one choice of `count`."""
+    """Return the names of the options of a discrete action with `count` options."""
     known = _known(_OPTIONS, env_id)
     return known if len(known) == count else [str(number) for number in range(count)]
 

@@ -1,8 +1,8 @@
-"""A run as one HTML file: nothing in it asks for another file, and nothing in it runs."""
+"""HTML report of a run. The file is self-contained: it loads no other file and contains no script."""
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ from lockstep.config.flags import as_text
 from lockstep.report.curves import LABELS, curve_of, draw_metric
 from lockstep.report.evaluate import Evaluation
 from lockstep.report.experiments import Recorded
-from lockstep.report.inline import COLOUR_NAMES, inline_film, inline_picture
+from lockstep.report.inline import COLOR_NAMES, inline_figure, inline_video
 from lockstep.report.style import Over
 from lockstep.report.summary import RunSummary, Setting, summarize
-from lockstep.report.timing import PHASE_COLOURS, draw_course, mean_seconds, plain_number
+from lockstep.report.timing import PHASE_COLORS, draw_course, mean_seconds, plain_number
 from lockstep.run.folder import RunFolder, write_aside
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 __all__ = ["write_report"]
 
-_LARGEST_FILM = 20_000_000
-"""Bytes of a film that is put into the page: a browser still opens it at once."""
+_LARGEST_VIDEO = 20_000_000
+"""Largest size in bytes of a video that is embedded in the page. Browsers open a page of this size without delay."""
 _PHASES = {
-    "rollout": "collecting",
-    "learn": "the update",
-    "sync": "moving and adding what ranks exchange",
+    "rollout": "collecting rollouts",
+    "learn": "update: computing gradients and optimizer steps",
+    "sync": "transferring data between ranks and reducing gradients",
     "wait": "idle, waiting for other ranks",
-    "publish": "handing the new agent to the players",
+    "publish": "sending the new agent to the players",
     "record": "metrics and checkpoints",
 }
 _HOUR, _MINUTE = 3600, 60
@@ -39,24 +39,24 @@ _HOUR, _MINUTE = 3600, 60
 class _Figure:
     title: str
     alt: str
-    """The same in words, for whoever can't see it."""
+    """Text alternative, for screen readers."""
     svg: str
 
 
 def write_report(folder: RunFolder) -> Path:
-    """Writes `report.html` into a run's folder, whole or not at all, and gives its path.
+    """Write `report.html` to the run folder and return its path. The file is never incomplete.
 
-    Raises ValueError, in one line: a run without metrics, a file that can't be read or written, a missing package.
+    Raises ValueError if the run has no metrics, a file cannot be read or written, or a package is missing. The message is one line.
     """
-    found = summarize(folder)
-    if not found.metrics:
-        raise ValueError(f"{folder.path} has no metrics yet, so there is nothing to report")
+    summary = summarize(folder)
+    if not summary.metrics:
+        raise ValueError(f"{folder.path} has no metrics yet: no report can be written")
     path = folder.path / "report.html"
-    text = _environment().get_template("page.html").render(_content(found, folder))
+    text = _environment().get_template("page.html").render(_content(summary, folder))
     try:
         write_aside(path, text.encode())
     except OSError as error:
-        raise ValueError(f"{path} can't be written ({error.strerror})") from None
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
     return path
 
 
@@ -64,7 +64,7 @@ def _environment() -> "Environment":
     try:
         from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError:
-        raise ValueError("a report needs Jinja2; pip install 'lockstep-rl[report]'") from None
+        raise ValueError("reports need Jinja2; pip install 'lockstep-rl[report]'") from None
     environment = Environment(
         loader=PackageLoader("lockstep.report", "."),
         autoescape=True,
@@ -73,7 +73,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "whole": "{:,}".format,
+        "integer": "{:,}".format,
         "short": _short,
         "duration": _duration,
         "plain": as_text,
@@ -83,24 +83,24 @@ def _environment() -> "Environment":
     return environment
 
 
-def _content(found: RunSummary, folder: RunFolder) -> dict[str, Any]:
-    """What the template shows."""
-    run = Recorded(found.name, folder.tree(), found.metrics)
-    changed = [setting for setting in found.settings if setting.origin != "default" and setting.name != "run.name"]
-    last_20 = Evaluation(list(found.returns), []) if len(found.returns) > 1 else None
+def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
+    """Return the variables of the template."""
+    run = Recorded(summary.name, folder.tree(), summary.metrics)
+    changed = [setting for setting in summary.settings if setting.origin != "default" and setting.name != "run.name"]
+    last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None
     return {
-        "run": found,
+        "run": summary,
         "path": folder.path,
-        "last_20": last_20 if found.checkpoint == found.iteration else None,
-        "evaluations": [evaluated for evaluated in (found.evaluated, found.sampled) if evaluated],
-        "curves": list(_curves(run, found.goal)),
-        "roles": [_role(role, phases) for role, phases in mean_seconds(found.metrics).items()],
+        "last_20": last_20 if summary.checkpoint == summary.iteration else None,
+        "evaluations": [evaluated for evaluated in (summary.evaluated, summary.sampled) if evaluated],
+        "curves": list(_curves(run, summary.goal)),
+        "roles": [_role(role, phases) for role, phases in mean_seconds(summary.metrics).items()],
         "courses": list(_courses(run)),
-        "command": re.split(r" (?=--)", found.command or ""),  # a line never breaks within a flag
+        "command": re.split(r" (?=--)", summary.command or ""),  # so that no line breaks within a flag
         "changed": changed,
-        "starts": list(_starts(found)),
-        "sections": _sections(found.settings),
-        "film": _film(folder),
+        "starts": list(_starts(summary)),
+        "sections": _sections(summary.settings),
+        "video": _newest_video(folder),
     }
 
 
@@ -114,7 +114,7 @@ def _curves(run: Recorded, goal: float | None) -> Iterator[_Figure]:
 def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None) -> _Figure:
     title, _, unit = label.replace("\n", " ").partition(" (")
     title = f"{title[0].upper()}{title[1:]} over {'environment steps' if over == 'steps' else 'wall time'}"
-    svg = inline_picture(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
+    svg = inline_figure(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
     values = curve_of(run, name, over)[1].tolist()
     begin, end, low, high = map(_short, (values[0], values[-1], min(values), max(values)))
     return _Figure(title, f"{title} ({unit}: from {begin} to {end}, at least {low}, at most {high}", svg)
@@ -122,75 +122,75 @@ def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None)
 
 def _courses(run: Recorded) -> Iterator[_Figure]:
     for number, role in enumerate(mean_seconds(run.metrics)):
-        svg = inline_picture(lambda path, role=role: draw_course(run, role, path, "steps"), f"course-{number}")  # type: ignore[misc]
+        svg = inline_figure(lambda path, role=role: draw_course(run, role, path, "steps"), f"course-{number}")  # type: ignore[misc]
         title = f"Time per iteration over environment steps, {role}"
-        yield _Figure(title, f"{title}: phases on top of each other", svg)
+        yield _Figure(title, f"{title}: stacked by phase", svg)
 
 
 def _role(name: str, phases: dict[str, float]) -> dict[str, Any]:
-    """Rows of a table, and widths of a bar."""
-    whole = sum(phases.values())
+    """Return the rows of the table of phases; `percent` is also the width of a section of the bar."""
+    total = sum(phases.values())
     rows = [
         {
             "phase": phase,
-            "does": _PHASES[phase],
+            "description": _PHASES[phase],
             "milliseconds": 1000 * seconds,
-            "percent": 100 * seconds / whole if whole else 0.0,
-            "colour": COLOUR_NAMES[PHASE_COLOURS[phase].lower()],
+            "percent": 100 * seconds / total if total else 0.0,
+            "color": COLOR_NAMES[PHASE_COLORS[phase].lower()],
         }
         for phase, seconds in phases.items()
     ]
-    return {"name": name, "rows": rows, "milliseconds": 1000 * whole}
+    return {"name": name, "rows": rows, "milliseconds": 1000 * total}
 
 
-def _starts(found: RunSummary) -> Iterator[dict[str, Any]]:
-    """Rows of a table: who carried it, how that ended in words, and what was installed anew since the start before."""
-    before: Mapping[str, str] = {}
-    for number, start in enumerate(found.starts, 1):
-        going_on = number == len(found.starts) and found.status == "running"
+def _starts(summary: RunSummary) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table of starts: the start, how it ended, and the packages that changed since the start before."""
+    earlier: Mapping[str, str] = {}
+    for number, start in enumerate(summary.starts, 1):
+        running = number == len(summary.starts) and summary.status == "running"
         ends = {"done": "done", "stopped": f"stopped by {start.why}", "failed": f"failed: {start.why}"}
         names = sorted(
-            name for name in {*before, *start.packages} if before and before.get(name) != start.packages.get(name)
+            name for name in {*earlier, *start.packages} if earlier and earlier.get(name) != start.packages.get(name)
         )
         yield {
             "start": start,
-            "end": ends[start.how] if start.how else "goes on" if going_on else "killed: it left no word",
-            "fault": start.how == "failed" or (start.how is None and not going_on),
-            "news": [f"{name} {before.get(name, 'none')} → {start.packages.get(name, 'none')}" for name in names],
+            "end": ends[start.how] if start.how else "running" if running else "killed: no end was recorded",
+            "failed": start.how == "failed" or (start.how is None and not running),
+            "changes": [f"{name} {earlier.get(name, 'none')} → {start.packages.get(name, 'none')}" for name in names],
         }
-        before = start.packages
+        earlier = start.packages
 
 
-def _sections(settings: Any) -> dict[str, list[Setting]]:
+def _sections(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
     sections: dict[str, list[Setting]] = {}
     for setting in settings:
         sections.setdefault(setting.name.partition(".")[0], []).append(setting)
     return sections
 
 
-def _film(folder: RunFolder) -> dict[str, Any] | None:
-    """The newest one, whose `uri` is none if it is too large; None: there is none."""
-    films = [(path.stat().st_mtime_ns, path) for path in (folder.path / "videos").glob("*.mp4")]
-    if not films:
+def _newest_video(folder: RunFolder) -> dict[str, Any] | None:
+    """Return the newest video of the run, or None if there is none. Its `uri` is None if the file is too large to embed."""
+    videos = [(path.stat().st_mtime_ns, path) for path in (folder.path / "videos").glob("*.mp4")]
+    if not videos:
         return None
-    _, path = max(films)
+    _, path = max(videos)
     size = path.stat().st_size
-    uri = inline_film(path) if size <= _LARGEST_FILM else None
+    uri = inline_video(path) if size <= _LARGEST_VIDEO else None
     return {"name": path.name, "path": path, "megabytes": size / 1e6, "uri": uri}
 
 
 def _short(value: float) -> str:
-    """Four digits that count, large numbers with commas: 123,456, -0.1235, 500."""
+    """Format a number with four significant digits; large numbers as integers with commas: 123,456, -0.1235, 500."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _duration(seconds: float) -> str:
     if round(seconds, 1) < _MINUTE:
         return f"{seconds:.3g} s"
-    whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
-    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+    rounded = round(seconds)
+    if rounded < _HOUR:
+        return f"{rounded // _MINUTE} min {rounded % _MINUTE} s"
+    return f"{rounded // _HOUR} h {rounded % _HOUR // _MINUTE} min"
 
 
 def _quoted(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Drawing environments without a display.
+"""Rendering of environments on machines without a display.
 
-Gymnasium's 2D environments draw on a surface of pygame and need no system library. MuJoCo needs an OpenGL context and, left
-alone, asks the window system for one, which fails on a machine without a display.
+Gymnasium's 2D environments render to a pygame surface and need no system library. MuJoCo needs an OpenGL context. By default it requests one
+from the window system, which fails on a machine without a display.
 """
 
 import ctypes
@@ -15,18 +15,18 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
-__all__ = ["choose_renderer", "draw"]
+__all__ = ["choose_renderer", "render_frame"]
 
 _EGL = ("libEGL.so.1", "libGL.so.1")
-"""EGL makes the context; PyOpenGL looks the drawing functions up in libGL."""
-_INSTALL = "`apt-get install libegl1 libgl1` brings a software renderer"
+"""EGL creates the context; PyOpenGL loads the drawing functions from libGL."""
+_INSTALL = "install a software renderer with `apt-get install libegl1 libgl1`"
 
 
 def choose_renderer() -> None:
-    """On a machine without a display, tells MuJoCo to draw with EGL, else OSMesa, and pygame to open no window.
+    """Configure rendering for a machine without a display: MuJoCo uses EGL, or OSMesa if EGL is missing, and pygame opens no window.
 
-    It acts through this process's environment variables, changes none that is set, and has to be called before the
-    environment to draw is made. Where MuJoCo can use neither, `draw` says what to install.
+    This sets environment variables of the process, but none that is set already. Call it before the environment is created. If neither EGL
+    nor OSMesa is installed, `render_frame` raises an error that says what to install.
     """
     if not _headless():
         return
@@ -39,30 +39,30 @@ def choose_renderer() -> None:
         os.environ["MUJOCO_GL"] = "osmesa"
 
 
-def draw(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
-    """One frame `[height, width, 3]` of an environment made with `render_mode="rgb_array"`.
+def render_frame(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
+    """Render one frame, uint8 `[height, width, 3]`, of an environment that was created with `render_mode="rgb_array"`.
 
-    Raises ValueError when the environment can't be drawn here, saying what to install.
+    Raises ValueError if the environment cannot be rendered here; the message says what to install.
     """
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     mujoco = hasattr(env.unwrapped, "mujoco_renderer")
     if mujoco and _headless() and not os.environ.get("MUJOCO_GL"):
         raise ValueError(
-            f"{name} can't be drawn: there is no display, and neither EGL nor OSMesa is installed; {_INSTALL}"
+            f"{name} cannot be rendered: there is no display, and neither EGL nor OSMesa is installed; {_INSTALL}"
         )
     try:
         frame: Any = env.render()
     except DependencyNotInstalled as error:
-        raise ValueError(f"{name} can't be drawn: {_line(error)}; pip install 'lockstep-rl[video]'") from error
+        raise ValueError(f"{name} cannot be rendered: {_line(error)}; pip install 'lockstep-rl[video]'") from error
     except Exception as error:
-        # A broken OpenGL shows itself in as many exceptions as there are layers: ImportError, AttributeError, GLError, …
+        # a broken OpenGL raises different exceptions in different layers: ImportError, AttributeError, GLError, …
         if not mujoco:
             raise
         raise ValueError(
-            f"{name} can't be drawn with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {_line(error)}; {_INSTALL}"
+            f"{name} cannot be rendered with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {_line(error)}; {_INSTALL}"
         ) from error
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        raise ValueError(f"{name} can't be drawn: its render() gives no picture; render_mode must be 'rgb_array'")
+        raise ValueError(f"{name} cannot be rendered: render() returns no RGB image; render_mode must be 'rgb_array'")
     return frame
 
 

@@ -1,35 +1,34 @@
-"""Speed over numbers of ranks: speed-up, efficiency, where the time goes, and the time to a return."""
+"""Figure of a scaling benchmark: speed-up, efficiency, time per phase and time to a target return, over the number of ranks."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.report.style import COLOURS, GREY, picture
-from lockstep.report.timing import PHASE_COLOURS, PHASE_NAMES, PHASES
+from lockstep.report.style import COLORS, GRAY, saved_figure
+from lockstep.report.timing import PHASE_COLORS, PHASE_NAMES, PHASES
 
 __all__ = ["draw_scaling"]
 
 Row = Mapping[str, Any]
-_KINDS = {"strong": (COLOURS[0], "o"), "weak": (COLOURS[1], "s")}
+_KINDS = {"strong": (COLORS[0], "o"), "weak": (COLORS[1], "s")}
 _ROLES = {"rank0": "rank 0", "players": "players"}
 
 
 def draw_scaling(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Draws a scaling benchmark, some 1000 by 900 pixels.
+    """Draw a scaling benchmark, about 1000 by 900 pixels.
 
     Args:
-        rows: One per kind and number of ranks, as in the benchmark's summary.json. Of a `seconds_to_return_median` that is None nothing is
-            drawn; where all are, there is no panel of it.
-        title: Printed above.
-        path: A file that ends in .png or .svg. It is written aside and renamed.
+        rows: One row per kind and number of ranks, as in summary.json of the benchmark. Rows whose `seconds_to_return_median` is None are
+            omitted from the panel of the time to the target return; if it is None in all rows, that panel is omitted.
+        title: Title of the figure.
+        path: File that ends in .png or .svg. The figure is written to a temporary file, which is then renamed.
 
-    Raises ValueError, in one line, for what `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
     bars = [(row, role) for row in rows for role in _ROLES if row[f"{role}_iter_mean_ms"] is not None]
     solved = any(row["seconds_to_return_median"] is not None for row in rows)
-    below = 1.6 + 0.42 * len(bars)
-    heights = [3.8, below]
-    with picture(path, 12 if solved else 10, sum(heights) + 0.6) as (matplotlib, figure):
+    heights = [3.8, 1.6 + 0.42 * len(bars)]
+    with saved_figure(path, 12 if solved else 10, sum(heights) + 0.6) as (matplotlib, figure):
         grid = figure.add_gridspec(2, 3 if solved else 2, height_ratios=heights)
         panels = [figure.add_subplot(grid[0, column]) for column in range(3 if solved else 2)]
         _show_speedup(panels[0], rows)
@@ -37,22 +36,22 @@ def draw_scaling(rows: Sequence[Row], title: str, path: Path) -> None:
         if solved:
             _show_time_to_return(panels[2], rows)
         for axes in panels:
-            _ranks_below(matplotlib, axes, rows)
-        _show_split(matplotlib, figure.add_subplot(grid[1, :]), bars)
+            _label_ranks(matplotlib, axes, rows)
+        _show_phases(matplotlib, figure.add_subplot(grid[1, :]), bars)
         figure.suptitle(title, fontsize=13)
 
 
 def _show_speedup(axes: Any, rows: Sequence[Row]) -> None:
     base = rows[0]["speedup_base_ranks"]
     ranks = sorted({row["ranks"] for row in rows})
-    axes.plot(ranks, [count / base for count in ranks], color=GREY, linestyle="--", linewidth=1.2, label="ideal")
+    axes.plot(ranks, [count / base for count in ranks], color=GRAY, linestyle="--", linewidth=1.2, label="ideal")
     _show(axes, rows, "speedup")
     axes.set(ylabel=f"speed-up (to {base} rank{'s' * (base > 1)})", ylim=(0, None))
     axes.legend(frameon=False, loc="upper left")
 
 
 def _show_efficiency(matplotlib: Any, axes: Any, rows: Sequence[Row]) -> None:
-    axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2)
+    axes.axhline(1, color=GRAY, linestyle="--", linewidth=1.2)
     _show(axes, rows, "efficiency")
     axes.set(ylabel="efficiency (speed-up per rank)", ylim=(0, None))
     axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
@@ -64,55 +63,54 @@ def _show_time_to_return(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _show(axes: Any, rows: Sequence[Row], name: str) -> None:
-    """Medians with their ranges. A hollow mark has more ranks than cores."""
-    for kind, (colour, mark) in _KINDS.items():
-        own = [row for row in rows if row["kind"] == kind]
-        ranks, middle = [row["ranks"] for row in own], [row[f"{name}_median"] for row in own]
-        if not own:
+    """Draw medians with their ranges. A marker is hollow if there are more ranks than cores."""
+    for kind, (color, marker) in _KINDS.items():
+        kind_rows = [row for row in rows if row["kind"] == kind]
+        ranks, medians = [row["ranks"] for row in kind_rows], [row[f"{name}_median"] for row in kind_rows]
+        if not kind_rows:
             continue
-        axes.plot(ranks, middle, color=colour, linewidth=2, label=kind)
-        for row in own:
+        axes.plot(ranks, medians, color=color, linewidth=2, label=kind)
+        for row in kind_rows:
             below = row[f"{name}_median"] - row[f"{name}_least"]
-            # no end where a repeat never got there
+            # the maximum is None if a repeat did not reach the target return
             above = (row[f"{name}_most"] or row[f"{name}_median"]) - row[f"{name}_median"]
-            fill = "white" if row["more_ranks_than_cores"] else colour
-            mark_style = {"marker": mark, "markersize": 8, "markerfacecolor": fill, "markeredgewidth": 1.8}
-            axes.errorbar(
-                row["ranks"], row[f"{name}_median"], [[below], [above]], color=colour, capsize=4, **mark_style
-            )
+            fill = "white" if row["more_ranks_than_cores"] else color
+            style = {"marker": marker, "markersize": 8, "markerfacecolor": fill, "markeredgewidth": 1.8}
+            axes.errorbar(row["ranks"], row[f"{name}_median"], [[below], [above]], color=color, capsize=4, **style)
 
 
-def _ranks_below(matplotlib: Any, axes: Any, rows: Sequence[Row]) -> None:
+def _label_ranks(matplotlib: Any, axes: Any, rows: Sequence[Row]) -> None:
     ranks = sorted({row["ranks"] for row in rows})
     if ranks[-1] > 8:
         axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator(ranks))
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda count, place: f"{count:g}"))
-    crowded = any(row["more_ranks_than_cores"] for row in rows)
-    axes.set_xlabel("ranks" + (" (hollow: more than cores)" if crowded else ""))
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda count, position: f"{count:g}"))
+    oversubscribed = any(row["more_ranks_than_cores"] for row in rows)
+    axes.set_xlabel("ranks" + (" (hollow: more than cores)" if oversubscribed else ""))
     axes.margins(x=0.08)
-    axes.tick_params(color=GREY)
+    axes.tick_params(color=GRAY)
 
 
-def _show_split(matplotlib: Any, axes: Any, bars: Sequence[tuple[Row, str]]) -> None:
-    """A bar per role, as shares of its iteration; beside it how long that is."""
-    for place, (row, role) in enumerate(bars):
+def _show_phases(matplotlib: Any, axes: Any, bars: Sequence[tuple[Row, str]]) -> None:
+    """Draw one bar per role with the share of each phase in an iteration, and print the mean time of the iteration beside it."""
+    for position, (row, role) in enumerate(bars):
         left = 0.0
         for phase in PHASES:
             share = row[f"{role}_{phase}_share"]
-            name = PHASE_NAMES.get(phase, phase) if place == 0 else None
-            axes.barh(place, share, left=left, color=PHASE_COLOURS[phase], height=0.65, label=name)
+            name = PHASE_NAMES.get(phase, phase) if position == 0 else None
+            axes.barh(position, share, left=left, color=PHASE_COLORS[phase], height=0.65, label=name)
             left += share
-        axes.text(1.01, place, f"{row[f'{role}_iter_mean_ms']:,.3g} ms", va="center")
-    several = any(role == "players" for _, role in bars)
+        axes.text(1.01, position, f"{row[f'{role}_iter_mean_ms']:,.3g} ms", va="center")
+    has_players = any(role == "players" for _, role in bars)
     axes.set(
         yticks=range(len(bars)),
         yticklabels=[
-            f"{row['kind']}, {row['ranks']} rank{'s' * (row['ranks'] > 1)}" + (f", {_ROLES[role]}" if several else "")
+            f"{row['kind']}, {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
+            + (f", {_ROLES[role]}" if has_players else "")
             for row, role in bars
         ],
-        xlabel="share of an iteration, and its mean time",
+        xlabel="share of the iteration, and mean time of an iteration",
         xlim=(0, 1.1),
     )
     axes.xaxis.set_major_locator(matplotlib.ticker.FixedLocator([0, 0.25, 0.5, 0.75, 1]))

@@ -1,4 +1,4 @@
-"""What all pictures have in common: colours, sizes of letters, axes, and how a file is written."""
+"""Common parts of all figures: colors, font sizes, axes and the writing of files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,14 +6,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-__all__ = ["BLUE", "COLOURS", "GREY", "SKY", "VERMILION", "Over", "axis", "check_name", "make_folder", "picture"]
+__all__ = ["BLUE", "COLORS", "GRAY", "SKY", "VERMILION", "Over", "axis", "check_name", "make_folder", "saved_figure"]
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart with any colour vision.
-BLUE, SKY, VERMILION, GREY = "#0072B2", "#56B4E9", "#D55E00", "#595959"
-COLOURS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", SKY, GREY, "#000000")
-"""For things that are told apart, in the order in which they are used."""
+# Okabe and Ito, "Color Universal Design" (2008): distinguishable with every type of color vision.
+BLUE, SKY, VERMILION, GRAY = "#0072B2", "#56B4E9", "#D55E00", "#595959"
+COLORS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", SKY, GRAY, "#000000")
+"""Colors of the lines of a figure, in the order of use."""
 Over = Literal["steps", "seconds"]
-"""What a curve is drawn over."""
+"""Quantity on the horizontal axis of a curve: environment steps, or seconds of wall time."""
 _STYLE: dict[str, Any] = {
     "axes.grid": True,
     "axes.spines.right": False,
@@ -27,17 +27,18 @@ _UNITS = ((7200.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
 
 
 def check_name(path: Path) -> None:
-    """Raises ValueError if the file's name does not end in .png or .svg."""
+    """Raise ValueError if the file name does not end in .png or .svg."""
     if path.suffix not in (".png", ".svg"):
-        raise ValueError(f"{path} is no name for a picture: it must end in .png or .svg")
+        raise ValueError(f"figure file is {path}: the name must end in .png or .svg")
 
 
 @contextmanager
-def picture(path: Path, width: float, height: float) -> Iterator[tuple[ModuleType, Any]]:
-    """Gives matplotlib and a figure of `width` by `height` hundreds of pixels, to be drawn on; at the end it is written to `path`.
+def saved_figure(path: Path, width: float, height: float) -> Iterator[tuple[ModuleType, Any]]:
+    """Yield matplotlib and an empty figure, and write the figure to `path` when the context exits.
 
-    It is written aside and renamed, and the same picture always gives the same file. Raises ValueError, in one line, for an ending that is
-    neither .png nor .svg, without matplotlib, and for a file that can't be written.
+    `width` and `height` are in units of 100 pixels. The figure is written to a temporary file, which is then renamed. The same figure always
+    gives the same file. Raises ValueError if `path` does not end in .png or .svg, matplotlib is not installed, or the file cannot be written.
+    The message is one line.
     """
     check_name(path)
     matplotlib = _matplotlib()
@@ -49,7 +50,7 @@ def picture(path: Path, width: float, height: float) -> Iterator[tuple[ModuleTyp
 
 
 def axis(matplotlib: ModuleType, axes: Any, over: Over, largest: float, label: bool = True) -> float:
-    """Prepares the horizontal axis for numbers up to `largest`; gives what to divide them by."""
+    """Format the horizontal axis for values up to `largest`. Return the divisor that converts the values to the unit of the axis."""
     divisor, name = 1.0, "environment steps"
     if over == "steps":
         axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
@@ -60,21 +61,21 @@ def axis(matplotlib: ModuleType, axes: Any, over: Over, largest: float, label: b
     if label:
         axes.set_xlabel(name)
     axes.margins(x=0.01)
-    axes.tick_params(color=GREY)
+    axes.tick_params(color=GRAY)
     return divisor
 
 
 def make_folder(path: Path) -> None:
-    """Makes the folder that `path` is to lie in. Raises ValueError if that can't be."""
+    """Create the parent folder of `path`. Raises ValueError if that is impossible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = (
-            f"{path.parent} is no folder"
+            f"{path.parent} is not a folder"
             if isinstance(error, (FileExistsError, NotADirectoryError))
             else error.strerror
         )
-        raise ValueError(f"{path} can't be written ({why}); choose another place with --out") from None
+        raise ValueError(f"{path} cannot be written: {why}; choose another path with --out") from None
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -82,12 +83,12 @@ def _save(figure: Any, path: Path) -> None:
     partial = path.with_name(path.name + ".partial")
     make_folder(path)
     try:
-        # no date, so that the same run gives the same file
+        # without a date, the same run gives the same file
         figure.savefig(partial, format=kind, metadata={"Date": None} if kind == "svg" else None)
         partial.replace(path)
     except OSError as error:
         raise ValueError(
-            f"{path} can't be written ({error.strerror or error}); choose another place with --out"
+            f"{path} cannot be written: {error.strerror or error}; choose another path with --out"
         ) from None
     finally:
         partial.unlink(missing_ok=True)
@@ -100,5 +101,5 @@ def _matplotlib() -> ModuleType:
         import matplotlib.patches
         import matplotlib.ticker
     except ImportError:
-        raise ValueError("a picture needs matplotlib; pip install 'lockstep-rl[report]'") from None
+        raise ValueError("figures need matplotlib; pip install 'lockstep-rl[report]'") from None
     return matplotlib

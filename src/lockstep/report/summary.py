@@ -1,4 +1,4 @@
-"""The facts of a run, gathered from its folder: for reports, model cards and programs."""
+"""Summary of a run, read from its folder, for reports, model cards and programs."""
 
 import json
 import math
@@ -24,45 +24,45 @@ __all__ = ["Evaluated", "Machine", "Mark", "RunSummary", "Setting", "summarize"]
 
 Rows = Sequence[Mapping[str, Any]]
 
-_NOT_REPEATED = {f"run.{field}" for field in ("folder", "name", "progress", "loggers", "keep")} | {
+_OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "loggers", "keep")} | {
     "runtime.backend",
     "runtime.rendezvous",
 }
-"""Settings that a command leaves out: where a run lies and how it is told of, how its ranks met."""
+"""Settings that the repeating command omits: name, folder and display of the run, and how its ranks connect."""
 _DECIDED = {"plan.shards", "rollout.sequence_length", "runtime.player_device"}
-"""Settings that are decided when a run is made, where they are none; all that are `auto` are too."""
+"""Settings for which None means that the value is chosen when the run is created. `auto` means the same for all settings."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A mean return, and when it was reached."""
+    """Mean return of 20 episodes, and the point of training at which it was measured."""
 
     value: float
     iteration: int
     env_steps: int
     seconds: float
-    """Of training, over all parts of an interrupted run."""
+    """Training time, summed over all attempts of an interrupted run."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A field of the config."""
+    """Field of the config, with its default and the value in the preset."""
 
     name: str
-    """`section.field`."""
+    """Name of the form `section.field`."""
     value: object
     default: object
     preset: object
-    """What the preset says, or the default if it says nothing or there is none."""
+    """Value in the preset; the default if the preset does not set the field or the run has no preset."""
 
     @property
     def decided(self) -> bool:
-        """Whether it was left open, and decided when the run was made."""
+        """True if the user left the value open (`auto` or none), so that it was chosen when the run was created."""
         return self.value != self.preset and (self.preset == "auto" or (self.preset is None and self.name in _DECIDED))
 
     @property
     def origin(self) -> Literal["default", "preset", "decided", "set"]:
-        """Where the value is from; `set`: from a file, a flag or a program."""
+        """Origin of the value; `set` means by a file, a flag or a program."""
         if self.value != self.preset:
             return "decided" if self.decided else "set"
         return "default" if self.value == self.default else "preset"
@@ -70,23 +70,23 @@ class Setting:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run was started on and with. Empty text: not noted."""
+    """Machine and software of the first start of a run. An empty string means that the value was not recorded."""
 
     python: str
     system: str
     host: str
     processor: str
     packages: Mapping[str, str]
-    """Versions by name."""
+    """Package versions by name."""
     git: str
-    """The commit of the folder that it was started in."""
+    """Git commit of the working directory."""
     ranks: int | None
-    """Processes at its first start."""
+    """Number of processes; None if it was not recorded."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What `lockstep eval` left."""
+    """Stored result of `lockstep eval`."""
 
     iteration: int
     digest: str
@@ -97,84 +97,85 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run in facts. What its folder does not hold is None or empty."""
+    """Facts about a run. Values that the run folder does not contain are None or empty."""
 
     name: str
     config: Config
     preset: str | None
     expected: str | None
-    """What the preset says that it reaches, in words."""
+    """Result that the preset is expected to reach, as text."""
     status: Literal["finished", "running", "unfinished"]
     iteration: int
-    """That are done."""
+    """Number of completed iterations."""
     iterations: int
-    """That there are to be."""
+    """Number of iterations of the full budget."""
     env_steps: int
     seconds: float
-    """Of training, over all parts of an interrupted run."""
+    """Training time, summed over all attempts of an interrupted run."""
     returns: Sequence[float]
-    """Of the last episodes of training up to the newest checkpoint, at most 20."""
+    """Returns of the last training episodes up to the newest checkpoint, at most 20."""
     final: Mark | None
-    """The last mean return of 20 episodes."""
+    """Last mean return of 20 episodes."""
     best: Mark | None
-    """The highest one."""
+    """Highest mean return of 20 episodes."""
     solved: Mark | None
-    """The first one that is at least `run.solved_return`."""
+    """First mean return of 20 episodes that is at least `run.solved_return`."""
     evaluated: Evaluated | None
-    """The result of `lockstep eval`."""
+    """Result of `lockstep eval`."""
     sampled: Evaluated | None
-    """The result of `lockstep eval --sample`."""
+    """Result of `lockstep eval --sample`."""
     digest: str
-    """After the last iteration."""
+    """Digest after the last iteration."""
     checkpoint: int | None
-    """The newest one's iteration."""
+    """Iteration of the newest checkpoint."""
     checkpoint_digest: str
+    """Digest of the newest checkpoint."""
     settings: Sequence[Setting]
-    """Every field of the config, in its order."""
+    """All fields of the config, in the order of the config."""
     machine: Machine
     starts: Sequence[Start]
-    """Every time that it was started, and how that ended; empty for a run of an older lockstep."""
+    """Starts of the run and how each attempt ended; empty for a run of an older lockstep."""
     first_steps: int | None
-    """`run.total_steps` at the first start, which `resume --total-steps` may have raised."""
+    """Value of `run.total_steps` at the first start; `resume --total-steps` may have raised it since."""
     metrics: Rows = field(repr=False)
     """Rows of metrics.jsonl."""
 
     @property
     def goal(self) -> float | None:
-        """`run.solved_return`."""
+        """Value of `run.solved_return`."""
         return self.config.run.solved_return
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps per second, over the whole training."""
+        """Environment steps per second over the entire training; None before the first iteration."""
         return self.env_steps / self.seconds if self.seconds else None
 
     @property
     def extended(self) -> bool:
-        """Whether its budget was raised after its first start, which moves schedules."""
+        """True if the budget was raised after the first start, which changes the course of schedules."""
         return self.first_steps not in (None, self.config.run.total_steps)
 
     @property
     def exact(self) -> bool:
-        """Whether its bits follow from its config, on any number of ranks."""
+        """True if the bits of the run depend only on its config, not on the number of ranks."""
         return self.config.plan.exact and self.config.plan.gradients == "ordered"
 
     @property
     def command(self) -> str | None:
-        """The command line that gives this run again, with all that was decided; None where a program gave the environment."""
+        """Command line that repeats this run, with all values that were chosen automatically. None if a program defined the environment."""
         if is_function(self.config.env.id):
             return None
         tree: dict[str, dict[str, object]] = {}
         for setting in self.settings:
             section, _, name = setting.name.partition(".")
-            named = setting.name == "env.id" and self.preset is None
-            if named or (setting.value != setting.preset and setting.name not in _NOT_REPEATED):
+            required = setting.name == "env.id" and self.preset is None
+            if required or (setting.value != setting.preset and setting.name not in _OMITTED):
                 tree.setdefault(section, {})[name] = setting.value
         words = ["lockstep", "train", *([self.preset] if self.preset else []), *as_flags(tree), *self._ranks()]
         return shlex.join(words)
 
     def _ranks(self) -> list[str]:
-        """As at the first start, if the plan that it has now can be carried by as many."""
+        """Return the flag for the number of ranks at the first start. Return no flag if the current plan does not allow that number."""
         if self.machine.ranks is None:
             return []
         try:
@@ -185,28 +186,28 @@ class RunSummary:
 
 
 def summarize(folder: RunFolder) -> RunSummary:
-    """Reads a run's folder, and nothing else: no checkpoint is loaded.
+    """Read the summary from the run folder. No checkpoint is loaded.
 
-    Raises ValueError, in one line, for a config or another file that can't be read.
+    Raises ValueError if the config or another file cannot be read. The message is one line.
     """
     _, config = open_run(folder.path)
-    noted, rows = folder.environment(), folder.metrics()
-    preset = noted.get("preset")
+    environment, rows = folder.environment(), folder.metrics()
+    preset = environment.get("preset")
     preset = preset if isinstance(preset, str) and preset in presets.names() else None
     last = rows[-1] if rows else {}
-    done, wanted = int(_number(last, "iteration") or 0), iterations(config)
+    done, planned = int(_number(last, "iteration") or 0), iterations(config)
     marks = [mark for row in rows if (mark := _mark(row))]
     goal = config.run.solved_return
     newest = max(folder.checkpoints(), default=None)
-    first = noted.get("total_steps")
+    first = environment.get("total_steps")
     return RunSummary(
         name=folder.path.resolve().name,
         config=config,
         preset=preset,
         expected=presets.expected(preset) if preset else None,
-        status="finished" if done >= wanted else "running" if folder.in_use() else "unfinished",
+        status="finished" if done >= planned else "running" if folder.in_use() else "unfinished",
         iteration=done,
-        iterations=wanted,
+        iterations=planned,
         env_steps=int(_number(last, "env_steps") or 0),
         seconds=_number(last, "seconds") or 0.0,
         returns=_last_returns(folder, newest),
@@ -219,7 +220,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         checkpoint=newest,
         checkpoint_digest=_digest(rows, newest),
         settings=_settings(config, preset),
-        machine=_machine(noted),
+        machine=_machine(environment),
         starts=read_starts(folder),
         first_steps=first if isinstance(first, int) else None,
         metrics=rows,
@@ -249,7 +250,7 @@ def _last_returns(folder: RunFolder, checkpoint: int | None) -> list[float]:
         state = json.loads((folder.checkpoint(checkpoint) / "state.json").read_text())
         return [float(value) for value in state["last_returns"]]
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return []  # a broken checkpoint is told by what loads it
+        return []  # code that loads the checkpoint reports that it is broken
 
 
 def _evaluated(folder: RunFolder, name: str, command: str) -> Evaluated | None:
@@ -257,27 +258,28 @@ def _evaluated(folder: RunFolder, name: str, command: str) -> Evaluated | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text())
-        result = Evaluation([float(total) for total in found["returns"]], [int(length) for length in found["lengths"]])
+        stored = json.loads(path.read_text())
+        lengths = [int(length) for length in stored["lengths"]]
+        result = Evaluation([float(value) for value in stored["returns"]], lengths)
         if not result.returns or len(result.returns) != len(result.lengths):
             raise ValueError
-        return Evaluated(int(found["iteration"]), str(found["digest"]), str(found["actions"]), result)
+        return Evaluated(int(stored["iteration"]), str(stored["digest"]), str(stored["actions"]), result)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise ValueError(f"{path} is broken; `{command} {folder.path}` writes it anew") from None
+        raise ValueError(f"{path} is broken; write a new one with `{command} {folder.path}`") from None
 
 
 def _settings(config: Config, preset: str | None) -> list[Setting]:
-    default, own = encode(Config()), encode(config)
-    base = encode(load(presets.read(preset), None, {})) if preset else default
+    defaults, values = encode(Config()), encode(config)
+    preset_values = encode(load(presets.read(preset), None, {})) if preset else defaults
     return [
-        Setting(f"{section}.{name}", value, default[section][name], base[section][name])
-        for section, fields in own.items()
+        Setting(f"{section}.{name}", value, defaults[section][name], preset_values[section][name])
+        for section, fields in values.items()
         for name, value in fields.items()
     ]
 
 
-def _machine(noted: Mapping[str, object]) -> Machine:
-    words = {name: str(noted.get(name) or "") for name in ("python", "system", "host", "processor", "git")}
-    packages, ranks = noted.get("packages"), noted.get("ranks")
+def _machine(environment: Mapping[str, object]) -> Machine:
+    texts = {name: str(environment.get(name) or "") for name in ("python", "system", "host", "processor", "git")}
+    packages, ranks = environment.get("packages"), environment.get("ranks")
     versions = {str(name): str(value) for name, value in packages.items()} if isinstance(packages, dict) else {}
-    return Machine(packages=versions, ranks=ranks if isinstance(ranks, int) else None, **words)
+    return Machine(packages=versions, ranks=ranks if isinstance(ranks, int) else None, **texts)

@@ -1,4 +1,4 @@
-"""Where the time of runs goes: seconds per iteration, by phase and role."""
+"""Figures of the time per iteration, by phase and role."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,25 +10,25 @@ from numpy.typing import NDArray
 
 from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
-from lockstep.report.style import COLOURS, Over, axis, picture
+from lockstep.report.style import COLORS, Over, axis, saved_figure
 
-__all__ = ["PHASES", "PHASE_COLOURS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
+__all__ = ["PHASES", "PHASE_COLORS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
 
 PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
-"""In the order in which they are stacked."""
+"""Phases of an iteration, in the order in which they are stacked."""
 PHASE_NAMES = {"wait": "wait (idle)"}
-PHASE_COLOURS = dict(zip(PHASES, (COLOURS[0], COLOURS[3], COLOURS[2], "#BBBBBB", COLOURS[4], COLOURS[5]), strict=True))
-_PLACES = 100
-"""Columns of a picture over time, at most: each the mean of as many iterations."""
+PHASE_COLORS = dict(zip(PHASES, (COLORS[0], COLORS[3], COLORS[2], "#BBBBBB", COLORS[4], COLORS[5]), strict=True))
+_MAX_POINTS = 100
+"""Largest number of points over the course of a run. Each is the mean over an equal number of iterations."""
 _PLAYERS = "player_t"
 _TICKS = "{x:,.10g}"
-"""Tick labels with thousands separators; ten digits hide rounding errors of ticks."""
+"""Format of tick labels: thousands separators, and ten digits, which hide the rounding errors of tick positions."""
 
 Array = NDArray[np.float64]
 
 
 def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Mean seconds per iteration, by role and phase; the role `players` is there where ranks only play."""
+    """Return the mean seconds per iteration by role and phase. The role `players` exists if some ranks only play; no role without metrics."""
     means = {
         role: {phase: _mean(points(metrics, f"{prefix}_{phase}")[1]) for phase in PHASES}
         for role, prefix in _roles(metrics).items()
@@ -37,19 +37,19 @@ def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
-    """Draws a bar per run and role, stacked from phases; of a single run also how they went over steps or seconds.
+    """Draw one bar per run and role, stacked by phase. For a single run, also draw the phases over steps or seconds.
 
-    Raises ValueError, in one line, for what `picture` does, and if a run has no metrics yet.
+    Raises ValueError if a run has no metrics yet, or as `saved_figure` does. The message is one line.
     """
     bars = []
     for run in runs:
         means = mean_seconds(run.metrics)
         if not means:
-            raise ValueError(f"{run.name}: there is nothing to draw yet, because it has no metrics of time")
+            raise ValueError(f"{run.name}: no data to plot: the run has no time metrics yet")
         bars += [(f"{run.name}\n{role}" if len(runs) > 1 else role, phases) for role, phases in means.items()]
     roles = _roles(runs[0].metrics) if len(runs) == 1 else {}
     top = 1.6 + 0.55 * len(bars)
-    with picture(path, 10, top + 3 * len(roles)) as (matplotlib, figure):
+    with saved_figure(path, 10, top + 3 * len(roles)) as (matplotlib, figure):
         ratios = {"height_ratios": [top - 0.6, *([3] * len(roles))]}
         panels = figure.subplots(1 + len(roles), 1, gridspec_kw=ratios, squeeze=False)[:, 0]
         _show_bars(panels[0], bars)
@@ -62,21 +62,21 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
 
 
 def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
-    """Draws how the phases of one role of `mean_seconds` went over steps or seconds, 480 by 320 pixels, without a legend.
+    """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels, without a legend.
 
-    Raises ValueError, in one line, for what `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
-    with picture(path, 4.8, 3.2) as (matplotlib, figure):
+    with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
 
 
 def plain_number(value: float) -> str:
-    """A duration with three significant digits, at most three decimals and no exponent: 1,960, 40.6, 0.002."""
+    """Format a duration with three significant digits, at most three decimals and no exponent: 1,960, 40.6, 0.002."""
     return f"{value:,.0f}" if value >= 100 else f"{round(value, 3):.3g}"
 
 
 def _roles(metrics: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the ranks of a run do, and how the names of their metrics begin; empty without metrics."""
+    """Return the roles of the ranks of a run, and the prefix of the metric names of each. Return no role without metrics."""
     if not len(points(metrics, "t_iter")[0]):
         return {}
     if len(points(metrics, f"{_PLAYERS}_iter")[0]):
@@ -95,7 +95,7 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
         left = 0.0
         for phase, seconds in phases.items():
             name = PHASE_NAMES.get(phase, phase) if row == 0 else None
-            axes.barh(row, seconds * factor, left=left, color=PHASE_COLOURS[phase], height=0.6, label=name)
+            axes.barh(row, seconds * factor, left=left, color=PHASE_COLORS[phase], height=0.6, label=name)
             left += seconds * factor
         axes.text(left + 0.01 * largest * factor, row, f"{plain_number(left)} {unit}", va="center")
     axes.set(
@@ -111,19 +111,19 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
 def _show_course(
     matplotlib: ModuleType, axes: Any, run: Recorded, role: str, prefix: str, over: Over, last: bool
 ) -> None:
-    right, _ = points(run.metrics, f"{prefix}_iter", over)
-    parts = [part for part in np.array_split(np.arange(len(right)), min(_PLACES, len(right))) if len(part)]
+    x, _ = points(run.metrics, f"{prefix}_iter", over)
+    parts = [part for part in np.array_split(np.arange(len(x)), min(_MAX_POINTS, len(x))) if len(part)]
     rows = [points(run.metrics, f"{prefix}_{phase}", over)[1] for phase in PHASES]
-    table = np.array([[row[part].mean() if len(row) == len(right) else 0.0 for part in parts] for row in rows])
+    table = np.array([[row[part].mean() if len(row) == len(x) else 0.0 for part in parts] for row in rows])
     factor, unit = _unit(float(np.percentile(table.sum(0), 95)))
-    divisor = axis(matplotlib, axes, over, float(right[-1]), label=last)
-    places = np.array([right[part[-1]] for part in parts]) / divisor
-    if len(places) == 1:
-        places, table = places + np.array([-0.5, 0.5]), np.repeat(table, 2, axis=1)
-    axes.stackplot(places, table * factor, colors=[PHASE_COLOURS[phase] for phase in PHASES], linewidth=0)
-    largest, usual = float(table.sum(0).max()), float(np.percentile(table.sum(0), 95))
-    # a single iteration that compiles or waits would leave nothing to be seen of all others
-    axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * usual else 1.5 * usual) or 1.0)
+    divisor = axis(matplotlib, axes, over, float(x[-1]), label=last)
+    ends = np.array([x[part[-1]] for part in parts]) / divisor
+    if len(ends) == 1:
+        ends, table = ends + np.array([-0.5, 0.5]), np.repeat(table, 2, axis=1)
+    axes.stackplot(ends, table * factor, colors=[PHASE_COLORS[phase] for phase in PHASES], linewidth=0)
+    largest, typical = float(table.sum(0).max()), float(np.percentile(table.sum(0), 95))
+    # cut off outliers: next to a single long iteration, such as one that compiles, all others would be invisible
+    axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * typical else 1.5 * typical) or 1.0)
     axes.set_axisbelow(True)
     axes.yaxis.set_major_formatter(_TICKS)
     axes.set_ylabel(f"{role.partition(' (')[0]}\n({unit} per iteration)")

@@ -1,4 +1,4 @@
-"""An episode as a picture."""
+"""Figure of an episode: observations, actions, rewards and values over its steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from lockstep.report.episode import Trajectory
 from lockstep.report.names import action_names, observation_names, option_names
-from lockstep.report.style import BLUE, picture
+from lockstep.report.style import BLUE, saved_figure
 
 __all__ = ["draw_trajectory"]
 
-_LINES = 8
-"""Numbers that have a panel of their own each; more become the rows of one."""
+_MAX_PANELS = 8
+"""Largest number of components that are drawn in one panel each; more components become the rows of one image."""
 
 Array = NDArray[Any]
 
@@ -27,79 +27,81 @@ Array = NDArray[Any]
 class _Panel:
     label: str
     table: Array
-    """`[T]`, or `[T, N]` for the rows of a picture."""
+    """`[T]` for a line, or `[T, N]` for an image with `N` rows."""
     options: Sequence[str] = ()
-    """What 0, 1, … stand for."""
+    """Names of the values 0, 1, … of a discrete action; empty for others."""
 
     @property
     def height(self) -> float:
         return 2.6 if self.table.ndim == 2 else min(3.0, max(1.1, 0.4 + 0.25 * len(self.options)))
 
 
-def draw_trajectory(found: Trajectory, env: gym.Env[Any, Any], env_id: str, path: Path, scaled: bool) -> None:
-    """Draws observations, actions, rewards and values over the steps, 1000 pixels wide.
+def draw_trajectory(trajectory: Trajectory, env: gym.Env[Any, Any], env_id: str, path: Path, scaled: bool) -> None:
+    """Draw observations, actions, rewards and values over the steps of an episode, 1000 pixels wide.
 
     Args:
-        found: The episode.
-        env: The environment, for its spaces.
-        env_id: For names.
-        path: A file that ends in .png or .svg.
-        scaled: Whether the values are those of scaled rewards.
+        trajectory: The episode.
+        env: The environment; its spaces are used.
+        env_id: Id of the environment, for the names of the components.
+        path: File that ends in .png or .svg.
+        scaled: True if the agent was trained on scaled rewards, so that its values are returns of scaled rewards.
 
-    Raises ValueError, in one line, for what `picture` does.
+    Raises ValueError as `saved_figure` does.
     """
-    parts = _panels("observation", found.observations, observation_names(env_id, env.observation_space, single=True))
-    parts += _actions(found.actions, env.action_space, env_id)
-    parts += [_Panel("reward", found.rewards)]
-    parts += [_Panel("value (scaled rewards)" if scaled else "value (discounted return)", found.values)]
-    heights = [part.height for part in parts]
-    with picture(path, 10, sum(heights) + 0.8) as (matplotlib, figure):
-        panels = figure.subplots(len(parts), 1, sharex=True, gridspec_kw={"height_ratios": heights})
-        for axes, part in zip(panels, parts, strict=True):
-            _show(matplotlib, figure, axes, part)
-        panels[-1].set_xlabel("step of the episode")
-        panels[-1].xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(10, integer=True, steps=(1, 2, 5, 10)))
+    observation_labels = observation_names(env_id, env.observation_space, single=True)
+    panels = _panels("observation", trajectory.observations, observation_labels)
+    panels += _action_panels(trajectory.actions, env.action_space, env_id)
+    panels += [_Panel("reward", trajectory.rewards)]
+    panels += [_Panel("value (scaled rewards)" if scaled else "value (discounted return)", trajectory.values)]
+    heights = [panel.height for panel in panels]
+    with saved_figure(path, 10, sum(heights) + 0.8) as (matplotlib, figure):
+        all_axes = figure.subplots(len(panels), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+        for axes, panel in zip(all_axes, panels, strict=True):
+            _show(matplotlib, figure, axes, panel)
+        all_axes[-1].set_xlabel("step of the episode")
+        all_axes[-1].xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(10, integer=True, steps=(1, 2, 5, 10)))
 
 
 def _panels(kind: str, table: Array, names: Sequence[str]) -> list[_Panel]:
-    if table.shape[1] > _LINES:
+    if table.shape[1] > _MAX_PANELS:
         return [_Panel(kind, table)]
     return [_Panel(name, column) for name, column in zip(names, table.T, strict=True)]
 
 
-def _actions(table: Array, space: gym.Space[Any], env_id: str) -> list[_Panel]:
+def _action_panels(table: Array, space: gym.Space[Any], env_id: str) -> list[_Panel]:
     if isinstance(space, Discrete):
         return [_Panel("action", table[:, 0] - int(space.start), option_names(env_id, int(space.n)))]
     return _panels("action", table, action_names(env_id, space))
 
 
-def _show(matplotlib: ModuleType, figure: Any, axes: Any, part: _Panel) -> None:
+def _show(matplotlib: ModuleType, figure: Any, axes: Any, panel: _Panel) -> None:
     axes.margins(x=0.01)
-    axes.set_ylabel(part.label.replace(" (", "\n("), rotation=0, ha="right", va="center")
-    if part.table.ndim == 2:
-        _show_rows(matplotlib, figure, axes, part)
+    axes.set_ylabel(panel.label.replace(" (", "\n("), rotation=0, ha="right", va="center")
+    if panel.table.ndim == 2:
+        _show_rows(matplotlib, figure, axes, panel)
         return
-    dot = "o" if len(part.table) == 1 else None
-    if not part.options:
-        whole = bool((part.table == np.round(part.table)).all())
-        # no slopes between discrete values; each step is drawn around its place on the axis
-        axes.plot(part.table, color=BLUE, linewidth=1.2, marker=dot, drawstyle="steps-mid" if whole else "default")
-        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, integer=whole))
-        low, high = part.table.min(), part.table.max()
+    marker = "o" if len(panel.table) == 1 else None
+    if not panel.options:
+        integral = bool((panel.table == np.round(panel.table)).all())
+        # integers are drawn as steps centered at their time, because sloped lines would suggest values in between
+        style = "steps-mid" if integral else "default"
+        axes.plot(panel.table, color=BLUE, linewidth=1.2, marker=marker, drawstyle=style)
+        axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4, integer=integral))
+        low, high = panel.table.min(), panel.table.max()
         if low == high:
-            axes.set_ylim(low - 1, high + 1)  # else small changes seem to be where there are none
+            axes.set_ylim(low - 1, high + 1)  # an automatic range would magnify rounding errors of a constant
         return
-    axes.plot(part.table, linestyle="none", marker="|", markersize=9, color=BLUE)
-    axes.set_ylim(-0.6, len(part.options) - 0.4)
-    if len(part.options) <= 12:
-        axes.set_yticks(range(len(part.options)), part.options)
+    axes.plot(panel.table, linestyle="none", marker="|", markersize=9, color=BLUE)
+    axes.set_ylim(-0.6, len(panel.options) - 0.4)
+    if len(panel.options) <= 12:
+        axes.set_yticks(range(len(panel.options)), panel.options)
 
 
-def _show_rows(matplotlib: ModuleType, figure: Any, axes: Any, part: _Panel) -> None:
-    steps, count = part.table.shape
-    limit = float(np.percentile(abs(part.table), 98)) or 1.0
-    drawn = axes.imshow(
-        part.table.T,
+def _show_rows(matplotlib: ModuleType, figure: Any, axes: Any, panel: _Panel) -> None:
+    steps, count = panel.table.shape
+    limit = float(np.percentile(abs(panel.table), 98)) or 1.0
+    image = axes.imshow(
+        panel.table.T,
         aspect="auto",
         interpolation="nearest",
         extent=(-0.5, steps - 0.5, count - 0.5, -0.5),
@@ -107,7 +109,7 @@ def _show_rows(matplotlib: ModuleType, figure: Any, axes: Any, part: _Panel) -> 
         vmin=-limit,
         vmax=limit,
     )
-    figure.colorbar(drawn, ax=axes, extend="both", pad=0.01)
+    figure.colorbar(image, ax=axes, extend="both", pad=0.01)
     axes.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5, integer=True))
-    axes.set_ylabel(f"{part.label},\nby number", rotation=0, ha="right", va="center")
+    axes.set_ylabel(f"{panel.label},\nby component", rotation=0, ha="right", va="center")
     axes.grid(visible=False)

@@ -1,4 +1,4 @@
-"""Episodes as an MP4 file (H.264), on any machine: no display, no installed ffmpeg."""
+"""Recording of episodes as MP4 files (H.264). Needs neither a display nor an installed ffmpeg."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.report.evaluate import Begin
-from lockstep.report.rendering import choose_renderer, draw
+from lockstep.report.rendering import choose_renderer, render_frame
 
-__all__ = ["FRAMES_PER_SECOND", "film", "record_video"]
+__all__ = ["FRAMES_PER_SECOND", "record_video", "write_video"]
 
 FRAMES_PER_SECOND = 30
-"""Where an environment's metadata name none."""
+"""Frame rate for environments whose metadata has no `render_fps`."""
 
 Array = NDArray[Any]
 
@@ -24,63 +24,65 @@ Array = NDArray[Any]
 def record_video(
     make: Callable[[], gym.Env[Any, Any]], begin: Begin, path: Path, seeds: Sequence[int]
 ) -> list[tuple[float, int]]:
-    """Plays one episode per seed, one after the other, and films them.
+    """Play one episode per seed, one after the other, and record them in one video.
 
     Args:
-        make: Makes the environment, with `render_mode="rgb_array"`. It is closed at the end.
-        begin: Called for every episode.
-        path: The .mp4 file. It is written aside and renamed, so it is whole or absent; one that is there is replaced.
-        seeds: Every episode begins with `reset(seed=…)`.
+        make: Creates the environment with `render_mode="rgb_array"`. The environment is closed at the end.
+        begin: Called at the beginning of every episode.
+        path: The .mp4 file; an existing file is replaced. It is written to a temporary file, which is then renamed, so it is never
+            incomplete.
+        seeds: Seeds of the episodes, passed to `reset`.
 
     Returns:
-        Return and length in steps of every episode. The film has one frame more per episode than steps: the first.
+        Return and length in steps of every episode. The video has one frame more per episode than steps, for the first observation.
 
     Raises:
-        ValueError: In one line, when a package or a library to draw or to encode is missing.
-        OSError: When the file can't be written.
+        ValueError: If a package or library for rendering or encoding is missing. The message is one line.
+        OSError: If the file cannot be written.
     """
     encoder = _encoder()
     choose_renderer()
     env = make()
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        with _film(encoder, path, rate) as show:
-            return [_play(env, begin(), seed, show) for seed in seeds]
+        with _write_video(encoder, path, rate) as add_frame:
+            return [_play(env, begin(), seed, add_frame) for seed in seeds]
     finally:
         env.close()
 
 
-def film(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
-    """Gives a function that appends a frame `[height, width, 3]` of uint8 to an .mp4 of `rate` frames per second; at the end the file is
-    whole. Raises what `record_video` does.
+def write_video(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
+    """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file with `rate` frames per second.
+
+    The file is completed when the context exits. Raises the errors of `record_video`.
     """
-    return _film(_encoder(), path, rate)
+    return _write_video(_encoder(), path, rate)
 
 
 def _play(
-    env: gym.Env[Any, Any], act: Callable[[Any, dict[str, Any]], Any], seed: int, show: Callable[[Array], None]
+    env: gym.Env[Any, Any], act: Callable[[Any, dict[str, Any]], Any], seed: int, add_frame: Callable[[Array], None]
 ) -> tuple[float, int]:
     observation, info = env.reset(seed=seed)
-    show(draw(env))
-    total, length, over = 0.0, 0, False
-    while not over:
+    add_frame(render_frame(env))
+    total, length, done = 0.0, 0, False
+    while not done:
         observation, reward, terminated, truncated, info = env.step(act(observation, info))
-        show(draw(env))
-        total, length, over = total + float(reward), length + 1, terminated or truncated
+        add_frame(render_frame(env))
+        total, length, done = total + float(reward), length + 1, terminated or truncated
     return total, length
 
 
 @contextmanager
-def _film(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
-    """Gives a function that appends a frame; at the end the file is checked and renamed to `path`."""
+def _write_video(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
+    """Yield a function that appends a frame. When the context exits, check the file and rename it to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     writer: Any = None
     frames = 0
 
-    def show(frame: Array) -> None:
+    def add_frame(frame: Array) -> None:
         nonlocal writer, frames
-        frame = _even(frame)
+        frame = _pad_to_even(frame)
         if writer is None:
             writer = encoder.write_frames(
                 str(partial),
@@ -88,7 +90,8 @@ def _film(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Arra
                 fps=rate,
                 macro_block_size=2,
                 ffmpeg_log_level="error",
-                # the format, because the name does not end in .mp4; the index first, so that a browser plays while it loads
+                # The format is explicit because the temporary name does not end in .mp4. With faststart the index comes first, so that a
+                # browser can play the file while loading it.
                 output_params=["-f", "mp4", "-movflags", "+faststart"],
             )
             writer.send(None)
@@ -96,12 +99,12 @@ def _film(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Arra
         frames += 1
 
     try:
-        yield show
+        yield add_frame
         if writer is not None:
             writer.close()
-            # ffmpeg's exit status is not looked at by imageio-ffmpeg: a full disk shows in what is there to read
+            # imageio-ffmpeg ignores the exit status of ffmpeg, so an error such as a full disk only shows as missing frames
             if encoder.count_frames_and_secs(str(partial))[0] != frames:
-                raise OSError(f"{path} could not be written whole; is the disk full?")
+                raise OSError(f"{path} is incomplete: not all frames could be written; is the disk full?")
             partial.replace(path)
     finally:
         if writer is not None:
@@ -109,8 +112,8 @@ def _film(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Arra
         partial.unlink(missing_ok=True)
 
 
-def _even(frame: Array) -> Array:
-    """Repeats the last row and column where their number is odd: H.264 stores colour for blocks of 2 by 2."""
+def _pad_to_even(frame: Array) -> Array:
+    """Repeat the last row or column if the number of rows or columns is odd: H.264 stores color in blocks of 2 by 2 pixels."""
     height, width = frame.shape[:2]
     if height % 2 or width % 2:
         frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
@@ -121,6 +124,6 @@ def _encoder() -> ModuleType:
     try:
         import imageio_ffmpeg
     except ImportError:
-        raise ValueError("a video needs imageio-ffmpeg; pip install 'lockstep-rl[video]'") from None
+        raise ValueError("videos need imageio-ffmpeg; pip install 'lockstep-rl[video]'") from None
     module: ModuleType = imageio_ffmpeg
     return module

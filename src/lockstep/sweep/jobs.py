@@ -1,4 +1,4 @@
-"""Several runs at once, each a process of `lockstep resume`: it begins a run that has no checkpoint yet, and goes on with one that has."""
+"""Execution of several runs in parallel. Each run is a `lockstep resume` process, which starts a new run or resumes from its checkpoint."""
 
 import os
 import signal
@@ -16,95 +16,96 @@ from lockstep.processes.parent import die_with_parent
 from lockstep.run.stop import asked_to_stop
 from lockstep.sweep.member import Member
 
-__all__ = ["Jobs", "last_words"]
+__all__ = ["Jobs", "last_log_line"]
 
-_EACH = 0.05
-"""Seconds between looks."""
+_POLL_INTERVAL = 0.05
+"""Seconds between two checks for processes that have ended."""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many runs go on at once, and where they say what they have to say."""
+    """Runner of up to `count` runs in parallel. The output of each run goes to a log file."""
 
     count: int
     logs: Path
-    told: Callable[[Member, int], None]
-    """Is given every run that ended, and its exit code."""
+    """Folder of the log files."""
+    on_end: Callable[[Member, int], None]
+    """Called with every run that ended and its exit code."""
 
-    def carry(self, members: Sequence[Member]) -> dict[str, int]:
-        """Carries all of them, and gives exit codes by name; of those that were not begun, because somebody asked to stop, none.
+    def run(self, members: Sequence[Member]) -> dict[str, int]:
+        """Run all members and return their exit codes by name. Members that were not started because of a stop signal have no exit code.
 
-        A request to stop is passed on once: every run ends after its iteration and leaves a checkpoint.
+        A stop signal is forwarded once: every run ends after its current iteration and saves a checkpoint.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         waiting, codes = deque(members), dict[str, int]()
         running: dict[int, tuple[Member, subprocess.Popen[bytes]]] = {}
-        asked = False
+        stopping = False
         try:
             while waiting or running:
-                if asked_to_stop() and not asked:
-                    asked = True
+                if asked_to_stop() and not stopping:
+                    stopping = True
                     waiting.clear()
                     for _, process in running.values():
                         process.terminate()
-                for place in range(self.count):
-                    if waiting and place not in running:
+                for slot in range(self.count):
+                    if waiting and slot not in running:
                         member = waiting.popleft()
-                        running[place] = member, self._start(member, place)
-                for place, (member, process) in list(running.items()):
+                        running[slot] = member, self._start(member, slot)
+                for slot, (member, process) in list(running.items()):
                     code = process.poll()
                     if code is not None:
-                        del running[place]
-                        # one that was not listening yet has been ended by the request itself
-                        codes[member.name] = PREEMPTED if asked and code == -signal.SIGTERM else code
-                        self.told(member, codes[member.name])
-                time.sleep(_EACH)
+                        del running[slot]
+                        # SIGTERM kills a process that has not installed its signal handler yet
+                        codes[member.name] = PREEMPTED if stopping and code == -signal.SIGTERM else code
+                        self.on_end(member, codes[member.name])
+                time.sleep(_POLL_INTERVAL)
         finally:
             for _, process in running.values():
                 process.kill()
                 process.wait()
         return codes
 
-    def _start(self, member: Member, place: int) -> "subprocess.Popen[bytes]":
-        words = ["resume", str(member.folder.path), "--ranks", str(member.ranks)]
+    def _start(self, member: Member, slot: int) -> "subprocess.Popen[bytes]":
+        arguments = ["resume", str(member.folder.path), "--ranks", str(member.ranks)]
         module = member.config.env.module
         if module is not None:
-            words += ["--env.module", module]
+            arguments += ["--env.module", module]
         with (self.logs / f"{member.name}.log").open("ab") as log:
             return subprocess.Popen(
-                own("lockstep", *words),
+                own("lockstep", *arguments),
                 env=own_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which passes it on once
-                preexec_fn=partial(_settle_down, os.getpid(), _cores_of(place, self.count, member.ranks)),
+                start_new_session=True,  # Ctrl-C on the terminal reaches only this process, which forwards it once
+                preexec_fn=partial(_prepare_child, os.getpid(), _slot_cores(slot, self.count, member.ranks)),
             )
 
 
-def last_words(logs: Path, member: Member) -> str:
-    """The last line that a run has said."""
+def last_log_line(logs: Path, member: Member) -> str:
+    """Return the last non-empty line in the log of a run."""
     try:
         lines = (logs / f"{member.name}.log").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
-def _cores_of(place: int, jobs: int, ranks: int) -> list[int]:
-    """Cores for the job in a place, where jobs take all of them; empty: any.
+def _slot_cores(slot: int, jobs: int, ranks: int) -> list[int]:
+    """Return the cores that the job in a slot is bound to; an empty list means that it is not bound.
 
-    Engines with threads of their own, such as envpool, take as many as they are allowed cores. Where jobs leave some free, nobody is bound:
-    other programs may be bound to the same ones.
+    Engines with their own threads, such as envpool, start one thread per allowed core, so jobs are bound if together they use all cores. If
+    some cores stay free, jobs are not bound, because other programs may be bound to the same cores.
     """
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return []
     cores = sorted(os.sched_getaffinity(0))
     fits = jobs * ranks <= len(cores) < (jobs + 1) * ranks
-    return cores[place * ranks : (place + 1) * ranks] if fits else []
+    return cores[slot * ranks : (slot + 1) * ranks] if fits else []
 
 
-def _settle_down(parent: int, cores: Sequence[int]) -> None:
+def _prepare_child(parent: int, cores: Sequence[int]) -> None:
     die_with_parent(parent)
     if cores:
         os.sched_setaffinity(0, cores)

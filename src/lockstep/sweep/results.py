@@ -1,4 +1,4 @@
-"""What came of a sweep: a row per run, a row per combination over its seeds, and a table of these."""
+"""Results of a sweep: one row per run, one row per combination of values with statistics over its seeds, and a table of the latter."""
 
 import json
 import statistics
@@ -19,19 +19,19 @@ _WIDTH = 80
 
 
 def run_row(member: Member, code: int | None) -> Row:
-    """How a run went. `code` is the exit code of its process, None if it had none this time."""
+    """Return the result of a run. `code` is the exit code of its process, or None if no process was started for it this time."""
     metrics = member.folder.metrics()
     last: Mapping[str, Any] = metrics[-1] if metrics else {}
     state = DONE if is_done(member) else FAILED if code not in (None, PREEMPTED) else STOPPED if last else NEW
     returns = [row["return_mean"] for row in metrics if row.get("return_mean") is not None]
-    whole = last.get("return_mean_20")
+    mean = last.get("return_mean_20")
     return {
         "run": member.name,
         **member.values,
         SEED: member.config.run.seed,
         "state": state,
         "exit_code": code,
-        "return": whole if whole is not None else returns[-1] if returns else None,
+        "return": mean if mean is not None else returns[-1] if returns else None,
         "env_steps": last.get("env_steps"),
         "seconds": last.get("seconds"),
         "digest": last.get("digest"),
@@ -39,23 +39,23 @@ def run_row(member: Member, code: int | None) -> Row:
 
 
 def summary_rows(members: Sequence[Member], runs: Sequence[Row]) -> list[Row]:
-    """One row per combination: medians, and quartiles of the return, over the seeds that are done."""
+    """Return one row per combination of values: medians, and quartiles of the return, over the seeds that are done."""
     groups: dict[tuple[tuple[str, object], ...], list[Row]] = {}
     for member, run in zip(members, runs, strict=True):
         key = tuple((path, _key(value)) for path, value in member.values.items() if path != SEED)
         groups.setdefault(key, []).append(run)
     rows: list[Row] = []
-    for key, own in groups.items():
-        done = [run for run in own if run["state"] == DONE]
+    for key, group in groups.items():
+        done = [run for run in group if run["state"] == DONE]
         returns = [run["return"] for run in done if run["return"] is not None]
-        low, middle, high = np.percentile(returns, (25, 50, 75)).tolist() if returns else (None, None, None)
+        low, median, high = np.percentile(returns, (25, 50, 75)).tolist() if returns else (None, None, None)
         rows.append(
             {
-                **{path: own[0][path] for path, _ in key},
-                "seeds": len(own),
+                **{path: group[0][path] for path, _ in key},
+                "seeds": len(group),
                 "done": len(done),
-                "failed": sum(run["state"] == FAILED for run in own),
-                "return_median": middle,
+                "failed": sum(run["state"] == FAILED for run in group),
+                "return_median": median,
                 "return_first_quartile": low,
                 "return_third_quartile": high,
                 "env_steps_median": _median(done, "env_steps"),
@@ -66,6 +66,7 @@ def summary_rows(members: Sequence[Member], runs: Sequence[Row]) -> list[Row]:
 
 
 def _key(value: object) -> object:
+    """Return a hashable key for a value of a field."""
     return tuple(value) if isinstance(value, list) else repr(value) if isinstance(value, dict) else value
 
 
@@ -74,11 +75,11 @@ def _median(rows: Sequence[Row], name: str) -> float | None:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Lines of a table of combinations, as given; what matters least is left out where a line would have more than 80 columns."""
+    """Format the rows of `summary_rows` as lines of a table. The last columns are dropped if a line would exceed 80 characters."""
     paths = [name for name in rows[0] if "." in name or name == "trial"]
     short = labels(paths)
     columns = [
-        *((short[path], [_shown(row[path]) for row in rows]) for path in paths),
+        *((short[path], [_text(row[path]) for row in rows]) for path in paths),
         ("done", [f"{row['done']} of {row['seeds']}" for row in rows]),
         ("return", [_number(row["return_median"]) for row in rows]),
         ("quartiles", [_quartiles(row) for row in rows]),
@@ -94,12 +95,12 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def best(rows: Sequence[Row]) -> str | None:
-    """The combination with the highest median return, in words; None where no run is done."""
+    """Describe the combination with the highest median return. Return None if no run is done."""
     done = [row for row in rows if row["return_median"] is not None]
     if not done:
         return None
-    row = max(done, key=lambda one: one["return_median"])
-    values = ", ".join(f"{name} {_shown(value)}" for name, value in row.items() if "." in name or name == "trial")
+    row = max(done, key=lambda row: row["return_median"])
+    values = ", ".join(f"{name} {_text(value)}" for name, value in row.items() if "." in name or name == "trial")
     return f"{_number(row['return_median'])} with {values}" if values else None
 
 
@@ -115,7 +116,7 @@ def _number(value: float | None, form: str = ".4g") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""Searches: Optuna says which values to try next, from what came of those before.
+"""Searches: Optuna proposes the values of the next trials from the results of earlier ones.
 
-What a trial tries follows from the seed, the trial's number and the trials before it, as runs follow from their configs. So a search that is
-interrupted and called again finds what it would have found.
+The values of a trial depend only on the seed, the number of the trial and the results of the trials before it. So a search that was
+interrupted and continued gives the same trials as an uninterrupted one.
 """
 
 import json
@@ -19,14 +19,24 @@ __all__ = ["Trials"]
 
 _FILE = "trials.db"
 _BATCH_END = "batch_end"
-"""The study's attribute with the number after the last trial of the newest batch. Trials of a batch are drawn before any of them runs."""
+"""Attribute of the study: one more than the number of the last trial in the newest batch. The values of all trials of a batch are sampled
+before the first of them runs."""
 
 
 class Trials:
-    """The trials of a search, in a file of the sweep's folder: an SQLite database that Optuna's own tools can read."""
+    """Trials of a search, stored in the folder of the sweep as an SQLite database that Optuna's tools can read."""
 
     def __init__(self, folder: Path, spaces: Mapping[str, Search], seed: int, rules: Mapping[str, object]) -> None:
-        """`rules` is what all calls for this folder must agree in. Raises ValueError without Optuna, and if they don't."""
+        """Open the study in `folder`, or create it.
+
+        Args:
+            folder: Folder of the sweep.
+            spaces: Search space of every field.
+            seed: Seed of the sampler.
+            rules: Settings that must be equal whenever this study is opened.
+
+        Raises ValueError if Optuna is not installed, or if `rules` differ from those of an earlier call.
+        """
         optuna = _optuna()
         self._spaces, self._seed = spaces, seed
         self._study: Any = optuna.create_study(
@@ -35,22 +45,26 @@ class Trials:
             direction="maximize",
             load_if_exists=True,
         )
-        known: Mapping[str, object] = self._study.user_attrs.get("rules", {})
-        now = json.loads(json.dumps(rules))  # as it comes back from the file
-        other = next((name for name in {**known, **now} if known and known.get(name) != now.get(name)), None)
+        stored: Mapping[str, object] = self._study.user_attrs.get("rules", {})
+        requested = json.loads(json.dumps(rules))  # JSON turns tuples into lists, as in the stored rules
+        names = {**stored, **requested}
+        other = next((name for name in names if stored and stored.get(name) != requested.get(name)), None)
         if other is not None:
             raise ValueError(
-                f"{other} is {now.get(other)!r}: it was {known.get(other)!r} in the search in {folder}; choose another --out"
+                f"{other} is {requested.get(other)!r}: it was {stored.get(other)!r} in the search in {folder}; choose another --out"
             )
-        self._study.set_user_attr("rules", now)
+        self._study.set_user_attr("rules", requested)
 
     def next(self, most: int, total: int) -> list[tuple[int, dict[str, str]]]:
-        """Numbers and values of trials to run now: those that were interrupted, or else up to `most` new ones, until there are `total`."""
+        """Return the numbers and values of the trials to run now.
+
+        These are the interrupted trials, or else up to `most` new ones, but at most `total` trials in all.
+        """
         import optuna
 
         trials = self._study.get_trials(deepcopy=False)
         batch = [trial for trial in trials if not trial.state.is_finished()]
-        end = self._study.user_attrs.get(_BATCH_END, 0)  # a kill may have left a batch of which not all trials exist
+        end = self._study.user_attrs.get(_BATCH_END, 0)  # after a kill, some trials of the batch may not exist yet
         if not batch and end <= len(trials):
             end = min(len(trials) + most, total)
             self._study.set_user_attr(_BATCH_END, end)
@@ -58,14 +72,14 @@ class Trials:
         return [self._values(optuna.trial.Trial(self._study, trial._trial_id)) for trial in batch]
 
     def tell(self, number: int, value: float | None) -> None:
-        """What came of a trial; None: it failed."""
+        """Report the result of a trial to Optuna. None means that the trial failed."""
         import optuna
 
         state = optuna.trial.TrialState
         self._study.tell(number, value, state=state.FAIL if value is None else state.COMPLETE)
 
-    def over(self) -> list[tuple[int, dict[str, str]]]:
-        """Numbers and values of the trials that are over."""
+    def finished(self) -> list[tuple[int, dict[str, str]]]:
+        """Return the numbers and values of the finished trials, including failed ones."""
         return [
             (trial.number, {path: _text(value) for path, value in trial.params.items()})
             for trial in self._study.get_trials(deepcopy=False)
@@ -73,21 +87,21 @@ class Trials:
         ]
 
     def _values(self, trial: "optuna.Trial") -> tuple[int, dict[str, str]]:
-        """Number and values of an unfinished trial. Draw the values unless it has all of them: a kill may have left some, or none."""
+        """Return the number and the values of an unfinished trial. Sample values that are missing: a kill may have left only some of them."""
         import optuna
 
         if not self._spaces.keys() <= trial.params.keys():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self._study.sampler = optuna.samplers.PartialFixedSampler(
-                    self._draw(trial.number), optuna.samplers.RandomSampler()
+                    self._sample(trial.number), optuna.samplers.RandomSampler()
                 )
         return trial.number, {path: _text(_suggest(trial, path, space)) for path, space in self._spaces.items()}
 
-    def _draw(self, number: int) -> dict[str, object]:
-        """The values of trial `number`, from the seed, the number and the trials before it.
+    def _sample(self, number: int) -> dict[str, object]:
+        """Sample the values of trial `number` from the seed, the number and the trials before it.
 
-        They are drawn in a copy of the study, so that a trial that a kill left with some of its values gets the same ones again.
+        The values are sampled in a copy of the study, so that a trial that a kill left incomplete gets the same values again.
         """
         import optuna
 

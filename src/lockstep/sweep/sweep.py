@@ -1,4 +1,4 @@
-"""A sweep: its folder, its runs, carried as grid or as search, and what came of them."""
+"""Sweep: a folder of runs, trained as a grid or as a search, with tables of the results."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from lockstep.config import Config
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
-from lockstep.sweep.jobs import Jobs, last_words
-from lockstep.sweep.member import Member, check_folder, is_done, name_of, prepare, settled
+from lockstep.sweep.jobs import Jobs, last_log_line
+from lockstep.sweep.member import Member, check_folder, is_done, make_member, name_of, prepare
 from lockstep.sweep.results import DONE, FAILED, Row, run_row, summary_rows
 from lockstep.sweep.search import Trials
 from lockstep.sweep.values import SEED, Search, combinations
@@ -18,46 +18,52 @@ from lockstep.sweep.values import SEED, Search, combinations
 __all__ = ["Sweep"]
 
 Compose = Callable[[Mapping[str, str]], Config]
-"""From the values of fields to a config, in which nothing is decided yet. Raises ValueError."""
+"""Function from values of fields to an unresolved config. Raises ValueError if a value is invalid."""
 
 
 @dataclass
 class Sweep:
-    """Many runs in one folder: `runs/`, `logs/`, `runs.csv`, `summary.csv`, the same as JSON, and `trials.db` of a search."""
+    """Many runs in one folder with `runs/`, `logs/`, `runs.csv`, `summary.csv`, the same tables as JSON, and for a search `trials.db`."""
 
     folder: Path
     preset: str | None
     compose: Compose
     ranks: int | None
-    """Of every run; None: as few as its plan can do with."""
+    """Ranks of every run; None means the smallest number that its plan allows."""
     jobs: int
-    told: Callable[[str], None]
+    """Number of runs in parallel."""
+    print_line: Callable[[str], None]
+    """Prints a line about the progress of the sweep."""
     members: list[Member] = field(default_factory=list)
-    """All runs that the sweep knows of so far."""
+    """All runs of the sweep so far."""
     codes: dict[str, int] = field(default_factory=dict)
-    """Exit codes of those that ended this time."""
+    """Exit codes, by name, of the runs that ended since this process started."""
 
     def grid(
         self, over: Mapping[str, Sequence[str]], trial: tuple[int, Mapping[str, str]] | None = None
     ) -> list[Member]:
-        """The runs of all combinations, of a trial of a search if there is one. Raises ValueError for one that can't be run."""
+        """Return the members of all combinations of values; with `trial` (its number and values), those of one trial of a search.
+
+        Raises ValueError if a combination cannot be run, or if two combinations are the same run.
+        """
         members: list[Member] = []
         for values in combinations(over):
             config = self.compose({**(trial[1] if trial else {}), **values})
             decoded = {path: _value(config, path) for path in (*(trial[1] if trial else {}), *values)}
             if trial:
                 seed = f"-seed{config.run.seed}" if SEED in values else ""
-                own, name = {"trial": trial[0], **decoded}, f"trial-{trial[0]:04d}{seed}"
+                identity, name = {"trial": trial[0], **decoded}, f"trial-{trial[0]:04d}{seed}"
             else:
-                own, name = decoded, name_of(decoded)
+                identity, name = decoded, name_of(decoded)
             if any(name == other.name for other in members):
-                raise ValueError(f"{name}: two of the combinations are the same run; leave one out")
-            members.append(settled(config, self.ranks, own, self.folder / "runs", name))
+                raise ValueError(f"{name}: two of the combinations are the same run; remove one")
+            members.append(make_member(config, self.ranks, identity, self.folder / "runs", name))
         return members
 
     def check(self, over: Mapping[str, Sequence[str]], spaces: Mapping[str, Search]) -> list[Member]:
-        """The runs that a trial would have with the experiment's own values. Raises ValueError for those that can't be run, and for an end of
-        a space that is no value of its field.
+        """Check the sweep before it starts. Return its members; for a search, those of a trial with the values of the base experiment.
+
+        Raises ValueError if a member cannot be run, or if a bound of a search space is not a valid value of its field.
         """
         for path, space in spaces.items():
             for end in space.ends:
@@ -65,62 +71,62 @@ class Sweep:
         return self.grid(over, (0, {}) if spaces else None)
 
     def open(self) -> None:
-        """Makes the folder, and keeps other processes out. Raises ValueError if one is in it, or it can't be made."""
+        """Create the folder and lock it. Raises ValueError if another process has locked it, or if it cannot be created."""
         if (self.folder / "config.json").is_file():
-            raise ValueError(f"--out is {self.folder}: it is a run's folder; choose another")
+            raise ValueError(f"--out is {self.folder}: it is the folder of a run; choose another")
         try:
             (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"--out is {self.folder}: it can't be made ({error.strerror})") from None
+            raise ValueError(f"--out is {self.folder}: it cannot be created: {error.strerror}") from None
         RunFolder(self.folder).lock()
 
-    def carry(self, members: Sequence[Member]) -> None:
-        """Trains those that are not done. Raises ValueError, before any starts, if a folder holds another run."""
+    def train(self, members: Sequence[Member]) -> None:
+        """Train the members that are not done. Raises ValueError, before any starts, if a folder holds another run."""
         for member in members:
             check_folder(member)
         self.members += members
-        left = [member for member in members if not is_done(member)]
-        for member in left:
+        unfinished = [member for member in members if not is_done(member)]
+        for member in unfinished:
             prepare(member, self.preset)
-        self.codes |= Jobs(self.jobs, self.folder / "logs", self._ended).carry(left)
+        self.codes |= Jobs(self.jobs, self.folder / "logs", self._on_end).run(unfinished)
 
     def search(self, trials: Trials, over: Mapping[str, Sequence[str]], total: int) -> None:
-        """Runs trials, as many at once as there are jobs for their seeds, until there are `total` of them."""
-        at_once = max(1, self.jobs // max(1, len(list(combinations(over)))))
-        for number, values in trials.over():  # in earlier calls
-            self.members += self._of_trial(over, number, values)
-        while not asked_to_stop() and (batch := trials.next(at_once, total)):
-            members = {number: self._of_trial(over, number, values) for number, values in batch}
-            self.carry([member for own in members.values() for member in own])
-            for number, own in members.items():
-                rows = [self._row(member) for member in own]
+        """Run trials until there are `total` of them. Trials run in parallel as far as there are jobs for all their seeds."""
+        parallel = max(1, self.jobs // max(1, len(list(combinations(over)))))
+        for number, values in trials.finished():  # in earlier calls of the command
+            self.members += self._trial_members(over, number, values)
+        while not asked_to_stop() and (batch := trials.next(parallel, total)):
+            members = {number: self._trial_members(over, number, values) for number, values in batch}
+            self.train([member for trial_members in members.values() for member in trial_members])
+            for number, trial_members in members.items():
+                rows = [self._row(member) for member in trial_members]
                 if all(row["state"] in (DONE, FAILED) for row in rows):
                     trials.tell(number, _score(rows))
 
-    def _of_trial(self, over: Mapping[str, Sequence[str]], number: int, values: Mapping[str, str]) -> list[Member]:
-        """None, if they can't be run: such a trial fails, and the search goes on."""
+    def _trial_members(self, over: Mapping[str, Sequence[str]], number: int, values: Mapping[str, str]) -> list[Member]:
+        """Return the members of a trial. Return none if its values cannot be run together: the trial then fails and the search continues."""
         try:
             return self.grid(over, (number, values))
         except ValueError as error:
-            self.told(f"trial {number} has values that don't go together: {error}")
+            self.print_line(f"trial {number} failed: its values cannot be combined: {error}")
             return []
 
     def rows(self) -> Iterator[Row]:
-        """How every run went."""
+        """Yield the result of every run."""
         return map(self._row, self.members)
 
     def write(self, about: Mapping[str, object]) -> list[Row]:
-        """Writes the tables, and gives the summary."""
+        """Write the tables and return the rows of the summary."""
         runs = list(self.rows())
-        found = summary_rows(self.members, runs)
+        summary = summary_rows(self.members, runs)
         write_rows(self.folder, "runs", runs, about)
-        write_rows(self.folder, "summary", found, about)
-        return found
+        write_rows(self.folder, "summary", summary, about)
+        return summary
 
     def failed(self) -> list[str]:
-        """A line for every run that failed."""
+        """Return one line per failed run."""
         return [
-            f"{member.name} failed ({row['exit_code']}): {last_words(self.folder / 'logs', member)}"
+            f"{member.name} failed ({row['exit_code']}): {last_log_line(self.folder / 'logs', member)}"
             for member, row in zip(self.members, self.rows(), strict=True)
             if row["state"] == FAILED
         ]
@@ -128,13 +134,13 @@ class Sweep:
     def _row(self, member: Member) -> Row:
         return run_row(member, self.codes.get(member.name))
 
-    def _ended(self, member: Member, code: int) -> None:
+    def _on_end(self, member: Member, code: int) -> None:
         row = run_row(member, code)
-        what = f"return {row['return']:.4g}" if row["return"] is not None else "no episode ended"
+        result = f"return {row['return']:.4g}" if row["return"] is not None else "no episode ended"
         steps, seconds = row["env_steps"] or 0, row["seconds"] or 0.0
         if row["state"] == FAILED:
-            what = last_words(self.folder / "logs", member)
-        self.told(f"{member.name}: {row['state']}, {what}, {steps:,} steps in {seconds:,.1f} s")
+            result = last_log_line(self.folder / "logs", member)
+        self.print_line(f"{member.name}: {row['state']}, {result}, {steps:,} steps in {seconds:,.1f} s")
 
 
 def _value(config: Config, path: str) -> object:
@@ -144,7 +150,7 @@ def _value(config: Config, path: str) -> object:
 
 
 def _score(rows: Sequence[Row]) -> float | None:
-    """The median return over the seeds; None if one of them failed."""
+    """Return the median return over the seeds, or None if one of them failed or has no return."""
     returns = [row["return"] for row in rows]
     done = rows and all(row["state"] == DONE for row in rows) and None not in returns
     return float(statistics.median(returns)) if done else None

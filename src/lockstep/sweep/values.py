@@ -1,4 +1,4 @@
-"""What differs between the runs of a sweep, as it is written on the command line."""
+"""Parser of the swept values and search spaces on the command line of `lockstep sweep`."""
 
 import itertools
 import re
@@ -7,69 +7,74 @@ from dataclasses import dataclass
 
 from lockstep.config.flags import find_field
 
-__all__ = ["SEED", "Search", "combinations", "read_over", "read_search", "taken_from"]
+__all__ = ["SEED", "Search", "combinations", "merge_values", "read_over", "read_search"]
 
 SEED = "run.seed"
 _NOT_SWEPT = ("run.name", "run.folder", "run.progress", "env.module")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _SPACE = re.compile(r"(log|float|int)\(([^(),]*),([^(),]*)\)")
-_MOST = 100_000
-"""Values of a range: more were a slip of the hand."""
+_MAX_RANGE = 100_000
+"""Largest number of values in a range. A larger range is probably a typing error."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where a field's values are looked for."""
+    """Search space of one field."""
 
     kind: str
-    """`log` and `float`: numbers between `low` and `high`, evenly in their logarithm or as they are; `int`: whole ones; `choice`."""
+    """Kind of the space. `float`: numbers between `low` and `high`; `log`: the same on a logarithmic scale; `int`: integers; `choice`: one of
+    `choices`."""
     low: float = 0.0
     high: float = 0.0
     choices: tuple[str, ...] = ()
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Values that show whether the field takes what lies in here: the ends and something between them, or all choices."""
+        """Values that are checked against the field: both bounds and a number between them, or all choices."""
         if self.kind == "choice":
             return self.choices
         if self.kind == "int":
             return str(int(self.low)), str(int(self.high))
-        # the golden section: no whole number, if the ends are some
+        # the golden ratio: the number in between is not an integer, so that integer fields reject a space of floats
         return repr(self.low), repr(self.high), repr(self.low + 0.6180339887 * (self.high - self.low))
 
 
 def read_over(words: Sequence[str]) -> dict[str, list[str]]:
-    """Values by field, from words such as `run.seed=1..5` and `ppo.learning_rate=1e-3,linear(3e-4, 0)`.
+    """Parse the values of `--over`, such as `run.seed=1..5` or `ppo.learning_rate=1e-3,linear(3e-4, 0)`. Return the values by field.
 
-    Commas inside of brackets do not part values. Raises ValueError, in one line, for what is no field or has no values.
+    Commas inside brackets do not separate values. Raises ValueError if a field does not exist or has no values. The message is one line.
     """
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for word in words:
-        path, text = _field(word, "--over", found)
-        found[path] = [value for part in _parts(text) for value in _range(part, word)]
-    return found
+        path, text = _field(word, "--over", values)
+        values[path] = [value for part in _parts(text) for value in _range(part, word)]
+    return values
 
 
 def read_search(words: Sequence[str]) -> dict[str, Search]:
-    """Where to look, by field, from words such as `ppo.learning_rate=log(1e-5, 1e-2)`, `ppo.epochs=int(1, 20)`, `ppo.gamma=float(0.9, 1)` and
-    `policy.activation=tanh,relu`. Raises ValueError, in one line.
+    """Parse the values of `--search`. Return the search spaces by field.
+
+    Examples: `ppo.learning_rate=log(1e-5, 1e-2)`, `ppo.epochs=int(1, 20)`, `ppo.gamma=float(0.9, 1)`, `policy.activation=tanh,relu`. Raises
+    ValueError if a field does not exist or its space is invalid. The message is one line.
     """
-    found: dict[str, Search] = {}
+    spaces: dict[str, Search] = {}
     for word in words:
-        path, text = _field(word, "--search", found)
+        path, text = _field(word, "--search", spaces)
         space = _SPACE.fullmatch(text.replace(" ", ""))
-        found[path] = _space(space, word) if space else Search("choice", choices=tuple(_parts(text)))
-    return found
+        spaces[path] = _space(space, word) if space else Search("choice", choices=tuple(_parts(text)))
+    return spaces
 
 
 def combinations(over: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
-    """Every value of every field with every other; the last field's change fastest."""
+    """Yield all combinations of values. The values of the last field change fastest."""
     for values in itertools.product(*over.values()):
         yield dict(zip(over, values, strict=True))
 
 
-def taken_from(tree: Mapping[str, Mapping[str, object]], values: Mapping[str, str]) -> dict[str, Mapping[str, object]]:
-    """The tree of flags with a combination's values in it."""
+def merge_values(
+    tree: Mapping[str, Mapping[str, object]], values: Mapping[str, str]
+) -> dict[str, Mapping[str, object]]:
+    """Return the tree of command-line flags, with the values of a combination added."""
     merged = {section: dict(content) for section, content in tree.items()}
     for path, value in values.items():
         section, _, field = path.partition(".")
@@ -77,7 +82,8 @@ def taken_from(tree: Mapping[str, Mapping[str, object]], values: Mapping[str, st
     return dict(merged)
 
 
-def _field(word: str, flag: str, found: Mapping[str, object]) -> tuple[str, str]:
+def _field(word: str, flag: str, earlier: Mapping[str, object]) -> tuple[str, str]:
+    """Split `FIELD=VALUES` into the full name of the field and the text of its values. `earlier` has the fields given before."""
     name, equals, text = word.partition("=")
     if not equals or not name.strip() or not text.strip():
         raise ValueError(f"{flag} is {word!r}: it must be a field and its values, such as run.seed=1..5")
@@ -87,8 +93,8 @@ def _field(word: str, flag: str, found: Mapping[str, object]) -> tuple[str, str]
         problem = str(error).partition(": ")[2].replace("unknown flag", "there is no such field")
         raise ValueError(f"{flag} {word}: {problem}") from None
     if path in _NOT_SWEPT:
-        raise ValueError(f"{flag} {word}: {path} is the sweep's own matter")
-    if path in found:
+        raise ValueError(f"{flag} {word}: {path} cannot be swept")
+    if path in earlier:
         raise ValueError(f"{flag} {word}: {path} is given twice")
     return path, text.strip()
 
@@ -102,7 +108,7 @@ def _parts(text: str) -> list[str]:
         else:
             parts[-1] += sign
     if not all(part.strip() for part in parts):
-        raise ValueError(f"{text!r}: there is a value missing beside a comma")
+        raise ValueError(f"{text!r}: a value before or after a comma is missing")
     return [part.strip() for part in parts]
 
 
@@ -111,8 +117,8 @@ def _range(part: str, word: str) -> list[str]:
     if match is None:
         return [part]
     first, last = int(match[1]), int(match[2])
-    if not 0 <= last - first < _MOST:
-        raise ValueError(f"--over {word}: {part} must go up, by less than {_MOST:,}")
+    if not 0 <= last - first < _MAX_RANGE:
+        raise ValueError(f"--over {word}: {part} must be an increasing range of at most {_MAX_RANGE:,} values")
     return [str(value) for value in range(first, last + 1)]
 
 
@@ -123,6 +129,6 @@ def _space(match: re.Match[str], word: str) -> Search:
     except ValueError:
         low, high = 1.0, 0.0
     if not low < high < float("inf") or low == -float("inf") or (kind == "log" and low <= 0):
-        wanted = "whole numbers" if kind == "int" else "numbers above 0" if kind == "log" else "numbers"
-        raise ValueError(f"--search {word}: {kind} takes two {wanted}, the smaller first")
+        numbers = "integers" if kind == "int" else "numbers above 0" if kind == "log" else "numbers"
+        raise ValueError(f"--search {word}: {kind} takes two {numbers}, the smaller one first")
     return Search(kind, low, high)

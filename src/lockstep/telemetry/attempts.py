@@ -1,6 +1,6 @@
-"""When a run was started, by whom it was carried and how that ended: `starts.jsonl`, for people and for reports.
+"""Log of the starts and ends of a run, `starts.jsonl`: when, with which ranks, on which host, and how each attempt ended.
 
-One object per start and one per end. A start that has no end behind it goes on, or was killed.
+The file holds one JSON object per start and one per end. A start without an end is still running, or its rank 0 was killed.
 """
 
 import json
@@ -26,68 +26,68 @@ _FILE = "starts.jsonl"
 
 @dataclass(frozen=True)
 class Start:
-    """One time that a run was started, and how that ended."""
+    """One start of a run, and how that attempt ended."""
 
     begun: datetime
-    """In UTC, as `ended`."""
+    """Start time in UTC."""
     iteration: int
-    """The checkpoint that it went on from; 0: the start of the run."""
+    """Iteration of the checkpoint that was resumed; 0 means a new run."""
     last: int
-    """The iteration that it was to go on to."""
+    """Iteration at which training was to end."""
     ranks: int
     plan: str
-    """`plan.kind`."""
+    """Value of `plan.kind`."""
     host: str
-    """Of rank 0."""
+    """Host name of rank 0."""
     packages: Mapping[str, str]
-    """Versions by distribution."""
+    """Package versions, by name of the distribution."""
     ended: datetime | None = None
-    """None as long as it goes on, and for ever if it was killed."""
+    """End time in UTC; None if the attempt is still running or was killed."""
     how: Literal["done", "stopped", "failed"] | None = None
-    """`stopped`: between two iterations, because it was asked to; `failed`: by the error in `why`."""
+    """`stopped`: by a signal, between two iterations; `failed`: by the error in `why`; None without an end."""
     why: str = ""
-    """The signal's name where it was stopped, one line where it failed."""
+    """Name of the signal for `stopped`, one line about the error for `failed`."""
     done: int | None = None
-    """The iteration that was done when it ended."""
+    """Last completed iteration when the attempt ended."""
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, from when its ranks had met to its end; None without an end."""
+        """Duration in seconds, from when all ranks were connected to the end; None without an end."""
         return None if self.ended is None else (self.ended - self.begun).total_seconds()
 
 
 class Attempt:
-    """What `record_attempt` is told of a run that goes on."""
+    """Handle that gives `record_attempt` access to the run. The caller sets `run` once the run exists."""
 
     run: "Run | None" = None
-    """As soon as there is one."""
+    """The run; None until it has been created."""
 
 
 @contextmanager
 def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) -> Iterator[Attempt]:
-    """Notes that a run is started now, and afterwards how it ended. For rank 0; arguments as in `Start`."""
+    """Append a start to `starts.jsonl` now, and its end when the context exits. For rank 0 only; the arguments are fields of `Start`."""
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": platform.node()}
-    _add(folder, {"event": "start", "time": _now(), **start, "packages": packages()})
-    carried = Attempt()
+    _append(folder, {"event": "start", "time": _now(), **start, "packages": packages()})
+    attempt = Attempt()
     how, why = "done", ""
     try:
-        yield carried
-        if carried.run is not None and carried.run.stopped:
-            how, why = "stopped", _signal()
+        yield attempt
+        if attempt.run is not None and attempt.run.stopped:
+            how, why = "stopped", _signal_name()
     except StoppedEarly:
-        how, why = "stopped", _signal()
+        how, why = "stopped", _signal_name()
         raise
     except BaseException as error:
-        how, why = "failed", _told(error)
+        how, why = "failed", _error_line(error)
         raise
     finally:
-        done = iteration if carried.run is None else carried.run.done
-        with suppress(OSError):  # a full disk, say, is what ended it, and is told already
-            _add(folder, {"event": "end", "time": _now(), "iteration": done, "how": how, "why": why})
+        done = iteration if attempt.run is None else attempt.run.done
+        with suppress(OSError):  # if a full disk ended the run, that error is already on its way to the user
+            _append(folder, {"event": "end", "time": _now(), "iteration": done, "how": how, "why": why})
 
 
 def read_starts(folder: RunFolder) -> list[Start]:
-    """All starts of a run, the first one first. Lines that are no such objects are left out; a run of an older lockstep has none."""
+    """Return all starts of a run, oldest first. Skip broken lines; a run of an older lockstep has no starts."""
     path = folder.path / _FILE
     starts: list[Start] = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
@@ -104,22 +104,22 @@ def read_starts(folder: RunFolder) -> list[Start]:
     return starts
 
 
-def _told(error: BaseException) -> str:
-    """In one line; faults of our own say by themselves what happened."""
+def _error_line(error: BaseException) -> str:
+    """Format an error as one line. Prefix the type name, except for lockstep's own errors, whose messages are complete."""
     line = " ".join(str(error).split())
     return line if type(error).__module__.startswith("lockstep.") else f"{type(error).__name__}: {line}".rstrip(": ")
 
 
-def _add(folder: RunFolder, entry: Mapping[str, object]) -> None:
+def _append(folder: RunFolder, entry: Mapping[str, object]) -> None:
     path = folder.path / _FILE
-    before = path.read_bytes() if path.exists() else b""
-    write_aside(path, before + f"{json.dumps(entry)}\n".encode())
+    earlier = path.read_bytes() if path.exists() else b""
+    write_aside(path, earlier + f"{json.dumps(entry)}\n".encode())
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _signal() -> str:
+def _signal_name() -> str:
     number = asked_to_stop()
     return signal.Signals(number).name if number else "a signal to another rank"

@@ -1,6 +1,7 @@
-"""Where metrics go; the terminal is one of these places. Rank 0 has loggers, the others have none.
+"""Loggers: the destinations of metrics, including the terminal. Only rank 0 has loggers.
 
-`metrics.jsonl` is essential. All others are `Tolerant`: one that fails is told in one line, and training goes on without it.
+`metrics.jsonl` is essential. Every other logger is wrapped in `Tolerant`: if one fails, one line on stderr says so, and training continues
+without it.
 """
 
 import functools
@@ -15,43 +16,44 @@ from typing import Generic, Protocol, TypeVar
 from lockstep.run.folder import sync_folder
 from lockstep.telemetry.tensorboard import EventFile
 
-__all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "flat", "scalars"]
+__all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "flatten_config", "scalars"]
 
 
 class Logger(Protocol):
-    """Takes one object per iteration."""
+    """Destination of metrics. It receives one mapping per iteration."""
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Keeps an iteration's metrics."""
+        """Log the metrics of one iteration."""
 
     def flush(self) -> None:
-        """From now on a kill of this process leaves what was written."""
+        """Hand everything written so far to the operating system, so that killing this process loses none of it."""
 
     def close(self) -> None:
-        """Leaves everything on disk."""
+        """Write everything to disk and release all resources."""
 
 
-_Own = TypeVar("_Own", bound=Logger)
+_LoggerT = TypeVar("_LoggerT", bound=Logger)
 
 
-class Tolerant(Generic[_Own]):
-    """A logger that may fail, whenever it is made or used: then a warning says so, once, and it is left out."""
+class Tolerant(Generic[_LoggerT]):
+    """Wrapper of a logger that may fail when it is created or used: the first error is printed as a warning, then the logger is dropped."""
 
-    def __init__(self, name: str, make: Callable[[], _Own]) -> None:
+    def __init__(self, name: str, make: Callable[[], _LoggerT]) -> None:
+        """Call `make` to create the logger; `name` is its name in the warning."""
         self._name = name
-        self._logger: _Own | None = None
+        self._logger: _LoggerT | None = None
         try:
             self._logger = make()
         except Exception as error:
-            self._leave_out(error)
+            self._drop(error)
 
-    def do(self, act: Callable[[_Own], None]) -> None:
-        """Does something with the logger, if it is still there."""
+    def do(self, action: Callable[[_LoggerT], None]) -> None:
+        """Call `action` with the logger, unless the logger was dropped."""
         if self._logger is not None:
             try:
-                act(self._logger)
+                action(self._logger)
             except Exception as error:
-                self._leave_out(error)
+                self._drop(error)
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """See `Logger.write`."""
@@ -70,27 +72,27 @@ class Tolerant(Generic[_Own]):
             except Exception as error:
                 self._warn(error, "")
 
-    def _leave_out(self, error: Exception) -> None:
-        self._warn(error, "; the run goes on without it")
+    def _drop(self, error: Exception) -> None:
+        self._warn(error, "; training continues without it")
         failed, self._logger = self._logger, None
         if failed is not None:
             with suppress(Exception):
                 failed.close()
 
-    def _warn(self, error: Exception, follows: str) -> None:
+    def _warn(self, error: Exception, consequence: str) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"lockstep: {self._name}: {reason}{follows}", file=sys.stderr, flush=True)
+        print(f"lockstep: {self._name}: {reason}{consequence}", file=sys.stderr, flush=True)
 
 
 class JsonLines:
-    """`metrics.jsonl`: always written, the source of everything that is shown later."""
+    """Logger that writes `metrics.jsonl`. Every run has one: plots, reports, trackers and `lockstep watch` read this file."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")
         sync_folder(path.parent)
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Appends a line."""
+        """Append one line."""
         self._file.write(json.dumps(metrics) + "\n")
 
     def flush(self) -> None:
@@ -98,25 +100,31 @@ class JsonLines:
         self._file.flush()
 
     def sync(self) -> None:
-        """Wait until all lines are on disk, where they survive a loss of power."""
+        """Wait until all lines are on disk, where they survive a power loss (fsync)."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 class TensorBoard:
-    """Scalars over environment steps, grouped as rollout/, train/ and time/."""
+    """Logger of scalars over environment steps for TensorBoard, in the groups rollout/, train/ and time/."""
 
     def __init__(self, folder: Path, purge_step: int, config: Mapping[str, object]) -> None:
-        """`purge_step` hides what a killed process wrote at or after that step. `config` is shown in the HParams tab."""
+        """Create an event file in `folder`.
+
+        Args:
+            folder: Folder of event files that TensorBoard reads.
+            purge_step: TensorBoard hides points of earlier files at or after this step: a killed process may have written them.
+            config: The config tree, shown in the HParams tab.
+        """
         self._events = EventFile(folder, purge_step)
-        self._events.add_config(flat(config))
+        self._events.add_config(flatten_config(config))
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Adds a point to every curve, all in one event."""
+        """Add one point to every curve, all in one event."""
         self._events.add(int(str(metrics["env_steps"])), scalars(metrics))
 
     def flush(self) -> None:
@@ -124,23 +132,23 @@ class TensorBoard:
         self._events.flush()
 
     def close(self) -> None:
-        """Flushes and closes."""
+        """Flush and close the event file."""
         self._events.close()
 
 
 def scalars(metrics: Mapping[str, object]) -> dict[str, float]:
-    """The numbers among the metrics, under the names that they have in loggers: rollout/…, train/… and time/…."""
+    """Return the numeric metrics under their names in trackers: rollout/NAME, train/NAME or time/NAME."""
     return {_tag(name): value for name, value in metrics.items() if isinstance(value, (int, float))}
 
 
-def flat(config: Mapping[str, object]) -> dict[str, bool | float | str]:
-    """A config as `section.field`: true or false, numbers, and text for all else."""
+def flatten_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:
+    """Flatten a config tree to `section.field` keys. Values are booleans, numbers or strings; others are encoded as JSON."""
     fields: dict[str, bool | float | str] = {}
     for section, content in config.items():
         if isinstance(content, Mapping):
             for name, value in content.items():
-                plain = "none" if value is None else value
-                fields[f"{section}.{name}"] = plain if isinstance(plain, (bool, int, float, str)) else json.dumps(plain)
+                shown = "none" if value is None else value
+                fields[f"{section}.{name}"] = shown if isinstance(shown, (bool, int, float, str)) else json.dumps(shown)
     return fields
 
 

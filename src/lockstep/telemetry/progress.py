@@ -1,4 +1,4 @@
-"""What the terminal shows while a run goes on."""
+"""Progress display of a run on the terminal: the live view, or one line per iteration."""
 
 import sys
 from collections.abc import Mapping
@@ -13,36 +13,34 @@ from lockstep.telemetry.status import RunStatus, number
 __all__ = ["Bar", "Lines", "Screen", "display"]
 
 _PERIOD = 0.5
-"""Seconds between two drawings at least: each takes a few milliseconds, that training waits for."""
+"""Minimum seconds between two redraws: each redraw blocks training for a few milliseconds."""
 
 
 class Lines:
-    """One plain line per iteration."""
+    """Progress display that prints one plain line per iteration."""
 
     def __init__(self, iterations: int | None) -> None:
-        """`iterations` is the number of the run's last one, if it is known."""
-        self._of = "" if iterations is None else f"/{iterations}"
+        """Create the display. `iterations` is the number of the last iteration; None if it is not known."""
+        self._total = "" if iterations is None else f"/{iterations}"
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Prints the line."""
+        """Print the line of one iteration."""
         warms_up = "warmup" in metrics
-        trained = (
-            "warming up" if warms_up else f"kl {_shown(metrics, 'approx_kl')}  entropy {_shown(metrics, 'entropy')}"
-        )
-        steps, rate = (f"{number(metrics.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
-        mean = _shown(metrics, "return_mean" if metrics.get("return_mean_20") is None else "return_mean_20")
-        print(f"iteration {metrics['iteration']}{self._of}  steps {steps}  return {mean}  fps {rate}  {trained}")
+        update = "warming up" if warms_up else f"kl {_text(metrics, 'approx_kl')}  entropy {_text(metrics, 'entropy')}"
+        steps, fps = (f"{number(metrics.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
+        mean = _text(metrics, "return_mean" if metrics.get("return_mean_20") is None else "return_mean_20")
+        print(f"iteration {metrics['iteration']}{self._total}  steps {steps}  return {mean}  fps {fps}  {update}")
 
     def flush(self) -> None:
-        """Shows what was printed, in a pipe too."""
+        """Flush stdout, which is buffered when it is a pipe."""
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Screen:
-    """A place on the terminal, that is drawn over and over."""
+    """Region of the terminal that is redrawn in place, on stderr."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -52,70 +50,73 @@ class Screen:
         self.console = Console(stderr=True, highlight=False)
         self._live = Live(console=self.console, auto_refresh=False)
         self._live.start()
-        self._shown = Text()
-        self.console.show_cursor(True)  # a kill could not bring it back
+        self._drawn = Text()
+        self.console.show_cursor(True)  # rich hides the cursor, and a killed process could not show it again
         over_a_drawing(self.console.is_terminal)
 
-    def show(self, known: About, standing: RunStatus, state: str = "") -> None:
-        """Draws."""
+    def show(self, about_run: About, status: RunStatus, state: str = "") -> None:
+        """Update `status` with its pending rows and redraw the view. `state` is the text of the line `state`, which is omitted if empty."""
         from rich.text import Text
 
-        standing.settle()
+        status.update()
         console = self.console
-        rows = draw(standing, known, state, console.width, console.options.ascii_only).split()
+        rows = draw(status, about_run, state, console.width, console.options.ascii_only).split()
         self._erase_wrapped()
-        self._shown = Text("\n").join(rows[: max(1, console.height - 1)])
-        # with the cursor at the left of an empty row, its place is known after the terminal has wrapped the rows above
-        self._live.update(self._shown + "\n", refresh=True)
+        self._drawn = Text("\n").join(rows[: max(1, console.height - 1)])
+        # the cursor ends at the left of an empty row: its position stays known even if the terminal wraps the rows above
+        self._live.update(self._drawn + "\n", refresh=True)
 
     def close(self) -> None:
-        """Leaves the last drawing."""
+        """Stop redrawing and leave the last view on the screen."""
         over_a_drawing(False)
         self._erase_wrapped()
-        self._live.update(self._shown)
+        self._live.update(self._drawn)
         self._live.stop()
 
     def _erase_wrapped(self) -> None:
-        """Erase the rows that the last drawing has gained: a terminal that became narrower has wrapped its lines."""
+        """Erase the additional rows of the last view: a terminal that has become narrower wraps long lines."""
         from rich.control import Control
         from rich.segment import ControlType
 
         width = self.console.width
-        gained = sum(max(0, row.cell_len - 1) // width for row in self._shown.split())
+        wrapped = sum(max(0, row.cell_len - 1) // width for row in self._drawn.split())
         erase = ((ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1))
-        self.console.control(Control(*erase * gained))
+        self.console.control(Control(*erase * wrapped))
 
 
 class Bar:
-    """The live view of a run that is trained here."""
+    """Live view of a run that is being trained in this process."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Begins with what the run's metrics say so far."""
-        self._known, self._standing = about(folder), RunStatus()
+        """Load the metrics that the run folder already holds and draw the first view."""
+        self._about, self._status = about(folder), RunStatus()
         for row in folder.readable_metrics():
-            self._standing.take(row)
+            self._status.append(row)
         self._screen = Screen()
-        self._screen.show(self._known, self._standing)
+        self._screen.show(self._about, self._status)
         self._draw_at = 0.0
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Keeps them for the next drawing."""
-        self._standing.take(metrics)
+        """Store the metrics for the next redraw."""
+        self._status.append(metrics)
 
     def flush(self) -> None:
-        """Draws, if it is time."""
+        """Redraw the view if the last redraw was at least `_PERIOD` seconds ago."""
         if perf_counter() >= self._draw_at:
-            self._screen.show(self._known, self._standing)
+            self._screen.show(self._about, self._status)
             self._draw_at = perf_counter() + _PERIOD
 
     def close(self) -> None:
-        """Leaves the last state on the screen."""
-        self._screen.show(self._known, self._standing)
+        """Redraw a last time and leave the view on the screen."""
+        self._screen.show(self._about, self._status)
         self._screen.close()
 
 
 def display(kind: str, folder: RunFolder, iterations: int) -> list[Logger]:
-    """`auto` is the live view on a terminal and lines elsewhere; `off` is nothing."""
+    """Return the progress display for `run.progress`, as a list of zero or one logger.
+
+    `auto` is the live view if stdout and stderr are terminals, and lines otherwise; `bar` and `lines` choose one of them; `off` is none.
+    """
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
     if kind == "bar":
@@ -123,6 +124,6 @@ def display(kind: str, folder: RunFolder, iterations: int) -> list[Logger]:
     return [Lines(iterations)] if kind == "lines" else []
 
 
-def _shown(metrics: Mapping[str, object], name: str) -> str:
+def _text(metrics: Mapping[str, object], name: str) -> str:
     value = number(metrics.get(name))
     return "-" if value is None else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""The telemetry of a run: all loggers of rank 0 as one."""
+"""Telemetry of a run: all loggers of rank 0 behind one interface."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -20,11 +20,11 @@ _END_TIMEOUT = 60.0
 _STOP_TIMEOUT = 5.0
 """Seconds that a tracker has when the run ends before its last iteration."""
 _NICE = 5
-"""Niceness of trackers. They need seconds of CPU time to start, and must get there on a busy machine too."""
+"""Niceness of trackers. They need seconds of CPU time to start, which they must also get on a busy machine."""
 
 
 class Recorder:
-    """Writes `metrics.jsonl`, shows progress, and feeds the loggers that the config names."""
+    """Telemetry of rank 0: `metrics.jsonl`, the progress display, and the loggers in `run.loggers`."""
 
     def __init__(self, run: Run, config: RunConfig, modules: Sequence[str]) -> None:
         """Open everything. `modules` are imported by the process that records videos, to find environments and policies."""
@@ -39,7 +39,7 @@ class Recorder:
         self._loggers += self._optional()
 
     def _optional(self) -> Iterator[Logger]:
-        """The loggers that training can go on without. Trackers come last, because they also upload videos."""
+        """Yield the loggers that training can continue without. Trackers come last, because they also upload videos."""
         run, chosen = self._run, self._config.loggers
         path = run.folder.path
         if "tensorboard" in chosen:
@@ -51,12 +51,12 @@ class Recorder:
             yield self._videos
         for name in dict.fromkeys(chosen):
             if name in TRACKERS:
-                words = ("track", str(path), name)
+                arguments = ("track", str(path), name)
                 timeout = partial(self._seconds_left, _STOP_TIMEOUT)
-                yield Tolerant(name, partial(Sidecar, name, path, words, timeout, _NICE))
+                yield Tolerant(name, partial(Sidecar, name, path, arguments, timeout, _NICE))
 
     def _seconds_left(self, stopped: float) -> float:
-        """The seconds that a sidecar process may still take; `stopped`: where the run ends before its last iteration."""
+        """Return the seconds that a sidecar process may still take; `stopped` is that time for a run that ends before its last iteration."""
         if self._run.done < self._run.last:
             return stopped
         self._closing_since = self._closing_since or perf_counter()
@@ -79,7 +79,7 @@ class Recorder:
     def capture(self, iteration: int, agent: Agent) -> None:
         """See `Telemetry.capture`."""
         if self._videos is not None:
-            self._videos.do(lambda videos: videos.take(iteration, agent))
+            self._videos.do(lambda videos: videos.enqueue(iteration, agent))
 
     def close(self) -> None:
         """See `Telemetry.close`."""

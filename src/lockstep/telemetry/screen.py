@@ -1,4 +1,4 @@
-"""The live view: a run's state in about ten lines, for terminals of any width."""
+"""Text of the live view: the state of a run in about ten lines, for terminals of any width."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,124 +25,127 @@ _MARKS = {
     "publish": ("-", "cyan"),
     "record": (".", "white"),
 }
-"""Of phases. They differ without colours too."""
-_PLAIN = str.maketrans("━─█▓▒░▁▂▃▄▅▆▇±…", "=-#+~:_..--==~.")
-"""For terminals that have ASCII alone."""
-_TOLD = 42
-"""Columns for the three largest phases' names and shares."""
+"""Character and color of each phase. The characters differ, so the bars are readable without colors."""
+_ASCII = str.maketrans("━─█▓▒░▁▂▃▄▅▆▇±…", "=-#+~:_..--==~.")
+"""Replacements for terminals that support only ASCII."""
+_LEGEND = 42
+"""Columns reserved for the names and shares of the three longest phases."""
 _NAMED = 8
-"""Ranks that are told one by one."""
+"""Largest number of ranks whose waiting time is shown rank by rank."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a run's folder says besides its metrics."""
+    """Facts about a run that its folder holds besides the metrics."""
 
     name: str
     env: str
     goal: float | None
-    """`run.solved_return`."""
+    """Value of `run.solved_return`."""
     starts: Sequence[Start]
 
     @property
     def last(self) -> int | None:
-        """The iteration that it goes to; None before its ranks have met."""
+        """Number of the last iteration; None before all ranks are connected for the first time."""
         return self.starts[-1].last if self.starts else None
 
 
 def about(folder: RunFolder) -> About:
-    """Reads it. Raises ValueError if the config is broken."""
+    """Read the facts from the run folder. Raises ValueError if its config is broken."""
     tree = folder.tree()
-    env, run = (own if isinstance(own := tree.get(section), dict) else {} for section in ("env", "run"))
+    env, run = (value if isinstance(value := tree.get(section), dict) else {} for section in ("env", "run"))
     return About(folder.path.name, str(env.get("id", "")), number(run.get("solved_return")), read_starts(folder))
 
 
-def draw(standing: RunStatus, known: About, state: str, width: int, ascii_only: bool = False) -> "Text":
-    """The view, `width` columns wide at most. `state` is what is to be said of the run as a whole, if anything."""
+def draw(status: RunStatus, run: About, state: str, width: int, ascii_only: bool = False) -> "Text":
+    """Return the view as text, at most `width` columns wide.
+
+    `state` is shown on a line of its own, which is omitted if `state` is empty. `ascii_only` replaces all other characters.
+    """
     from rich.text import Text
 
     rows = [
-        _title(known),
-        _iteration(standing, known, width),
-        _return_line(standing, known, width),
-        _speed(standing, width),
-        _update(standing, width),
-        _curiosity(standing, width),
-        *_phases(standing, width),
-        _waiting(standing, width),
-        _starts(known, width),
+        _title(run),
+        _iteration(status, run, width),
+        _return_line(status, run, width),
+        _speed(status, width),
+        _update(status, width),
+        _curiosity(status, width),
+        *_phases(status, width),
+        _waiting(status, width),
+        _starts(run, width),
         _labelled("state", [state], width) if state else None,
     ]
     lines = [row for row in rows if row is not None]
     for row in lines:
         row.truncate(width, overflow="ellipsis")
-    picture = Text("\n").join(lines)
+    view = Text("\n").join(lines)
     if ascii_only:
-        picture.plain = picture.plain.translate(_PLAIN)
-    return picture
+        view.plain = view.plain.translate(_ASCII)
+    return view
 
 
 def clock(seconds: float) -> str:
-    """Like 1:02:03."""
+    """Format a duration as H:MM:SS, or as M:SS below one hour."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _title(known: About) -> "Text":
+def _title(run: About) -> "Text":
     from rich.text import Text
 
-    ranks = [f"{known.starts[-1].plan}, {_count(known.starts[-1].ranks, 'rank')}"] if known.starts else []
-    return Text(known.name, style="bold").append(_GAP + ", ".join([known.env, *ranks]), style="not bold dim")
+    ranks = [f"{run.starts[-1].plan}, {_count(run.starts[-1].ranks, 'rank')}"] if run.starts else []
+    return Text(run.name, style="bold").append(_GAP + ", ".join([run.env, *ranks]), style="not bold dim")
 
 
-def _iteration(standing: RunStatus, known: About, width: int) -> "Text":
+def _iteration(status: RunStatus, run: About, width: int) -> "Text":
     from rich.text import Text
 
-    done = number(standing.newest.get("iteration"))
+    done = number(status.newest.get("iteration"))
     if done is None:
-        going = f"the first of {known.last:,} goes on" if known.last else "its ranks have not met yet"
-        return _labelled("iteration", [going], width)
-    if not known.last:
+        phase = f"1 of {run.last:,} is running" if run.last else "waiting until all ranks are connected"
+        return _labelled("iteration", [phase], width)
+    if not run.last:
         return _labelled("iteration", [f"{done:,.0f}"], width)
-    share, left = min(1.0, done / known.last), standing.seconds_left(known.last)
-    times = clock(number(standing.newest.get("seconds")) or 0.0)
-    ahead = f", {clock(left)} left" if left else ""
-    head, tail = f"{done:,.0f}/{known.last:,}{_GAP}", f"{_GAP}{share:4.0%}{_GAP}{times}{ahead}"
-    room = max(0, min(60, width - _LABEL - len(head) - len(tail)))
-    full = round(room * share)
-    bar = Text("━" * full, style="green").append("─" * (room - full), style="dim")
+    share, seconds_left = min(1.0, done / run.last), status.seconds_left(run.last)
+    elapsed = clock(number(status.newest.get("seconds")) or 0.0)
+    remaining = f", {clock(seconds_left)} left" if seconds_left else ""
+    head, tail = f"{done:,.0f}/{run.last:,}{_GAP}", f"{_GAP}{share:4.0%}{_GAP}{elapsed}{remaining}"
+    columns = max(0, min(60, width - _LABEL - len(head) - len(tail)))
+    filled = round(columns * share)
+    bar = Text("━" * filled, style="green").append("─" * (columns - filled), style="dim")
     return Text.assemble(_label("iteration"), head, bar, tail)
 
 
-def _return_line(standing: RunStatus, known: About, width: int) -> "Text | None":
-    if standing.mean_return is None:
-        return _labelled("return", ["no episode has ended yet"], width) if standing.newest else None
-    parts = [f"{standing.mean_return:.4g}"]
-    parts += [f"best {standing.best:.4g}"] if standing.best is not None else []
-    parts += [f"goal {known.goal:.4g}"] if known.goal is not None else []
+def _return_line(status: RunStatus, run: About, width: int) -> "Text | None":
+    if status.mean_return is None:
+        return _labelled("return", ["no episode has ended yet"], width) if status.newest else None
+    parts = [f"{status.mean_return:.4g}"]
+    parts += [f"best {status.best:.4g}"] if status.best is not None else []
+    parts += [f"goal {run.goal:.4g}"] if run.goal is not None else []
     line = _labelled("return", parts, width)
-    room = min(40, width - len(line) - len(_GAP))
-    if room >= len(_LEVELS) and len(standing.history) > 1:
-        line.append(_GAP).append(sparkline(standing.history, room), style="green")
+    columns = min(40, width - len(line) - len(_GAP))
+    if columns >= len(_LEVELS) and len(status.history) > 1:
+        line.append(_GAP).append(sparkline(status.history, columns), style="green")
     return line
 
 
-def _speed(standing: RunStatus, width: int) -> "Text | None":
-    rate, newest = standing.steps_per_second, standing.newest
+def _speed(status: RunStatus, width: int) -> "Text | None":
+    rate, newest = status.steps_per_second, status.newest
     if rate is None:
         return None
     steps, length = number(newest.get("env_steps")), number(newest.get("length_mean"))
     parts = [f"{rate:,.0f} steps/s"]
     parts += [f"{steps:,.0f} steps"] if steps is not None else []
-    parts += [f"{length:,.0f} steps an episode"] if length is not None else []
+    parts += [f"{length:,.0f} steps per episode"] if length is not None else []
     return _labelled("speed", parts, width)
 
 
-def _update(standing: RunStatus, width: int) -> "Text | None":
-    newest = standing.newest
+def _update(status: RunStatus, width: int) -> "Text | None":
+    newest = status.newest
     if "warmup" in newest:
-        return _labelled("update", ["warming up: nothing is trained yet"], width)
+        return _labelled("update", ["warmup: no training yet"], width)
     names = {
         "kl": ("approx_kl", ".2g"),
         "clipped": ("clip_frac", ".1%"),
@@ -158,53 +161,53 @@ def _update(standing: RunStatus, width: int) -> "Text | None":
     return _labelled("update", parts, width) if parts else None
 
 
-def _curiosity(standing: RunStatus, width: int) -> "Text | None":
-    mean, deviation, weight, whole = (
-        number(standing.newest.get(name))
+def _curiosity(status: RunStatus, width: int) -> "Text | None":
+    mean, deviation, weight, episode_return = (
+        number(status.newest.get(name))
         for name in ("intrinsic_reward_mean", "intrinsic_reward_std", "curiosity_weight", "intrinsic_return")
     )
     if mean is None:
         return None
-    parts = [f"reward {mean:.3g}" + (f" ± {deviation:.2g}" if deviation is not None else "") + " a step"]
+    parts = [f"reward {mean:.3g}" + (f" ± {deviation:.2g}" if deviation is not None else "") + " per step"]
     parts += [f"weight {weight:.3g}"] if weight is not None else []
-    parts += [f"{whole:.3g} an episode"] if whole is not None else []
+    parts += [f"{episode_return:.3g} per episode"] if episode_return is not None else []
     return _labelled("curiosity", parts, width)
 
 
-def _phases(standing: RunStatus, width: int) -> "list[Text]":
+def _phases(status: RunStatus, width: int) -> "list[Text]":
     from rich.text import Text
 
     roles = [
-        (name, shares) for name, role in (("time", "t_"), ("players", "player_t_")) if (shares := standing.shares(role))
+        (name, shares) for name, role in (("time", "t_"), ("players", "player_t_")) if (shares := status.shares(role))
     ]
     if len(roles) > 1:
         roles[0] = ("rank 0", roles[0][1])
     lines = []
     for name, shares in roles:
         line = Text.assemble(_label(name))
-        room = max(8, min(40, width - _LABEL - _TOLD))
-        for phase, cells in _cells(shares, room).items():
+        columns = max(8, min(40, width - _LABEL - _LEGEND))
+        for phase, cells in _cells(shares, columns).items():
             line.append(_MARKS[phase][0] * cells, style=_MARKS[phase][1])
         for phase in sorted(shares, key=lambda phase: -shares[phase]):
-            words = f" {phase} {shares[phase]:.0%}"
-            if shares[phase] < 0.005 or len(line) + len(_GAP) + 1 + len(words) > width:
+            entry = f" {phase} {shares[phase]:.0%}"
+            if shares[phase] < 0.005 or len(line) + len(_GAP) + 1 + len(entry) > width:
                 break
-            line.append(_GAP).append(*_MARKS[phase]).append(words)
+            line.append(_GAP).append(*_MARKS[phase]).append(entry)
         lines.append(line)
     return lines
 
 
-def _cells(shares: dict[str, float], room: int) -> dict[str, int]:
-    """How many of `room` cells each part gets; together all of them."""
-    ends, whole = [0], 0.0
+def _cells(shares: dict[str, float], columns: int) -> dict[str, int]:
+    """Divide `columns` cells among the phases by their shares. The cells add up to `columns` if the shares add up to 1."""
+    ends, total = [0], 0.0
     for share in shares.values():
-        whole += share
-        ends.append(round(room * min(whole, 1.0)))
+        total += share
+        ends.append(round(columns * min(total, 1.0)))
     return {name: end - start for name, (start, end) in zip(shares, pairwise(ends), strict=True)}
 
 
-def _waiting(standing: RunStatus, width: int) -> "Text | None":
-    idle = standing.idle
+def _waiting(status: RunStatus, width: int) -> "Text | None":
+    idle = status.idle
     if len(idle) < 2:
         return None
     most = max(range(len(idle)), key=lambda rank: idle[rank])
@@ -217,22 +220,22 @@ def _waiting(standing: RunStatus, width: int) -> "Text | None":
     return _labelled("waiting", parts, width)
 
 
-def _starts(known: About, width: int) -> "Text | None":
-    """Restarts and what made them necessary."""
-    if len(known.starts) < 2:
+def _starts(run: About, width: int) -> "Text | None":
+    """Return the line with the number of restarts and the causes of the ends before them; None for a run that was started once."""
+    if len(run.starts) < 2:
         return None
-    ends = [start.how for start in known.starts[:-1]]
-    parts = [f"resumed {_count(len(ends), 'time')}, last from {known.starts[-1].iteration:,}"]
-    told = {"stopped": "stopped", "failed": "failed", None: "killed"}
-    parts += [f"{word} {ends.count(how)}" for how, word in told.items() if how in ends]
+    ends = [start.how for start in run.starts[:-1]]
+    parts = [f"resumed {_count(len(ends), 'time')}, last from {run.starts[-1].iteration:,}"]
+    words = {"stopped": "stopped", "failed": "failed", None: "killed"}
+    parts += [f"{word} {ends.count(how)}" for how, word in words.items() if how in ends]
     return _labelled("starts", parts, width)
 
 
-def sparkline(values: Sequence[float], room: int) -> str:
-    """Means of equal parts of `values` as bars, `room` at most."""
-    count = min(room, len(values))
-    cuts = [place * len(values) // count for place in range(count + 1)]
-    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(cuts)]
+def sparkline(values: Sequence[float], columns: int) -> str:
+    """Draw `values` as at most `columns` bars, each the mean of one of equally long parts."""
+    count = min(columns, len(values))
+    bounds = [index * len(values) // count for index in range(count + 1)]
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(bounds)]
     low, span = min(means), max(means) - min(means)
     top = len(_LEVELS) - 1
     return "".join(_LEVELS[round(top * (mean - low) / span) if span else top // 2] for mean in means)
@@ -247,7 +250,7 @@ def _label(name: str) -> "tuple[str, str]":
 
 
 def _labelled(name: str, parts: Sequence[str], width: int) -> "Text":
-    """The parts that fit, at least the first."""
+    """Return a line of the label and as many parts as fit, at least the first."""
     from rich.text import Text
 
     shown, *rest = parts

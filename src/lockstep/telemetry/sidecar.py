@@ -1,11 +1,11 @@
-"""A process beside rank 0 that does what training must not wait for: it feeds a tracker, it makes films.
+"""Sidecar processes: started by rank 0 for work that training must not wait for, such as feeding a tracker or recording videos.
 
-It is told nothing but its run's folder, and reads there what it needs. So whatever becomes of it, training goes on to the same bits; and
-a package that it imports brings no thread and no memory into a rank.
+A sidecar gets only the path of the run folder and reads there what it needs. So no failure of a sidecar changes the bits of training, and the
+packages that it imports add no thread and no memory to a rank.
 
-    rank 0 ── how long it may still take ──▶ companion's input      at the end; the end of the input means that rank 0 has ended
-           ◀── lines for the terminal ────── companion's output
-           ◀── the last line of logs/NAME.log ── companion's errors      why it failed
+    rank 0 ── seconds left to finish ────▶ stdin of the sidecar     sent when training ends; end of file: rank 0 has ended
+           ◀── lines for the terminal ──── stdout of the sidecar
+           ◀── last line: the reason ───── stderr of the sidecar, in logs/NAME.log
 """
 
 import os
@@ -23,39 +23,40 @@ from typing import cast
 from lockstep.processes.parent import look_where_parent_looks, own_command, own_environment
 from lockstep.run.stop import SIGNALS, asked_to_stop
 
-__all__ = ["Errand", "Sidecar", "SidecarFailed"]
+__all__ = ["Sidecar", "SidecarContext", "SidecarFailed"]
 
-_SAID = 2.0
-"""Seconds of waiting before the terminal says so."""
-_ORPHANED = 5.0
-"""Seconds that a companion has when rank 0 has ended without a word."""
+_QUIET_WAIT = 2.0
+"""Seconds that rank 0 waits for a sidecar before it prints that it is waiting."""
+_ORPHAN_TIMEOUT = 5.0
+"""Seconds that a sidecar has to finish if rank 0 ended without sending a time."""
 
 
 class SidecarFailed(RuntimeError):
-    """It ended by itself, or had not done its work in time. The message says why."""
+    """The sidecar exited early, or did not finish its work in time. The message says why."""
 
 
 class Sidecar:
-    """A companion, as rank 0 sees it: a logger that only looks whether it is still there."""
+    """Sidecar process as rank 0 sees it: a logger that ignores metrics and only checks that the process is alive."""
 
     def __init__(
         self,
         name: str,
         run: Path,
-        words: Sequence[str],
-        patience: Callable[[], float],
+        arguments: Sequence[str],
+        timeout: Callable[[], float],
         nice: int | None = None,
     ) -> None:
-        """Starts `lockstep WORDS …`.
+        """Start `lockstep ARGUMENTS...` as a child process.
 
         Args:
-            name: For messages, and for logs/NAME.log.
-            run: The run's folder.
-            words: Of the command.
-            patience: Asked at the end: how many seconds it may take to finish its work.
-            nice: Its niceness; None: it runs only where nothing else would (SCHED_IDLE, or 19 where there is no such class).
+            name: Name in messages and of the log file, logs/NAME.log.
+            run: Path of the run folder.
+            arguments: Command-line arguments of `lockstep`.
+            timeout: Called when training ends; returns the seconds that the sidecar may take to finish its work.
+            nice: Niceness of the process. None means that it gets only CPU time that nothing else wants: scheduling class SCHED_IDLE, or
+                niceness 19 on systems without that class.
         """
-        self._name, self._patience, self._words = name, patience, tuple(words)
+        self._name, self._timeout, self._arguments = name, timeout, tuple(arguments)
         self._log = run / "logs" / f"{name}.log"
         self._log.parent.mkdir(exist_ok=True)
         self._start(nice)
@@ -63,108 +64,109 @@ class Sidecar:
     def _start(self, nice: int | None) -> None:
         with self._log.open("ab") as errors:
             self._process = subprocess.Popen(
-                own_command(*self._words),
+                own_command(*self._arguments),
                 env=own_environment(),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                # Ctrl-C reaches only us. No session of its own: where the kernel groups by session, niceness counts only within one.
+                # A process group of its own, so that Ctrl-C reaches only rank 0. Not a session of its own: if the kernel schedules by session
+                # (autogroup), niceness has an effect only among the processes of one session.
                 process_group=0,
             )
         self._input, self._output = cast(FileIO, self._process.stdin), cast(FileIO, self._process.stdout)
         os.set_blocking(self._output.fileno(), False)
-        self._heard = b""
+        self._partial_line = b""
         with suppress(OSError):
-            _step_back(self._process.pid, nice)
+            _lower_priority(self._process.pid, nice)
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Nothing: it reads metrics.jsonl."""
+        """Do nothing: the sidecar reads metrics.jsonl itself."""
 
     def flush(self) -> None:
-        """Tells what it has to say. Raises CompanionFailed if it has ended."""
-        self._tell()
+        """Print the lines that the sidecar has sent. Raises SidecarFailed if the process has exited."""
+        self._print_lines()
         if self._process.poll() is not None:
             raise SidecarFailed(self._reason())
 
     def close(self) -> None:
-        """Waits for the rest of its work. Raises CompanionFailed if that was not done."""
-        patience = self._patience()
-        with suppress(OSError):  # it has ended already
-            self._input.write(f"{patience}\n".encode())
-        late = not self._wait(patience)
+        """Wait until the sidecar has finished its work. Raises SidecarFailed if it failed or ran out of time."""
+        timeout = self._timeout()
+        with suppress(OSError):  # the process has exited already
+            self._input.write(f"{timeout}\n".encode())
+        late = not self._wait(timeout)
         if late:
             self._process.kill()
         code = self._process.wait()
-        self._tell()
+        self._print_lines()
         self._input.close()
         self._output.close()
-        if late and patience > _SAID:
-            raise SidecarFailed("it was not done in time")
+        if late and timeout > _QUIET_WAIT:
+            raise SidecarFailed("stopped before the work was finished")
         if code and not late:
             raise SidecarFailed(self._reason())
         with suppress(OSError):
             self._log.unlink()
             self._log.parent.rmdir()
 
-    def _wait(self, patience: float) -> bool:
-        """Whether it ended in time, before a new request to stop."""
-        before, began, told = asked_to_stop(), time.monotonic(), False
+    def _wait(self, timeout: float) -> bool:
+        """Wait for the process. Return False if the time runs out, or if another stop signal arrives first."""
+        earlier_signal, began, announced = asked_to_stop(), time.monotonic(), False
         while self._process.poll() is None:
             waited = time.monotonic() - began
-            if waited > patience or asked_to_stop() != before:
+            if waited > timeout or asked_to_stop() != earlier_signal:
                 return False
-            if waited > _SAID and not told:
-                told = True
-                text = f"lockstep: waiting up to {patience:.0f} s for {self._name} to finish; Ctrl-C leaves it"
+            if waited > _QUIET_WAIT and not announced:
+                announced = True
+                text = f"lockstep: waiting up to {timeout:.0f} s for {self._name} to finish; press Ctrl-C to skip"
                 print(text, file=sys.stderr, flush=True)
-            self._tell()
+            self._print_lines()
             time.sleep(0.02)
         return True
 
-    def _tell(self) -> None:
+    def _print_lines(self) -> None:
         if self._output.closed:
             return
-        *lines, self._heard = (self._heard + (self._output.read() or b"")).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + (self._output.read() or b"")).split(b"\n")
         for line in lines:
             print(f"lockstep: {line.decode(errors='replace')}", file=sys.stderr, flush=True)
 
     def _reason(self) -> str:
-        """The last line that is not empty among its errors."""
+        """Return the last non-empty line that the sidecar wrote to stderr, or its exit code if there is none."""
         lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
         last = next((line.strip().removeprefix("lockstep: ") for line in reversed(lines) if line.strip()), "")
-        return f"{last or f'its process ended with code {self._process.poll()}'} ({self._log} has more)"
+        return f"{last or f'the process exited with code {self._process.poll()}'} (details: {self._log})"
 
 
-def _step_back(process: int, nice: int | None) -> None:
+def _lower_priority(process: int, nice: int | None) -> None:
     if nice is None and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0))
     else:
         os.setpriority(os.PRIO_PROCESS, process, 19 if nice is None else nice)
 
 
-class Errand:
-    """A companion, as it sees itself. It ends when its time is over, and soon after rank 0 has ended, whatever it is doing."""
+class SidecarContext:
+    """Sidecar process as its own code sees it. The process ends when its time runs out, and soon after rank 0 has ended."""
 
     def __init__(self) -> None:
-        """What is printed from now on, by whatever package, goes to the log."""
-        for number in SIGNALS:  # a scheduler sends them to every process; rank 0 decides
+        """Ignore stop signals, redirect stdout to the log, and start the thread that waits for the end of training."""
+        for number in SIGNALS:  # a scheduler sends them to every process of a job; rank 0 decides when the sidecar ends
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         look_where_parent_looks()
         self._output = os.dup(1)
-        os.dup2(2, 1)
-        self.over = threading.Event()
-        """Set when training has ended: what is left is to be finished."""
+        os.dup2(2, 1)  # whatever a package prints goes to the log, not to the terminal of rank 0
+        self.training_ended = threading.Event()
+        """Set when training has ended: the sidecar finishes the remaining work and exits."""
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def tell(self, line: str) -> None:
-        """Shows a line on the terminal of rank 0."""
+    def print_line(self, line: str) -> None:
+        """Print a line on the terminal of rank 0."""
         with suppress(OSError):
             os.write(self._output, f"{' '.join(line.split())}\n".encode())
 
     def _listen(self) -> None:
-        said = sys.stdin.readline()
-        # the kernel ends the process at that time, so that no package can keep it
-        signal.setitimer(signal.ITIMER_REAL, float(said) + 1 if said else _ORPHANED)
-        self.over.set()
+        timeout = sys.stdin.readline()
+        # the kernel kills the process when the timer expires, even if the code of a package hangs
+        signal.setitimer(signal.ITIMER_REAL, float(timeout) + 1 if timeout else _ORPHAN_TIMEOUT)
+        self.training_ended.set()

@@ -1,4 +1,4 @@
-"""Reading `metrics.jsonl` while another process writes it."""
+"""Reader of `metrics.jsonl` that follows the file while another process writes it."""
 
 import json
 import os
@@ -8,18 +8,19 @@ __all__ = ["MetricsTail"]
 
 
 class MetricsTail:
-    """Gives what was added since it last looked."""
+    """Incremental reader: every `read` returns the rows that were added since the one before."""
 
     def __init__(self, path: Path) -> None:
-        """`path` need not exist yet."""
+        """Create a reader of `path`, which need not exist yet."""
         self._path = path
         self._file = 0
         self._offset = 0
 
     def read(self) -> tuple[list[dict[str, object]], bool]:
-        """New objects, and whether these are all that there are: at first, and after the run has gone back to a checkpoint.
+        """Return the new rows, and a flag that is True if reading started again from the first row.
 
-        A line that is not whole yet is left for the next time; one that is no object is left out.
+        The flag is True at the first read of the file and after the run was resumed from an earlier checkpoint. An incomplete last line is
+        returned by a later call, when it is complete. Lines that are not JSON objects are skipped.
         """
         try:
             file = self._path.open("rb")
@@ -27,13 +28,13 @@ class MetricsTail:
             return [], False
         with file:
             status = os.fstat(file.fileno())
-            anew = status.st_ino != self._file or status.st_size < self._offset
-            if anew:  # resuming writes the rows that are kept into a new file
+            restarted = status.st_ino != self._file or status.st_size < self._offset
+            if restarted:  # when a run is resumed, the rows up to the checkpoint are written to a new file
                 self._file, self._offset = status.st_ino, 0
             file.seek(self._offset)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        return [row for line in whole.splitlines() if (row := _object(line)) is not None], anew
+            complete, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(complete) + len(newline)
+        return [row for line in complete.splitlines() if (row := _object(line)) is not None], restarted
 
 
 def _object(line: bytes) -> dict[str, object] | None:

@@ -1,7 +1,7 @@
-"""Weights & Biases and Trackio, in a process of their own (`companion.py`) that follows the run's metrics.jsonl and videos/.
+"""Trackers: Weights & Biases and Trackio. Each runs in a sidecar process (`sidecar.py`), which follows metrics.jsonl and videos/ of the run.
 
-What was handed over is kept beside the tracker's own files, in lockstep.json: a run that goes on, after whatever end, goes on in the same
-run of the tracker, from the first iteration that it has not seen.
+The progress of the upload is stored in lockstep.json, in the folder of the tracker. So a resumed run continues the same run of the tracker,
+from the first iteration that the tracker does not have, no matter how the earlier process ended.
 """
 
 import fcntl
@@ -16,180 +16,182 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lockstep.run.folder import RunFolder, write_aside
-from lockstep.telemetry.loggers import Logger, flat, scalars
-from lockstep.telemetry.sidecar import Errand
+from lockstep.telemetry.loggers import Logger, flatten_config, scalars
+from lockstep.telemetry.sidecar import SidecarContext
 from lockstep.telemetry.tail import MetricsTail
 
 __all__ = ["TRACKERS", "Tracker", "check_trackers", "track"]
 
 _PROJECT = "lockstep"
-_EACH = 1.0
-"""Seconds between looks at what is new."""
-_ANSWER = 15.0
-"""Seconds that a server has to answer at the start."""
-_FILM = re.compile(r"iteration-(\d+)-(first|last)\.mp4")
+_POLL_INTERVAL = 1.0
+"""Seconds between two checks for new metrics and videos."""
+_INIT_TIMEOUT = 15.0
+"""Seconds that the W&B server has to answer at the start."""
+_VIDEO_NAME = re.compile(r"iteration-(\d+)-(first|last)\.mp4")
 
 
 class Tracker(Logger, Protocol):
-    """A logger that keeps films too."""
+    """Logger that also receives videos."""
 
-    def show(self, film: Path, name: str, caption: str) -> None:
-        """Keeps an .mp4 file under `name`."""
+    def log_video(self, video: Path, name: str, caption: str) -> None:
+        """Log an .mp4 file under `name`."""
 
 
 class WeightsAndBiases:
-    """A run of W&B, with the id that it is given. WANDB_MODE, WANDB_PROJECT and so on are the user's, as is the API key."""
+    """Run of W&B with the id in the tracker state. The user chooses WANDB_MODE, WANDB_PROJECT and so on, and provides the API key."""
 
-    def __init__(self, folder: RunFolder, name: str, own: "_Own", tell: Callable[[str], None]) -> None:
-        """`name` is what W&B shows."""
+    def __init__(self, folder: RunFolder, name: str, state: "_TrackerState", print_line: Callable[[str], None]) -> None:
+        """Start the run, or continue it if W&B knows the id. `name` is the display name."""
         if not os.environ.get("WANDB_MODE", "offline"):
-            del os.environ["WANDB_MODE"]  # set to nothing, which it takes for a wrong mode
+            del os.environ["WANDB_MODE"]  # W&B rejects the empty string as an unknown mode
         import wandb
 
         self._wandb: Any = wandb
         options = {
             "dir": str(folder.path),
-            "id": own.identity,
+            "id": state.identity,
             "resume": "allow",
             "name": name,
             "config": folder.tree(),
         }
         options["project"] = os.environ.get("WANDB_PROJECT", _PROJECT)
         mode = os.environ.get("WANDB_MODE")
-        uploads = f"`wandb sync {folder.path}/wandb/offline-run-*` uploads it"
+        upload = f"upload later with `wandb sync {folder.path}/wandb/offline-run-*`"
         if not mode and not wandb.login(prompt=False):
-            tell(f"wandb: there is neither an API key nor WANDB_MODE, so it records offline; {uploads}")
+            print_line(f"wandb: no API key found and WANDB_MODE is not set: recording offline; {upload}")
             mode = "offline"
         try:
             self._run: Any = self._init(options, mode)
         except Exception as error:
             if mode == "offline":
                 raise
-            tell(f"wandb: {str(error).partition(chr(10))[0]}, so it records offline; {uploads}")
+            print_line(f"wandb: {str(error).partition(chr(10))[0]}: recording offline; {upload}")
             self._run = self._init(options, "offline")
 
     def _init(self, options: Mapping[str, Any], mode: str | None) -> Any:
-        # what it would measure of this process and its terminal says nothing of training
-        settings = self._wandb.Settings(console="off", silent=True, x_disable_stats=True, init_timeout=_ANSWER)
+        # no system metrics and no console output: those of this sidecar process say nothing about training
+        settings = self._wandb.Settings(console="off", silent=True, x_disable_stats=True, init_timeout=_INIT_TIMEOUT)
         return self._wandb.init(**options, mode=mode, settings=settings)
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Adds a point to every curve."""
+        """Add one point to every curve."""
         self._run.log(scalars(metrics), step=metrics["env_steps"])
 
-    def show(self, film: Path, name: str, caption: str) -> None:
-        """See `Tracker.show`."""
-        self._run.log({name: self._wandb.Video(str(film), caption=caption, format="mp4")})
+    def log_video(self, video: Path, name: str, caption: str) -> None:
+        """See `Tracker.log_video`."""
+        self._run.log({name: self._wandb.Video(str(video), caption=caption, format="mp4")})
 
     def flush(self) -> None:
-        """Nothing: its own process writes."""
+        """Do nothing: W&B writes in a process of its own."""
 
     def close(self) -> None:
-        """Waits until it is on disk, or uploaded."""
+        """Wait until all data is on disk (offline) or uploaded."""
         self._run.finish()
 
 
 class Trackio:
-    """A run of Trackio, in RUN/trackio unless TRACKIO_DIR says otherwise."""
+    """Run of Trackio, stored in RUN/trackio unless TRACKIO_DIR is set."""
 
-    def __init__(self, folder: RunFolder, name: str, own: "_Own", tell: Callable[[str], None]) -> None:
-        """`name` is what Trackio shows, and what it knows the run by."""
-        os.environ.setdefault("TRACKIO_DIR", str(own.folder.absolute()))
+    def __init__(self, folder: RunFolder, name: str, state: "_TrackerState", print_line: Callable[[str], None]) -> None:
+        """Start the run, or continue it if the tracker state says that it exists. Trackio identifies the run by `name`."""
+        os.environ.setdefault("TRACKIO_DIR", str(state.folder.absolute()))
         import trackio
 
         self._trackio: Any = trackio
-        self._step = own.env_steps
+        self._step = state.env_steps
         trackio.init(
             _PROJECT,
             name=name,
-            resume="allow" if own.known else "never",
-            config=flat(folder.tree()),
+            resume="allow" if state.exists else "never",
+            config=flatten_config(folder.tree()),
             embed=False,
             auto_log_cpu=False,
             auto_log_gpu=False,
         )
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Adds a point to every curve."""
+        """Add one point to every curve."""
         self._step = int(str(metrics["env_steps"]))
         self._trackio.log(scalars(metrics), step=self._step)
 
-    def show(self, film: Path, name: str, caption: str) -> None:
-        """See `Tracker.show`."""
-        self._trackio.log({name: self._trackio.Video(str(film), caption=caption)}, step=self._step)
+    def log_video(self, video: Path, name: str, caption: str) -> None:
+        """See `Tracker.log_video`."""
+        self._trackio.log({name: self._trackio.Video(str(video), caption=caption)}, step=self._step)
 
     def flush(self) -> None:
-        """Nothing: a thread of its own writes, at once."""
+        """Do nothing: Trackio writes immediately, in a thread of its own."""
 
     def close(self) -> None:
-        """Waits until it is on disk, or uploaded."""
+        """Wait until all data is on disk or uploaded."""
         self._trackio.finish()
 
 
-TRACKERS: dict[str, Callable[[RunFolder, str, "_Own", Callable[[str], None]], Tracker]] = {
+TRACKERS: dict[str, Callable[[RunFolder, str, "_TrackerState", Callable[[str], None]], Tracker]] = {
     "wandb": WeightsAndBiases,
     "trackio": Trackio,
 }
-"""By the names that `run.loggers` takes; they are the packages' too."""
+"""Trackers by their name in `run.loggers`, which is also the name of the Python package."""
 
 
 def check_trackers(loggers: tuple[str, ...]) -> None:
-    """Raises ValueError if one of them is not installed."""
+    """Check that the packages of all trackers among `loggers` are installed. Raises ValueError if one is not."""
     for name in loggers:
         if name in TRACKERS and importlib.util.find_spec(name) is None:
-            raise ValueError(f"run.loggers has {name!r}, which is not installed; pip install 'lockstep-rl[track]'")
+            raise ValueError(f"run.loggers contains {name!r}: it is not installed; pip install 'lockstep-rl[track]'")
 
 
-def track(folder: RunFolder, kind: str, name: str, errand: Errand) -> None:
-    """Hands over all that is new, again and again, until training has ended."""
-    with closing(_Own(folder.path / kind)) as own:
-        tracker = TRACKERS[kind](folder, name, own, errand.tell)
-        follower = MetricsTail(folder.path / "metrics.jsonl")
-        over = False
-        while not over:
-            own.keep()
-            over = errand.over.wait(_EACH)
-            for row in follower.read()[0]:
+def track(folder: RunFolder, kind: str, name: str, context: SidecarContext) -> None:
+    """Send new metrics and videos of a run to the tracker `kind` until training has ended."""
+    with closing(_TrackerState(folder.path / kind)) as state:
+        tracker = TRACKERS[kind](folder, name, state, context.print_line)
+        tail = MetricsTail(folder.path / "metrics.jsonl")
+        ended = False
+        while not ended:
+            state.save()
+            ended = context.training_ended.wait(_POLL_INTERVAL)
+            for row in tail.read()[0]:
                 steps = int(str(row["env_steps"]))
-                if steps > own.env_steps:
+                if steps > state.env_steps:
                     tracker.write(row)
-                    own.env_steps = steps
-            for film in sorted((folder.path / "videos").glob("*.mp4")):
-                found = _FILM.fullmatch(film.name)
-                if found and film.name not in own.films:
-                    tracker.show(film, f"videos/{found[2]}", f"iteration {int(found[1])}")
-                    own.films.append(film.name)
+                    state.env_steps = steps
+            for video in sorted((folder.path / "videos").glob("*.mp4")):
+                match = _VIDEO_NAME.fullmatch(video.name)
+                if match and video.name not in state.videos:
+                    tracker.log_video(video, f"videos/{match[2]}", f"iteration {int(match[1])}")
+                    state.videos.append(video.name)
             tracker.flush()
         tracker.close()
-        own.keep()
+        state.save()
 
 
-class _Own:
-    """What a tracker's folder says about it. Until it is closed, no other process has it."""
+class _TrackerState:
+    """Upload progress of a tracker, stored in lockstep.json in its folder. The folder stays locked until `close`."""
 
     def __init__(self, folder: Path) -> None:
-        """Waits for the process of an earlier part of the run, which ends soon."""
+        """Lock the folder and load the state. Wait for the process of an earlier attempt if it still holds the lock: it ends soon."""
         self.folder = folder
         self._path = folder / "lockstep.json"
         folder.mkdir(exist_ok=True)
         self._lock = os.open(folder, os.O_RDONLY)
-        with suppress(OSError):  # a file system that knows no locks
+        with suppress(OSError):  # some file systems do not support locks
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.known = self._path.exists()
-        found = json.loads(self._path.read_text()) if self.known else {}
-        self.identity: str = found.get("id") or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
-        self.env_steps: int = found.get("env_steps", -1)
-        """Of the last iteration that was handed over."""
-        self.films: list[str] = found.get("films", [])
-        self._kept: bytes | None = None
+        self.exists = self._path.exists()
+        """True if an earlier process has already started this run in the tracker."""
+        stored = json.loads(self._path.read_text()) if self.exists else {}
+        self.identity: str = stored.get("id") or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        self.env_steps: int = stored.get("env_steps", -1)
+        """Environment steps at the last iteration that was sent."""
+        self.videos: list[str] = stored.get("films", [])
+        """File names of the videos that were sent."""
+        self._saved: bytes | None = None
 
-    def keep(self) -> None:
-        """Writes it, if it has changed."""
-        content = json.dumps({"id": self.identity, "env_steps": self.env_steps, "films": self.films}).encode()
-        if content != self._kept:
+    def save(self) -> None:
+        """Write the state to disk if it has changed."""
+        content = json.dumps({"id": self.identity, "env_steps": self.env_steps, "films": self.videos}).encode()
+        if content != self._saved:
             write_aside(self._path, content)
-            self._kept = content
+            self._saved = content
 
     def close(self) -> None:
-        """Lets another process have it."""
+        """Unlock the folder."""
         os.close(self._lock)

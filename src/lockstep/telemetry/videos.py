@@ -1,8 +1,8 @@
-"""Films during training: rank 0 leaves agents in videos/.agents, a companion (`cli/film.py`) films them one after the other.
+"""Videos during training: rank 0 saves agents to videos/.agents, and a sidecar process (`cli/film.py`) records them one after the other.
 
-It gets the processor only when nothing else wants it, so it may be behind: up to `_WAITING` agents are kept for it, and no more are left
-until it has caught up. After the last iteration there is some time to do so; a run that was stopped goes on with what is left when it goes
-on itself.
+The sidecar gets only CPU time that nothing else wants, so it may fall behind. At most `_MAX_PENDING` agents wait for it; further ones are
+skipped until it has caught up. After the last iteration the sidecar has some time to finish. If a run is stopped, the pending agents are
+recorded when the run is resumed.
 """
 
 import shutil
@@ -14,37 +14,37 @@ from lockstep.run.checkpoint import pack
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.sidecar import Sidecar, SidecarFailed
 
-__all__ = ["VideoSidecar", "left_agents"]
+__all__ = ["VideoSidecar", "pending_agents"]
 
-_WAITING = 8
+_MAX_PENDING = 8
 
 
 class VideoSidecar(Sidecar):
-    """Takes agents to be filmed."""
+    """Sidecar that records videos of saved agents."""
 
-    def __init__(self, folder: RunFolder, modules: Sequence[str], patience: Callable[[], float]) -> None:
-        """`modules` are what the companion imports to find environment and policy."""
+    def __init__(self, folder: RunFolder, modules: Sequence[str], timeout: Callable[[], float]) -> None:
+        """Start the sidecar. It imports `modules` to find the environment and the policy; `timeout` is as in `Sidecar`."""
         self._agents = _agents(folder)
         self._agents.mkdir(parents=True, exist_ok=True)
-        self._left_out = 0
+        self._skipped = 0
         self._run_folder = folder
-        super().__init__("films", folder.path, ["film", str(folder.path), *modules], patience)
+        super().__init__("films", folder.path, ["film", str(folder.path), *modules], timeout)
 
-    def take(self, iteration: int, agent: Agent) -> None:
-        """Leaves the agent of an iteration, if not too many wait already."""
-        if len(left_agents(self._run_folder)) >= _WAITING:
-            self._left_out += 1
+    def enqueue(self, iteration: int, agent: Agent) -> None:
+        """Save the agent of an iteration for the sidecar, unless `_MAX_PENDING` agents are waiting already."""
+        if len(pending_agents(self._run_folder)) >= _MAX_PENDING:
+            self._skipped += 1
             return
-        # not synced to the disk, as a checkpoint is: this is for another process, not for another day
-        aside = self._agents / f".{iteration:08d}.partial"
-        aside.write_bytes(pack(agent.state()))
-        aside.rename(self._agents / f"{iteration:08d}.safetensors")
+        # no fsync, unlike checkpoints: the file need not survive a power loss
+        partial = self._agents / f".{iteration:08d}.partial"
+        partial.write_bytes(pack(agent.state()))
+        partial.rename(self._agents / f"{iteration:08d}.safetensors")
 
     def close(self) -> None:
-        """See `Sidecar.close`. Raises CompanionFailed also if agents were left out."""
-        complete = self._patience() > 0
-        if complete and left_agents(self._run_folder):
-            # training is spared no more: what is left is filmed by a process like any other, which a busy machine does not starve
+        """Wait for the sidecar, see `Sidecar.close`. Raises SidecarFailed also if agents were skipped."""
+        complete = self._timeout() > 0
+        if complete and pending_agents(self._run_folder):
+            # Training no longer needs the CPU: restart the sidecar at normal priority, so that a busy machine does not starve it.
             self._process.kill()
             self._process.wait()
             self._input.close()
@@ -57,15 +57,15 @@ class VideoSidecar(Sidecar):
                 partial.unlink()
             if complete:
                 shutil.rmtree(self._agents, ignore_errors=True)
-        if self._left_out and complete:
+        if self._skipped and complete:
             raise SidecarFailed(
-                f"{self._left_out} of them were not made, because the processor had no time to spare for so many; a larger "
-                "run.capture_video asks for fewer"
+                f"videos of {self._skipped} iterations were skipped because there was not enough spare CPU time; increase run.capture_video "
+                "to record fewer"
             )
 
 
-def left_agents(folder: RunFolder) -> list[Path]:
-    """The agents that are still to be filmed, by iteration."""
+def pending_agents(folder: RunFolder) -> list[Path]:
+    """Return the files of the agents that are not recorded yet, ordered by iteration."""
     return sorted(_agents(folder).glob("*.safetensors"))
 
 

@@ -1,4 +1,4 @@
-"""The same work in other implementations: programs of their own, run by whatever interpreter has them.
+"""Programs that run the workloads with other PPO implementations. Each is run by an interpreter that has the implementation.
 
-They print `steps N` after every update, N being the environment steps so far.
+After every update the programs print `steps N`, where N is the number of environment steps so far.
 """

@@ -1,4 +1,4 @@
-"""RecurrentPPO of sb3-contrib on one of the works that are compared."""
+"""RecurrentPPO of sb3-contrib on one of the compared workloads."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""PPO of skrl on one of the works that are compared."""
+"""PPO of skrl on one of the compared workloads."""
 
 import argparse
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 
 
 class Categorical(CategoricalMixin, Model):
-    """The policy where actions are discrete."""
+    """Policy for discrete actions."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -23,12 +23,12 @@ class Categorical(CategoricalMixin, Model):
         self.net = network(self.num_observations, self.num_actions)
 
     def compute(self, inputs: Any, role: str) -> Any:
-        """Logits."""
+        """Return the logits."""
         return self.net(inputs["observations"]), {}
 
 
 class Gaussian(GaussianMixin, Model):
-    """The policy where actions are continuous."""
+    """Policy for continuous actions."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -37,12 +37,12 @@ class Gaussian(GaussianMixin, Model):
         self.log_std = nn.Parameter(torch.zeros(self.num_actions))
 
     def compute(self, inputs: Any, role: str) -> Any:
-        """Means and the logarithm of the standard deviations."""
+        """Return the means, and the logarithm of the standard deviations."""
         return self.net(inputs["observations"]), {"log_std": self.log_std}
 
 
 class Value(DeterministicMixin, Model):
-    """The critic."""
+    """Critic."""
 
     def __init__(self, **spaces: Any) -> None:
         Model.__init__(self, **spaces)
@@ -50,17 +50,17 @@ class Value(DeterministicMixin, Model):
         self.net = network(self.num_observations, 1)
 
     def compute(self, inputs: Any, role: str) -> Any:
-        """Values."""
+        """Return the values."""
         return self.net(inputs["observations"]), {}
 
 
 class Marked(PPO):
-    """Says after every update how many steps were taken."""
+    """PPO that prints the number of steps after every update."""
 
     batch, taken = 0, 0
 
     def update(self, *positional: Any, **named: Any) -> Any:
-        """PPO's own, and a mark."""
+        """Call the update of PPO and print the number of steps."""
         result = super().update(*positional, **named)
         self.taken += self.batch
         print("steps", self.taken, flush=True)
@@ -68,12 +68,12 @@ class Marked(PPO):
 
 
 def network(inputs: int, outputs: int) -> nn.Sequential:
-    """Two hidden layers of 64."""
+    """Create a network with two hidden layers of 64 units."""
     return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
 
 
 def main() -> None:
-    """Trains."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--env")
     parser.add_argument("--entropy", type=float)

@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 on one of the works that are compared."""
+"""PPO of Stable-Baselines3 on one of the compared workloads."""
 
 import argparse
 from typing import Any
@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 
 
 class Marks(BaseCallback):
-    """Says after every update how many steps were taken, which is when the next rollout starts."""
+    """Callback that prints the number of steps after every update, that is, when the next rollout starts."""
 
     def _on_rollout_start(self) -> None:
         if self.num_timesteps:
@@ -23,7 +23,7 @@ class Marks(BaseCallback):
 
 
 def work_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """What the command line says of the work."""
+    """Parse the command line of a workload."""
     parser.add_argument("--env")
     parser.add_argument("--entropy", type=float)
     for name in ("environments", "steps", "updates", "epochs", "minibatches"):
@@ -32,9 +32,9 @@ def work_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def train(algorithm: type[OnPolicyAlgorithm], policy: str, work: argparse.Namespace, **options: Any) -> None:
-    """Trains, with what is the same for all works."""
+    """Train with the settings that all workloads share."""
     torch.set_num_threads(1)
-    # asked for nothing, make_vec_env makes environments that draw, which costs LunarLander half of its speed
+    # by default make_vec_env creates environments with a render mode, which halves the speed of LunarLander
     envs = make_vec_env(work.env, work.environments, 1, env_kwargs={"render_mode": None}, vec_env_cls=DummyVecEnv)
     batch = work.environments * work.steps
     agent = algorithm(

@@ -1,4 +1,4 @@
-"""A stand-in for the Hub's API, on loopback: one user, models in memory, single commits."""
+"""Fake of the Hub's API on the loopback interface: one user, models in memory, single commits."""
 
 import base64
 import hashlib
@@ -11,15 +11,15 @@ from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
-__all__ = ["TOKEN", "StandIn", "serving"]
+__all__ = ["TOKEN", "FakeHub", "serving"]
 
 TOKEN = "hf_" + "standinstandinstandinstandin" + "42"
 _LARGE = (".safetensors", ".mp4")
-"""What the Hub takes as large files, however small they are."""
+"""Suffixes of files that the Hub treats as large files, whatever their size."""
 
 
-class StandIn(ThreadingHTTPServer):
-    """What it has, and what it was asked for."""
+class FakeHub(ThreadingHTTPServer):
+    """Server with the models that it stores and a log of its requests."""
 
     daemon_threads = True
 
@@ -27,30 +27,31 @@ class StandIn(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answers)
         self.models: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
-        self.pretended: dict[str, int] = {}
-        """Sizes by name that it tells, where they are not the true ones."""
+        self.reported_sizes: dict[str, int] = {}
+        """False file sizes to report, by file name."""
         self.stored: dict[str, bytes] = {}
-        """Contents of large files by their SHA-256, which come before the commit that names them."""
-        self.asked: list[str] = []
+        """Contents of large files by their SHA-256. They are uploaded before the commit that refers to them."""
+        self.requests: list[str] = []
+        """Log of requests, each as `METHOD /path`."""
         self.failing: dict[str, int] = {}
-        """Statuses that it answers, by a part of `METHOD /path`."""
+        """HTTP status of requests that fail, by a part of `METHOD /path`."""
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
     def commit(self, name: str) -> str:
-        """Follows from what is in the model now."""
+        """Return the id of the current commit, a hash of the contents of the model."""
         return hashlib.sha1(repr(sorted(self.models[name].items())).encode()).hexdigest()
 
     def changes(self) -> list[str]:
-        """What asked for something to be made."""
-        return [line for line in self.asked if not line.startswith(("GET", "HEAD"))]
+        """Return the requests that change something."""
+        return [line for line in self.requests if not line.startswith(("GET", "HEAD"))]
 
 
 @contextmanager
-def serving() -> Iterator[StandIn]:
-    with StandIn() as server:
+def serving() -> Iterator[FakeHub]:
+    with FakeHub() as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -61,7 +62,7 @@ def serving() -> Iterator[StandIn]:
 
 
 class _Answers(BaseHTTPRequestHandler):
-    server: StandIn
+    server: FakeHub
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *words: object) -> None:
@@ -82,9 +83,11 @@ class _Answers(BaseHTTPRequestHandler):
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path = unquote(self.path.partition("?")[0])
-        self.server.asked.append(f"{self.command} {path}")
+        self.server.requests.append(f"{self.command} {path}")
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        failing = next((status for part, status in self.server.failing.items() if part in self.server.asked[-1]), None)
+        failing = next(
+            (status for part, status in self.server.failing.items() if part in self.server.requests[-1]), None
+        )
         if failing or token not in ("", TOKEN):
             self.send(failing or 401, {"error": f"refused, {token}"})
         elif path == "/api/whoami-v2":
@@ -93,41 +96,42 @@ class _Answers(BaseHTTPRequestHandler):
             self.send(200, {"errors": [], "warnings": []})
         elif path == "/api/repos/create":
             self.create(json.loads(body))
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(preupload|commit|revision)/([^/]+))?", path):
-            self.about(found[1], found[2], found[3], body, token)
+        elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(preupload|commit|revision)/([^/]+))?", path):
+            self.about(match[1], match[2], match[3], body, token)
         elif path.endswith(".git/info/lfs/objects/batch"):
             self.batch(json.loads(body)["objects"])
         elif path.startswith("/large/"):
             self.server.stored[path.removeprefix("/large/")] = body
             self.send(200, {})
-        elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
-            self.file(found[1], found[3], token)
+        elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
+            self.file(match[1], match[3], token)
         else:
             self.send(404, {"error": "not here"})
 
-    def create(self, asked: dict[str, Any]) -> None:
-        name = f"{asked['organization']}/{asked['name']}"
+    def create(self, request: dict[str, Any]) -> None:
+        name = f"{request['organization']}/{request['name']}"
         if not name.startswith("me/"):
             return self.send(403, {"error": "not yours"})
-        known = name in self.server.models
-        if not known:
+        exists = name in self.server.models
+        if not exists:
             self.server.models[name] = {}
-            self.server.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
-        return self.send(409 if known else 200, {"url": f"{self.server.address}/{name}"})
+            private = request.get("private") or request.get("visibility") == "private"
+            self.server.private |= {name} if private else set()
+        return self.send(409 if exists else 200, {"url": f"{self.server.address}/{name}"})
 
-    def about(self, name: str, what: str | None, revision: str | None, body: bytes, token: str) -> None:
+    def about(self, name: str, resource: str | None, revision: str | None, body: bytes, token: str) -> None:
         files = self.server.models.get(name)
         if files is None or (name in self.server.private and not token):
             return self.send(401, {"error": "no"}, {"X-Error-Code": "RepoNotFound"})
-        if what == "preupload":
-            asked = json.loads(body)["files"]
-            modes = ["lfs" if file["path"].endswith(_LARGE) else "regular" for file in asked]
-            each = [
+        if resource == "preupload":
+            requested = json.loads(body)["files"]
+            modes = ["lfs" if file["path"].endswith(_LARGE) else "regular" for file in requested]
+            answers = [
                 {"path": file["path"], "uploadMode": mode, "shouldIgnore": False}
-                for file, mode in zip(asked, modes, strict=True)
+                for file, mode in zip(requested, modes, strict=True)
             ]
-            return self.send(200, {"files": each})
-        if what == "commit":
+            return self.send(200, {"files": answers})
+        if resource == "commit":
             for line in map(json.loads, body.splitlines()):
                 value = line["value"]
                 if line["key"] == "file":
@@ -142,14 +146,14 @@ class _Answers(BaseHTTPRequestHandler):
         commit = self.server.commit(name)
         if revision not in (None, "main", commit):
             return self.send(404, {"error": "no"}, {"X-Error-Code": "RevisionNotFound"})
-        sizes = {path: len(content) for path, content in files.items()} | self.server.pretended
+        sizes = {path: len(content) for path, content in files.items()} | self.server.reported_sizes
         siblings = [{"rfilename": path, "size": size} for path, size in sizes.items()]
         return self.send(200, {"id": name, "sha": commit, "private": name in self.server.private, "siblings": siblings})
 
     def batch(self, objects: list[dict[str, Any]]) -> None:
-        """Where large files go."""
-        hrefs = {each["oid"]: f"{self.server.address}/large/{each['oid']}" for each in objects}
-        answers = [{**each, "actions": {"upload": {"href": hrefs[each["oid"]]}}} for each in objects]
+        """Answer with the upload addresses of large files."""
+        hrefs = {item["oid"]: f"{self.server.address}/large/{item['oid']}" for item in objects}
+        answers = [{**item, "actions": {"upload": {"href": hrefs[item["oid"]]}}} for item in objects]
         self.send(200, {"transfer": "basic", "objects": answers})
 
     def file(self, name: str, path: str, token: str) -> None:

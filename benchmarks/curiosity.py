@@ -1,10 +1,10 @@
-"""Trains MountainCar-v0 and pendulum-sparse with every method of curiosity and without, and writes benchmarks/curiosity.json and
+"""Train on MountainCar-v0 and pendulum-sparse with every curiosity method and without curiosity. Write benchmarks/curiosity.json and
 benchmarks/curiosity.md.
 
     python benchmarks/curiosity.py [METHOD …] [--task mountaincar] [--seeds 1 2 3 4 5] [--jobs 1] [--out runs/curiosity]
 
-All runs of a task are those of one preset, where nothing but `curiosity.kind` differs. Each is evaluated at the end by `lockstep eval`:
-20 episodes that training never saw, with the most probable actions. Methods that are not named keep the rows they have.
+All runs of a task use one preset and differ only in `curiosity.kind`. Each run is evaluated at the end by `lockstep eval`: 20 episodes that are not used
+in training, with the most probable actions. Methods that are not named keep their rows in the file.
 """
 
 import argparse
@@ -22,23 +22,23 @@ from presets import call
 HERE = Path(__file__).parent
 METHODS = ("none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement")
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""97.5% quantiles of Student's t with 1, 2, … degrees of freedom."""
+"""97.5% quantiles of Student's t distribution with 1, 2, … degrees of freedom."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained."""
+    """Preset of a task, with thresholds and the text around its table."""
 
     preset: str
     flags: tuple[str, ...]
-    found: float
-    """Mean return of the last 20 episodes from which on something was found."""
-    asked: float
-    """Mean return in evaluation that is asked for."""
-    about: tuple[str, ...]
+    discovery_return: float
+    """Mean return of the last 20 training episodes above which the reward was discovered."""
+    goal_return: float
+    """Mean return in evaluation that counts as success."""
+    introduction: tuple[str, ...]
     """Lines above the table."""
     notes: tuple[str, ...]
-    """Lines below."""
+    """Lines below the table."""
 
 
 TASKS = {
@@ -50,14 +50,14 @@ TASKS = {
         (
             "# Curiosity on MountainCar-v0",
             "",
-            "`python benchmarks/curiosity.py`: the preset `mountaincar-rnd` with nothing but `curiosity.kind` changed, 500,000 steps, one rank.",
-            "The reward is -1 for every step, the time limit 200 steps, and nothing is shaped: -200 means that the goal was never reached.",
+            "`python benchmarks/curiosity.py`: the preset `mountaincar-rnd` with each `curiosity.kind`, 500,000 steps, one rank.",
+            "The reward is -1 for every step, without reward shaping, and the time limit is 200 steps: -200 means that the goal was never reached.",
         ),
         (
-            "Plain PPO is not helpless in every setting: where its critic is well conditioned, with `--ppo.normalize-rewards true` say or with the",
-            "environment's reward weighted by 0.1, a critic that begins at 0 overrates whatever was rarely seen, and that alone leads to the goal.",
-            "The preset is a setting in which it does not: unscaled returns of -87, and an entropy bonus that holds the policy near chance.",
-            "Weight and learning rate were chosen for RND; another method may do better with its own.",
+            "PPO without curiosity does not fail in every setting. If the critic is well conditioned, for example with `--ppo.normalize-rewards true` or with",
+            "the environment's reward weighted by 0.1, a critic that starts at 0 overestimates states that were rarely seen, and this alone leads to the goal.",
+            "The preset is a setting in which it fails: unscaled returns of -87, and an entropy bonus that keeps the policy near random.",
+            "Weight and learning rate were chosen for RND; another method may do better with other values.",
         ),
     ),
     "pendulum-sparse": Task(
@@ -69,31 +69,31 @@ TASKS = {
             "# Curiosity on pendulum-sparse",
             "",
             "`python benchmarks/curiosity.py --task pendulum-sparse`: the preset with `--curiosity.weight 0.01` and each `curiosity.kind`, 150,000",
-            "steps, one rank. The reward is 1 while the pendulum is within 15° of upright, else 0; some 75 is the best, chance has 8.",
+            "steps, one rank. The reward is 1 while the pendulum is within 15° of upright, else 0. The best return is about 75; a random policy has 8.",
         ),
         (
-            "Here chance meets the reward often enough for plain PPO: the table shows what curiosity costs where it is not needed.",
+            "Random actions reach the reward often enough here, so PPO needs no curiosity: the table shows the cost of curiosity where it is not needed.",
         ),
     ),
 }
 
 
 def train(name: str, method: str, seed: int, out: Path) -> dict[str, object]:
-    """One run on one rank."""
-    task, run = TASKS[name], f"{name}-{method}-seed{seed}-{int(time.time())}"
-    where = ["--seed", str(seed), "--name", run, "--out", str(out), "--run.progress", "off", "--ranks", "1"]
-    call("train", task.preset, "--curiosity.kind", method, *task.flags, *where)
-    call("eval", str(out / run), "--episodes", "20")
-    rows = [json.loads(line) for line in (out / run / "metrics.jsonl").read_text().splitlines()]
+    """Train one run on one rank, evaluate it, and return its row."""
+    task, run_name = TASKS[name], f"{name}-{method}-seed{seed}-{int(time.time())}"
+    options = ["--seed", str(seed), "--name", run_name, "--out", str(out), "--run.progress", "off", "--ranks", "1"]
+    call("train", task.preset, "--curiosity.kind", method, *task.flags, *options)
+    call("eval", str(out / run_name), "--episodes", "20")
+    rows = [json.loads(line) for line in (out / run_name / "metrics.jsonl").read_text().splitlines()]
     returns = [(row["env_steps"], row["return_mean_20"]) for row in rows if row["return_mean_20"] is not None]
-    found = [steps for steps, mean in returns if mean > task.found]
-    evaluation = json.loads((out / run / "evaluation.json").read_text())
+    discoveries = [steps for steps, mean in returns if mean > task.discovery_return]
+    evaluation = json.loads((out / run_name / "evaluation.json").read_text())
     return {
         "task": name,
         "method": method,
         "seed": seed,
         "steps": rows[-1]["env_steps"],
-        "found_at": found[0] if found else None,
+        "found_at": discoveries[0] if discoveries else None,
         "return_mean_20": rows[-1]["return_mean_20"],
         "evaluation": evaluation["return_mean"],
         "fps": statistics.median(row["fps"] for row in rows[5:]),
@@ -102,7 +102,7 @@ def train(name: str, method: str, seed: int, out: Path) -> dict[str, object]:
 
 
 def interval(values: list[float]) -> str:
-    """Mean and its 95% interval."""
+    """Format the mean of `values` with half of its 95% interval, for example `-117 ± 4`."""
     mean = statistics.fmean(values)
     if len(values) < 2:
         return f"{mean:.0f}"
@@ -111,48 +111,49 @@ def interval(values: list[float]) -> str:
 
 
 def table(rows: list[dict[str, object]], name: str, measured: str) -> str:
-    """The part of benchmarks/curiosity.md that is about one task."""
+    """Return the section of benchmarks/curiosity.md for one task, as Markdown."""
     task = TASKS[name]
     lines = [
-        *task.about,
-        "Evaluation: 20 episodes per seed that training never saw, with the most probable actions. ± is the 95% interval of the mean over seeds.",
+        *task.introduction,
+        "Evaluation: 20 episodes per seed that are not used in training, with the most probable actions. ± is the 95% interval of the mean over seeds.",
         "",
         measured,
         "",
-        f"| method | seeds | evaluation, mean | by seed | better than {task.asked:.0f} | first above {task.found:.0f} in training (steps) |",
+        f"| method | seeds | evaluation, mean | per seed | above {task.goal_return:.0f} | steps until above {task.discovery_return:.0f} in training |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for method in METHODS:
-        own = sorted(
+        method_rows = sorted(
             (row for row in rows if (row["task"], row["method"]) == (name, method)),
             key=lambda row: int(str(row["seed"])),
         )
-        if not own:
+        if not method_rows:
             continue
-        values = [float(str(row["evaluation"])) for row in own]
-        found = [f"{row['found_at']:,}" if row["found_at"] else "never" for row in own]
+        values = [float(str(row["evaluation"])) for row in method_rows]
+        discoveries = [f"{row['found_at']:,}" if row["found_at"] else "never" for row in method_rows]
         lines.append(
-            f"| {method} | {len(own)} | {interval(values)} | {', '.join(f'{value:.0f}' for value in values)} "
-            f"| {sum(value > task.asked for value in values)} of {len(own)} | {', '.join(found)} |"
+            f"| {method} | {len(method_rows)} | {interval(values)} | {', '.join(f'{value:.0f}' for value in values)} "
+            f"| {sum(value > task.goal_return for value in values)} of {len(method_rows)} | {', '.join(discoveries)} |"
         )
     return "\n".join([*lines, "", *task.notes]) + "\n"
 
 
 def main() -> None:
-    """See the module."""
+    """Train and evaluate the requested runs, then write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("methods", nargs="*", default=METHODS)
     parser.add_argument("--task", choices=TASKS, default="mountaincar")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/curiosity"))
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     path = HERE / "curiosity.json"
-    known = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    with ThreadPoolExecutor(own.jobs) as pool:
-        wanted = [(own.task, method, seed) for seed in own.seeds for method in own.methods]
-        made = list(pool.map(lambda one: train(*one, own.out), wanted))
-    rows = [row for row in known["rows"] if (row["task"], row["method"], row["seed"]) not in wanted] + made
+    previous = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        requested = [(arguments.task, method, seed) for seed in arguments.seeds for method in arguments.methods]
+        new_rows = list(pool.map(lambda key: train(*key, arguments.out), requested))
+    rows = [row for row in previous["rows"] if (row["task"], row["method"], row["seed"]) not in requested]
+    rows += new_rows
     versions = f"PyTorch {torch.__version__}"
     path.write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
     measured = f"Measured with {versions}, {time.strftime('%Y-%m')}."

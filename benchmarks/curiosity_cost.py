@@ -1,10 +1,10 @@
-"""What curiosity costs: steps per second while training, with every method and without, in turn.
+"""Measure the cost of curiosity: steps per second during training, with every method and without curiosity.
 
     python benchmarks/curiosity_cost.py [CASE …] [--out benchmarks/curiosity_cost.json] [--seconds 6] [--repeats 5]
 
-CartPole-v1 on one rank, and MountainCar-v0 with RND on two ranks with as many environments each: 8 environments of 256 steps per rank, 4 epochs of 4
-minibatches, all else as by default. Every repeat runs all of them one after the other, as processes of their own; the ratio to the run without
-curiosity is taken within a repeat. Reported are medians, and the least and the most.
+CartPole-v1 on one rank, and MountainCar-v0 with RND on two ranks: 8 environments of 256 steps per rank, 4 epochs of 4 minibatches, defaults for all
+other settings. Every repeat runs all cases one after the other, each in its own process. The ratio to the run without curiosity is computed within a
+repeat. Medians, minimum and maximum are reported.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CASES = {
 
 
 def config_of(env_id: str, ranks: int, curiosity: CuriosityConfig) -> Config:
-    """Of one case, resolved."""
+    """Return the resolved config of one case."""
     config = Config(
         env=EnvConfig(env_id, count=8 * ranks),
         rollout=RolloutConfig(256),
@@ -51,29 +51,32 @@ def config_of(env_id: str, ranks: int, curiosity: CuriosityConfig) -> Config:
 
 
 def main() -> None:
-    """Measures and writes the file."""
+    """Measure all cases and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "cases", nargs="*", default=list(CASES), help="all if left out; the runs without curiosity are among them"
+        "cases",
+        nargs="*",
+        default=list(CASES),
+        help="the cases to measure (default: all); the runs without curiosity are always measured",
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("curiosity_cost.json"))
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--repeats", type=int, default=5)
-    own = parser.parse_args()
-    plain = {f"{CASES[case][0]}, none" for case in own.cases}
-    chosen = {case: words for case, words in CASES.items() if case in {*own.cases, *plain}}
+    arguments = parser.parse_args()
+    baselines = {f"{CASES[case][0]}, none" for case in arguments.cases}
+    chosen = {case: words for case, words in CASES.items() if case in {*arguments.cases, *baselines}}
     configs = {case: (config_of(*words), words[1]) for case, words in chosen.items()}
     for config, ranks in configs.values():
-        train(config, ranks, iterations=5)  # compiles
+        train(config, ranks, iterations=5)  # fills the cache of compiled kernels
     rates: dict[str, list[float]] = {case: [] for case in chosen}
-    for repeat in range(own.repeats):
+    for repeat in range(arguments.repeats):
         for case in chosen if repeat % 2 else reversed(chosen):
             config, ranks = configs[case]
-            rates[case].append(train(config, ranks, seconds=own.seconds).rate)
-        print({case: round(found[-1]) for case, found in rates.items()}, file=sys.stderr, flush=True)
+            rates[case].append(train(config, ranks, seconds=arguments.seconds).rate)
+        print({case: round(case_rates[-1]) for case, case_rates in rates.items()}, file=sys.stderr, flush=True)
     records = []
     for case, (env_id, ranks, _) in chosen.items():
-        slower = [alone / rate for alone, rate in zip(rates[f"{env_id}, none"], rates[case], strict=True)]
+        slowdowns = [baseline / rate for baseline, rate in zip(rates[f"{env_id}, none"], rates[case], strict=True)]
         records.append(
             {
                 "case": case,
@@ -81,8 +84,8 @@ def main() -> None:
                 "steps_per_second": round(statistics.median(rates[case])),
                 "least": round(min(rates[case])),
                 "most": round(max(rates[case])),
-                "times_slower": round(statistics.median(slower), 2),
-                "times_slower_range": [round(min(slower), 2), round(max(slower), 2)],
+                "times_slower": round(statistics.median(slowdowns), 2),
+                "times_slower_range": [round(min(slowdowns), 2), round(max(slowdowns), 2)],
             }
         )
     result = {
@@ -90,11 +93,11 @@ def main() -> None:
         "processor": processor(),
         "cores": os.cpu_count(),
         "versions": {package: version(package) for package in ("torch", "gymnasium", "numpy")},
-        "seconds": own.seconds,
-        "repeats": own.repeats,
+        "seconds": arguments.seconds,
+        "repeats": arguments.repeats,
         "records": records,
     }
-    own.out.write_text(json.dumps(result, indent=1) + "\n")
+    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Environment steps per CPU second of every engine, which `env.engine: auto` is chosen from.
+"""Measure environment steps per CPU second of every engine. `env.engine: auto` selects engines by these measurements.
 
     python benchmarks/engines.py [--out benchmarks/engines.json] [--only CartPole-v1] [--seconds 0.06] [--repeats 5]
     python benchmarks/engines.py --out benchmarks/atari.json --only ALE/Pong-v5 ALE/Breakout-v5 --seconds 2
 
-It goes through lockstep's own engines, with random actions drawn beforehand, so it counts flattening, automatic resets and
-the bookkeeping for exact restoring. The process is held on one core, as a rank is when ranks fill the machine, and its CPU
-time is counted, over all its threads, so that other load on the machine does not decide. `gymnasium-async` has all cores and
-is counted by the wall clock, per second and not per core. Repeats are the outer loop; medians are reported. Reset rows count.
+The measurement uses lockstep's engine classes with random actions that were drawn before, so it includes flattening, automatic resets and the records for
+exact resume. The process is bound to one core, as a rank is if there is one rank per core. The CPU time of all its threads is counted, so that other
+load on the machine does not change the result. `gymnasium-async` may use all cores and is measured by wall time, per second and not per core. Repeats are
+the outer loop; medians are reported. Reset rows count as steps.
 """
 
 import os
@@ -33,14 +33,14 @@ from lockstep.envs.settings import EnvConfig
 from lockstep.randomness import stream
 
 PROCESSES = ("CartPole-v1", "Reacher-v5", "HumanoidStandup-v5")
-"""Where `gymnasium-async` is measured: a light, a medium and a heavy environment."""
+"""Environments in which `gymnasium-async` is measured: a light, a medium and a heavy one."""
 COUNTS = (1, 2, 4, 8, 16, 64)
 CHUNK = 16
-"""Steps of the whole shard between two looks at the clock."""
+"""Steps of the whole shard between two readings of the clock."""
 
 
 def engines(env_id: str, count: int) -> list[str]:
-    """What is measured."""
+    """Return the names of the engines to measure for `count` environments of `env_id`."""
     names = ["gymnasium"]
     if is_game(env_id):
         return [*names, "envpool", "ale"]
@@ -54,7 +54,7 @@ def engines(env_id: str, count: int) -> list[str]:
 
 
 def drawn_actions(engine: Engine, count: int) -> np.ndarray:
-    """Random actions for 256 steps: `[256, B]` or `[256, B, A]`."""
+    """Draw random actions for 256 steps: `[256, B]` or `[256, B, A]`."""
     spaces, generator = engine.spaces, stream(0, "benchmark")
     if spaces.discrete_actions is not None:
         return generator.integers(0, spaces.discrete_actions, (256, count))
@@ -63,9 +63,9 @@ def drawn_actions(engine: Engine, count: int) -> np.ndarray:
 
 
 def steps_per_second(env_id: str, name: str, count: int, seconds: float) -> float:
-    """One measurement, after the engine was built and has taken 4 steps."""
+    """Measure one engine for about `seconds`, after its creation and 4 steps. Return environment steps per second."""
     cores = os.sched_getaffinity(0)
-    # processes are what gymnasium-async uses cores for
+    # gymnasium-async has one process per environment, so it gets all cores
     os.sched_setaffinity(0, cores if name == "gymnasium-async" else {max(cores)})
     engine = make_engine(EnvConfig(id=env_id, engine=name, count=count), seed=1, shard=0, shards=1)  # type: ignore[arg-type]
     try:
@@ -74,27 +74,27 @@ def steps_per_second(env_id: str, name: str, count: int, seconds: float) -> floa
         for row in actions[:4]:
             engine.step(row)
         clock = time.perf_counter if name == "gymnasium-async" else time.process_time
-        taken, start = 0, clock()
+        steps, start = 0, clock()
         while (elapsed := clock() - start) < seconds:
-            for row in actions[taken % 256 : taken % 256 + CHUNK]:
+            for row in actions[steps % 256 : steps % 256 + CHUNK]:
                 engine.step(row)
-            taken += CHUNK
+            steps += CHUNK
     finally:
         engine.close()
         os.sched_setaffinity(0, cores)
-    return taken * count / elapsed
+    return steps * count / elapsed
 
 
 def measure(environments: tuple[str, ...], seconds: float, repeats: int) -> list[dict[str, object]]:
-    """One record per environment, count and engine."""
-    seen: dict[tuple[str, int, str], list[float]] = {}
+    """Measure all engines and return one record per environment, count and engine."""
+    measurements: dict[tuple[str, int, str], list[float]] = {}
     for repeat in range(repeats):
         for env_id in environments:
             for count in COUNTS:
                 names = engines(env_id, count)
                 for name in names if len(names) > 1 else ():
                     rate = steps_per_second(env_id, name, count, seconds)
-                    seen.setdefault((env_id, count, name), []).append(rate)
+                    measurements.setdefault((env_id, count, name), []).append(rate)
             print(f"repeat {repeat + 1}/{repeats}: {env_id}", file=sys.stderr, flush=True)
     return [
         {
@@ -105,12 +105,12 @@ def measure(environments: tuple[str, ...], seconds: float, repeats: int) -> list
             "least": round(min(rates)),
             "most": round(max(rates)),
         }
-        for (env_id, count, name), rates in seen.items()
+        for (env_id, count, name), rates in measurements.items()
     ]
 
 
 def main() -> None:
-    """Measures and writes the file."""
+    """Measure all engines and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("engines.json"))
     parser.add_argument("--only", nargs="*", default=[line.env_id for line in known_environments()])
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def processor() -> str:
-    """The model of the CPU, where Linux says it."""
+    """Return the CPU model from /proc/cpuinfo, or the machine type if the file does not name it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 

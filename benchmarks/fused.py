@@ -1,11 +1,11 @@
-"""What `plan.exact: false` gains: steps per CPU second of one rank that carries several shards, each by itself and fused.
+"""Measure the gain of `plan.exact: false`: steps per CPU second of one rank with several shards, computed one by one and fused.
 
     python benchmarks/fused.py [--out benchmarks/fused.json] [--seconds 1] [--repeats 7]
 
-Whole iterations, collecting and updating, of CartPole with the default settings. Exact, fused, and as many environments in one shard
-are measured one right after the other, forwards and backwards by turns, in every repeat, so that other load on the machine meets both; a repeat gives one ratio. The process is
-held on one core and its CPU time is counted. Reported are medians, and the least and the most of the ratios: between these two the true
-median lies with a probability of 1 - 2 / 2^repeats, whatever their distribution.
+Whole iterations, collecting and updating, of CartPole with the default settings. Every repeat measures three cases one after the other, in alternating
+order, so that other load on the machine affects all of them: exact, fused, and the same number of environments in one shard. A repeat gives one ratio. The
+process is bound to one core and its CPU time is counted. Medians, and minimum and maximum of the ratios are reported. The true median is between
+minimum and maximum with a probability of 1 - 2 / 2^repeats, for any distribution.
 """
 
 import os
@@ -39,7 +39,7 @@ SHARDS, ENVIRONMENTS = (4, 8), (2, 4, 8)
 
 
 class Measured:
-    """One rank with all shards, of `environments` each, exact or fused."""
+    """One rank with `shards` shards of `environments` environments each, exact or fused."""
 
     def __init__(self, shards: int, environments: int, exact: bool) -> None:
         env = EnvConfig(id="CartPole-v1", count=shards * environments)
@@ -55,31 +55,34 @@ class Measured:
         self.run(0.0)
 
     def run(self, seconds: float) -> tuple[float, float]:
-        """Trains for at least so long; CPU seconds per iteration of collecting and of updating."""
-        collected, updated, done, clock = 0.0, 0.0, 0, time.process_time
-        while not done or collected + updated < seconds:
+        """Train for at least `seconds`. Return the CPU seconds per iteration of collecting and of updating."""
+        collected, updated, iterations, clock = 0.0, 0.0, 0, time.process_time
+        while not iterations or collected + updated < seconds:
             self.iteration += 1
-            done += 1
-            begun = clock()
+            iterations += 1
+            start = clock()
             rollouts = collect(self.shards, self.update.agent, self.iteration, self.update.fused)
-            between = clock()
+            middle = clock()
             self.update(rollouts, self.iteration, 0.0)
-            collected += between - begun
-            updated += clock() - between
-        return collected / done, updated / done
+            collected += middle - start
+            updated += clock() - middle
+        return collected / iterations, updated / iterations
 
 
 def measure(shards: int, environments: int, seconds: float, repeats: int) -> dict[str, object]:
-    """One record."""
+    """Measure exact, fused and one-shard computation, and return the record."""
     kinds = [Measured(shards, environments, exact) for exact in (True, False)]
     kinds.append(Measured(1, shards * environments, exact=True))
-    found: list[list[tuple[float, float]]] = [[] for _ in kinds]
+    times: list[list[tuple[float, float]]] = [[] for _ in kinds]
     for repeat in range(repeats):
         for which in (0, 1, 2) if repeat % 2 else (2, 1, 0):
-            found[which].append(kinds[which].run(seconds))
-    pairs = list(zip(*found[:2], strict=True))
+            times[which].append(kinds[which].run(seconds))
+    pairs = list(zip(*times[:2], strict=True))
     ratios = [sum(exact) / sum(fused) for exact, fused in pairs]
-    rates = [round(kind.steps / statistics.median(map(sum, times))) for kind, times in zip(kinds, found, strict=True)]
+    rates = [
+        round(kind.steps / statistics.median(map(sum, kind_times)))
+        for kind, kind_times in zip(kinds, times, strict=True)
+    ]
     return {
         "shards": shards,
         "environments_per_shard": environments,
@@ -95,7 +98,7 @@ def measure(shards: int, environments: int, seconds: float, repeats: int) -> dic
 
 
 def main() -> None:
-    """Measures and writes the file."""
+    """Measure all sizes and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("fused.json"))
     parser.add_argument("--seconds", type=float, default=1.0)

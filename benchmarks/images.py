@@ -1,9 +1,9 @@
-"""Memory that rollouts of Atari take, beside their bytes, into benchmarks/images.json.
+"""Measure the memory of Atari rollouts relative to the bytes of their images. Write benchmarks/images.json.
 
     python benchmarks/images.py [--steps 128 1152 2176]
 
-Trains Pong for one iteration on one rank with rollouts of several lengths, in a process each, and compares the growth of its largest resident set with the
-growth of the images' bytes.
+Each process trains Pong for one iteration on one rank, with another rollout length. The growth of the peak resident set size is compared with the growth of the
+bytes of the images.
 """
 
 import argparse
@@ -25,7 +25,7 @@ CHILD = (
 
 
 def peak(steps: int, shards: int) -> int:
-    """Bytes of the largest resident set of a run of one iteration."""
+    """Return the peak resident set size in bytes of a run of one iteration."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["train", "pong", "--rollout.steps", steps, "--ppo.epochs", 1, "--plan.shards", shards]
         words += ["--ppo.minibatches", COUNT * steps // MINIBATCH, "--total-steps", COUNT * steps, "--out", folder]
@@ -37,18 +37,19 @@ def peak(steps: int, shards: int) -> int:
 
 
 def main() -> None:
-    """Measures and writes."""
+    """Measure all lengths and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs="+", default=[128, 1152, 2176])
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
     for shards in (1, 2):
-        found = [(steps, (steps + 1) * COUNT * IMAGES, peak(steps, shards)) for steps in own.steps]
-        for (_, less, small), (steps, more, large) in pairwise(found):
-            ratio = (large - small) / (more - less)
-            rows.append({"shards": shards, "steps": steps, "image_bytes": more, "peak_bytes": large, "growth": ratio})
+        sizes = [(steps, (steps + 1) * COUNT * IMAGES, peak(steps, shards)) for steps in arguments.steps]
+        for (_, images_before, peak_before), (steps, images, peak_bytes) in pairwise(sizes):
+            ratio = (peak_bytes - peak_before) / (images - images_before)
+            row = {"shards": shards, "steps": steps, "image_bytes": images, "peak_bytes": peak_bytes, "growth": ratio}
+            rows.append(row)
             print(
-                f"{shards} shards, {steps} steps: images {more / 1e6:.0f} MB, peak {large / 1e6:.0f} MB, growth {ratio:.2f}"
+                f"{shards} shards, {steps} steps: images {images / 1e6:.0f} MB, peak {peak_bytes / 1e6:.0f} MB, growth {ratio:.2f}"
             )
     (HERE / "images.json").write_text(json.dumps({"command": " ".join(sys.argv), "rows": rows}, indent=2) + "\n")
 

@@ -1,14 +1,13 @@
-"""What `plan.lag` gains: environment steps per second of one player beside one trainer, with lag 0 and 1, and of two coupled ranks.
+"""Measure the gain of `plan.lag`: environment steps per second of one player and one trainer with lag 0 and 1, and of two coupled ranks.
 
     python benchmarks/lag.py [--out benchmarks/lag.json] [--repeats 5] [--iterations 14]
     python benchmarks/lag.py --learning [--out benchmarks/lag_learning.json]
 
-Whole runs through the command line, two processes each. Repeats are the outer loop and the order is turned round in every other one,
-so that what else happens on the machine meets all alike; ratios are taken within a repeat. The rate is that of the iterations
-after the first two, from the metrics.
+Whole runs through the command line, two processes each. Repeats are the outer loop and the order is reversed in every other repeat, so that other load on
+the machine affects all runs equally; ratios are computed within a repeat. The speed is computed from the metrics, without the first two iterations.
 
-With `--learning`, what it costs: the steps after which presets reach their goal, by seed, without lag, with it, and with V-trace. (One rank
-carries each run; the digests are those of any plan.)
+`--learning` measures the cost of lag: the steps after which presets reach their goal, per seed, without lag, with lag, and with V-trace. (Each run has one
+rank; the digests do not depend on the plan.)
 """
 
 import argparse
@@ -53,7 +52,7 @@ SHARED = ("--env.engine", "gymnasium", "--env.count", "8", "--plan.shards", "2",
 
 
 def measure(task: str, plan: str, iterations: int, out: Path) -> dict[str, float]:
-    """One run: its rate, and the share of their time that trainer and player wait."""
+    """Train one run. Return its speed, and the fractions of their time that trainer and player wait."""
     steps = 8 * int(TASKS[task][TASKS[task].index("--rollout.steps") + 1])
     name = f"{len(list(out.glob('*')))}"
     words = [*TASKS[task], *SHARED, *PLANS[plan], "--total-steps", str(iterations * steps), "--name", name]
@@ -65,44 +64,45 @@ def measure(task: str, plan: str, iterations: int, out: Path) -> dict[str, float
     def total(key: str) -> float:
         return float(sum(row.get(key, 0) for row in rows))
 
-    found = {"steps_per_second": sum(row["fps"] * row["t_iter"] for row in rows) / total("t_iter")}
-    found["trainer_waits"] = total("t_wait") / total("t_iter")
+    result = {"steps_per_second": sum(row["fps"] * row["t_iter"] for row in rows) / total("t_iter")}
+    result["trainer_waits"] = total("t_wait") / total("t_iter")
     if plan != "coupled":
-        found["player_waits"] = total("player_t_wait") / total("player_t_iter")
-    return found
+        result["player_waits"] = total("player_t_wait") / total("player_t_iter")
+    return result
 
 
 def learning(out: Path) -> dict[str, dict[str, dict[str, int | None]]]:
-    """Steps to the goal, by preset, way and seed; None where the preset's budget was not enough."""
-    ways = {
+    """Return the steps to the goal by preset, variant and seed; None if the budget of the preset was not enough."""
+    variants = {
         "lag 0": (),
         "lag 1": ("--plan.lag", "1"),
         "lag 1, vtrace": ("--plan.lag", "1", "--plan.correction", "vtrace"),
     }
-    found: dict[str, dict[str, dict[str, int | None]]] = {}
+    steps_to_goal: dict[str, dict[str, dict[str, int | None]]] = {}
     for preset in ("cartpole", "pendulum", "pendulum-dense"):
         for seed in ("1", "2", "3"):
-            for way, words in ways.items():
+            for variant, flags in variants.items():
                 name = f"{len(list(out.glob('*')))}"
-                command = [sys.executable, "-m", "lockstep", "train", preset, "--seed", seed, *words, "--name", name]
+                command = [sys.executable, "-m", "lockstep", "train", preset, "--seed", seed, *flags, "--name", name]
                 subprocess.run([*command, "--run.progress", "off", "--out", str(out)], check=True, capture_output=True)
                 goal = json.loads((out / name / "config.json").read_text())["run"]["solved_return"]
                 rows = [json.loads(line) for line in (out / name / "metrics.jsonl").read_text().splitlines()]
                 reached = [row["env_steps"] for row in rows if (row["return_mean_20"] or -1e9) >= goal]
-                found.setdefault(preset, {}).setdefault(way, {})[seed] = reached[0] if reached else None
-                print(f"{preset} seed {seed} {way}: {reached[:1]}", file=sys.stderr, flush=True)
-    return found
+                steps = steps_to_goal.setdefault(preset, {}).setdefault(variant, {})
+                steps[seed] = reached[0] if reached else None
+                print(f"{preset} seed {seed} {variant}: {reached[:1]}", file=sys.stderr, flush=True)
+    return steps_to_goal
 
 
 def summary(rates: dict[str, list[dict[str, float]]]) -> dict[str, object]:
-    """Medians, and ratios within a repeat with their least and most."""
+    """Return medians, and medians, minimum and maximum of ratios within a repeat."""
     result: dict[str, object] = {}
     for plan, runs in rates.items():
         result[plan] = {key: round(statistics.median(run[key] for run in runs), 3) for key in runs[0]}
-    for above, below in (("lag 1", "lag 0"), ("coupled", "lag 1")):
-        pairs = zip(rates[above], rates[below], strict=True)
-        ratios = [one["steps_per_second"] / other["steps_per_second"] for one, other in pairs]
-        result[f"{above} / {below}"] = {
+    for numerator, denominator in (("lag 1", "lag 0"), ("coupled", "lag 1")):
+        pairs = zip(rates[numerator], rates[denominator], strict=True)
+        ratios = [above["steps_per_second"] / below["steps_per_second"] for above, below in pairs]
+        result[f"{numerator} / {denominator}"] = {
             "median": round(statistics.median(ratios), 3),
             "least": round(min(ratios), 3),
             "most": round(max(ratios), 3),
@@ -111,7 +111,7 @@ def summary(rates: dict[str, list[dict[str, float]]]) -> dict[str, object]:
 
 
 def speeds(tasks: list[str], repeats: int, iterations: int, out: Path) -> dict[str, dict[str, object]]:
-    """What `summary` gives, by task."""
+    """Measure all plans of all tasks and return the `summary` of each task."""
     rates: dict[str, dict[str, list[dict[str, float]]]] = {task: {plan: [] for plan in PLANS} for task in tasks}
     for repeat in range(repeats):
         for task in tasks:
@@ -123,7 +123,7 @@ def speeds(tasks: list[str], repeats: int, iterations: int, out: Path) -> dict[s
 
 
 def main() -> None:
-    """Measures and writes the file."""
+    """Measure speed or learning and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", default=list(TASKS))
@@ -133,15 +133,15 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.learning:
-            found: dict[str, object] = {"presets": learning(Path(folder))}
+            measured: dict[str, object] = {"presets": learning(Path(folder))}
         else:
             tasks = speeds(arguments.only, arguments.repeats, arguments.iterations, Path(folder))
-            found = {"repeats": arguments.repeats, "tasks": tasks}
+            measured = {"repeats": arguments.repeats, "tasks": tasks}
     result = {
         "command": "python benchmarks/lag.py " + " ".join(sys.argv[1:]),
         "python": platform.python_version(),
         "versions": {package: version(package) for package in ("torch", "numpy", "gymnasium", "mujoco", "Box2D")},
-        **found,
+        **measured,
     }
     name = "lag_learning.json" if arguments.learning else "lag.json"
     (arguments.out or Path(__file__).with_name(name)).write_text(json.dumps(result, indent=1) + "\n")

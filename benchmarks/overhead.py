@@ -1,10 +1,10 @@
-"""What a run costs besides training: its records, its start and its memory. Writes benchmarks/overhead.json and .md.
+"""Measure the overhead of a run: logging, start and memory. Write benchmarks/overhead.json and .md.
 
     python benchmarks/overhead.py [--repeats 5] [--steps 500_000] [--out benchmarks/overhead.json]
 
-Every run is the command as it is given, in a terminal of its own, so with the live view, TensorBoard, metrics.jsonl, digests and checkpoints of
-the default settings. The share is that of the phase `record`, in which all of those happen, in the time of all iterations. The start is from the
-shell prompt to the first line of metrics.jsonl, kernels being in the cache; memory the most that any rank had. Runs of all works are in turn.
+Every run is a command with default settings in its own terminal: with the live view, TensorBoard, metrics.jsonl, digests and checkpoints. All of these are in
+the phase `record`; its fraction of the time of all iterations is reported. The start is measured from the shell prompt to the first line of metrics.jsonl, with
+kernels in the cache. Memory is the peak over all ranks. The runs of all workloads are interleaved.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from lockstep.bench.training import peaks
 from lockstep.run.environment import describe_environment
 
 WIDE = "--rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4"
-WORKS = {
+WORKLOADS = {
     "`cartpole`, the preset": ("cartpole", 1),
     "CartPole-v1, defaults": ("--env CartPole-v1 --total-steps {steps}", 1),
     "CartPole-v1, 8 × 256": (f"--env CartPole-v1 {WIDE} --env.count 8 --total-steps {{steps}}", 1),
@@ -40,32 +40,32 @@ WORKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What one run showed."""
+    """Fraction of the phase `record`, seconds to the first update, and peak memory of a rank in MiB, of one run."""
 
     record_share: float
     first_update: float
     peak_memory: float
 
 
-def cost(work: str, ranks: int) -> Cost:
-    """Of one run."""
-    with tempfile.TemporaryDirectory(prefix="lockstep-overhead-") as place:
-        words = [*work.split(), "--ranks", str(ranks), "--out", place, "--name", "run"]
-        terminal, end = pty.openpty()
-        begun = time.perf_counter()
+def cost(flags: str, ranks: int) -> Cost:
+    """Train one run in a terminal and return its cost."""
+    with tempfile.TemporaryDirectory(prefix="lockstep-overhead-") as folder:
+        words = [*flags.split(), "--ranks", str(ranks), "--out", folder, "--name", "run"]
+        terminal, child_end = pty.openpty()
+        start = time.perf_counter()
         process = subprocess.Popen(
             [sys.executable, "-m", "lockstep", "train", *words],
             stdin=subprocess.DEVNULL,
-            stdout=end,
-            stderr=end,
+            stdout=child_end,
+            stderr=child_end,
             env=os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"},
         )
-        os.close(end)
-        threading.Thread(target=shown, args=(terminal,), daemon=True).start()
-        metrics = Path(place, "run", "metrics.jsonl")
+        os.close(child_end)
+        threading.Thread(target=drain, args=(terminal,), daemon=True).start()
+        metrics = Path(folder, "run", "metrics.jsonl")
         while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
             time.sleep(0.005)
-        first, peak = time.perf_counter() - begun, 0
+        first, peak = time.perf_counter() - start, 0
         while process.poll() is None:
             peak = max(peak, *peaks(process.pid, ranks))
             time.sleep(0.1)
@@ -75,8 +75,8 @@ def cost(work: str, ranks: int) -> Cost:
     return Cost(sum(row["t_record"] for row in rows) / sum(row["t_iter"] for row in rows), first, peak / 2**20)
 
 
-def shown(terminal: int) -> None:
-    """Reads what a terminal shows, until nobody writes there."""
+def drain(terminal: int) -> None:
+    """Read and discard the output of a terminal until all writers have closed it."""
     try:
         while os.read(terminal, 65536):
             pass
@@ -84,57 +84,60 @@ def shown(terminal: int) -> None:
         pass
 
 
-def page(found: dict[str, dict[str, Spread]], machine: str) -> str:
-    """The Markdown page."""
+def page(results: dict[str, dict[str, Spread]], machine: str) -> str:
+    """Return the Markdown page."""
     lines = [
-        "# What a run costs besides training",
+        "# Overhead of a run",
         "",
         "    python benchmarks/overhead.py",
         "",
-        "Default settings, in a terminal: live view, TensorBoard, metrics.jsonl, digests and checkpoints, all within the phase `record`. Medians of",
-        f"interleaved runs, with the least and the most. {machine}.",
+        "Time of logging, time of the start, and memory of a run with default settings in a terminal. The phase `record` includes the live view, TensorBoard,",
+        f"metrics.jsonl, digests and checkpoints. Medians of interleaved runs, with minimum and maximum. {machine}.",
         "",
-        "| | share of `record` | prompt to first update | most memory of a rank |",
+        "| | fraction of `record` | prompt to first update | peak memory of a rank |",
         "| --- | --- | --- | --- |",
     ]
-    for work, costs in found.items():
+    for workload, costs in results.items():
         cells = [
-            told.format(one.median, one.least, one.most)
-            for told, one in zip(
+            template.format(values.median, values.least, values.most)
+            for template, values in zip(
                 ("{:.1%} ({:.1%} … {:.1%})", "{:.2f} s ({:.2f} … {:.2f})", "{:.0f} MiB ({:.0f} … {:.0f})"),
                 costs.values(),
                 strict=True,
             )
         ]
-        lines.append(f"| {work} | " + " | ".join(cells) + " |")
+        lines.append(f"| {workload} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Measures and writes the files."""
+    """Measure all workloads and write the JSON file and the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--steps", type=int, default=500_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("overhead.json"))
-    own = parser.parse_args()
-    runs = {name: partial(cost, words.format(steps=own.steps), ranks) for name, (words, ranks) in WORKS.items()}
+    arguments = parser.parse_args()
+    runs = {
+        name: partial(cost, flags.format(steps=arguments.steps), ranks) for name, (flags, ranks) in WORKLOADS.items()
+    }
     for run in runs.values():
-        run()  # fills the cache
-    told = partial(print, file=sys.stderr, flush=True)
-    found = interleave(runs, own.repeats, told)
+        run()  # fills the cache of compiled kernels
+    show = partial(print, file=sys.stderr, flush=True)
+    results = interleave(runs, arguments.repeats, show)
     names = [field.name for field in dataclasses.fields(Cost)]
     costs = {
-        work: {name: spread([getattr(run, name) for run in each]) for name in names} for work, each in found.items()
+        workload: {name: spread([getattr(run, name) for run in finished]) for name in names}
+        for workload, finished in results.items()
     }
     environment = describe_environment(2)
     machine = f"{os.cpu_count()} cores of {environment['processor']}, PyTorch {environment['packages']['torch']}"
     record = {
         "python": platform.python_version(),
         "machine": machine,
-        "runs": {work: [dataclasses.asdict(run) for run in each] for work, each in found.items()},
+        "runs": {workload: [dataclasses.asdict(run) for run in finished] for workload, finished in results.items()},
     }
-    own.out.write_text(json.dumps(record, indent=1) + "\n")
-    own.out.with_suffix(".md").write_text(page(costs, machine))
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    arguments.out.with_suffix(".md").write_text(page(costs, machine))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""Is it worth stepping one shard's environments in C++ threads while another shard's actions are inferred? One process, no update.
+"""Measure whether one process gains by stepping one shard in C++ threads while it computes the actions of another shard. No update.
 
     python benchmarks/pipeline.py [--repeats 5] [--seconds 2]
 
-Three ways to use two cores for 16 environments of envpool and the default policy: `together`, one shard of 16 with two threads; `in turn`, two
-shards of 8 with two threads each, one after the other; `pipeline`, two shards of 8 with one thread each, of which one is stepped while the other's
-actions are computed. The fourth, `two ranks`, is two processes with 8 environments and one thread each. Writes benchmarks/pipeline.json and .md.
+Four ways to use two cores for 16 environments of envpool and the default policy:
+
+    together   one shard of 16 with two threads
+    in turn    two shards of 8 with two threads each, one after the other
+    pipeline   two shards of 8 with one thread each; one shard is stepped while the actions of the other are computed
+    two ranks  two processes with 8 environments and one thread each
+
+Writes benchmarks/pipeline.json and .md.
 """
 
 import argparse
@@ -30,10 +35,10 @@ TASKS = ("CartPole-v1", "LunarLander-v3", "Reacher-v5", "HalfCheetah-v5", "Human
 
 
 class Part:
-    """Some environments, and a policy for as many rows."""
+    """Environments of one shard, and a policy for them."""
 
     def __init__(self, task: str, count: int, threads: int, first: int) -> None:
-        """`first` makes seeds differ."""
+        """Create `count` environments, with consecutive seeds from `first` on."""
         seeds = list(range(first, first + count))
         self.pool: Any = envpool.make(task, env_type="gymnasium", num_envs=count, num_threads=threads, env_seed=seeds)
         size, space = int(np.prod(self.pool.observation_space.shape)), self.pool.action_space
@@ -47,24 +52,24 @@ class Part:
             torch.Generator().manual_seed(1),
             torch.float32,
         )
-        self.policy = policy  # keeps the memory that the layers are views of
+        self.policy = policy  # keeps the memory alive of which the layers are views
         inference = NumpyPolicy(policy, "tanh")
         self.infer, self.head = inference.head(count), np.empty((count, actions), np.float32)
         self.type = space.dtype
         self.observations, _ = self.pool.reset()
 
     def send(self) -> None:
-        """Infers actions and lets the threads begin."""
+        """Compute actions and start stepping in the threads."""
         head = self.infer(self.observations.reshape(len(self.observations), -1).astype(np.float32), self.head)
         self.pool.send(head.argmax(-1).astype(self.type) if self.discrete else np.clip(head, -1, 1).astype(self.type))
 
     def receive(self) -> None:
-        """Waits for the threads."""
+        """Wait for the threads and store the observations."""
         self.observations = self.pool.recv()[0]
 
 
 def run(task: str, way: str, seconds: float) -> float:
-    """Steps per second."""
+    """Measure one way of stepping one task. Return environment steps per second."""
     torch.set_num_threads(1)
     if way == "two ranks":
         with multiprocessing.get_context("spawn").Pool(2) as pool:
@@ -74,18 +79,18 @@ def run(task: str, way: str, seconds: float) -> float:
 
 
 def alone(task: str, seconds: float) -> float:
-    """One of two ranks."""
+    """Measure one of two ranks. Return environment steps per second."""
     torch.set_num_threads(1)
     return measured([Part(task, 8, 1, os.getpid())], "in turn", seconds)
 
 
 def measured(parts: list[Part], way: str, seconds: float) -> float:
-    """Steps per second of all parts."""
+    """Step `parts` for about `seconds`. Return environment steps per second of all parts."""
     if way == "pipeline":
         for part in parts:
             part.send()
-    steps, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < seconds:
+    steps, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
         for part in parts:
             if way == "pipeline":
                 part.receive()
@@ -94,39 +99,45 @@ def measured(parts: list[Part], way: str, seconds: float) -> float:
                 part.send()
                 part.receive()
             steps += len(part.observations)
-    return steps / (time.perf_counter() - begun)
+    return steps / (time.perf_counter() - start)
 
 
 def main() -> None:
-    """Measures all, the ways interleaved."""
+    """Measure all tasks, with the ways interleaved, and write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2)
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     ways = ("together", "in turn", "pipeline", "two ranks")
-    found: dict[str, dict[str, list[float]]] = {}
+    speeds: dict[str, dict[str, list[float]]] = {}
     for task in TASKS:
-        found[task] = {way: [] for way in ways}
-        for repeat in range(own.repeats):
+        speeds[task] = {way: [] for way in ways}
+        for repeat in range(arguments.repeats):
             for way in ways if repeat % 2 == 0 else ways[::-1]:
-                found[task][way].append(run(task, way, own.seconds))
-        print(task, {way: round(statistics.median(rates)) for way, rates in found[task].items()}, flush=True)
-    record = {"cores": os.cpu_count(), "envpool": version("envpool"), "steps_per_second": found}
+                speeds[task][way].append(run(task, way, arguments.seconds))
+        print(task, {way: round(statistics.median(rates)) for way, rates in speeds[task].items()}, flush=True)
+    record = {"cores": os.cpu_count(), "envpool": version("envpool"), "steps_per_second": speeds}
     (HERE / "pipeline.json").write_text(json.dumps(record, indent=1) + "\n")
     lines = [
-        "# One shard stepped while another is inferred",
+        "# Stepping and inference at the same time",
         "",
-        "Made by `python benchmarks/pipeline.py`, which says what the ways are. Steps per second of playing, medians of "
-        f"{own.repeats} interleaved repeats, {os.cpu_count()} cores.",
+        "    python benchmarks/pipeline.py",
+        "",
+        "Steps per second of collecting with 16 environments, without update. `together`: one shard of 16 with two threads. `in turn`: two shards of 8 with two",
+        "threads each, one after the other. `pipeline`: two shards of 8 with one thread each; one is stepped while the actions of the other are computed. `two",
+        "ranks`: two processes with 8 environments and one thread each. "
+        f"Medians of {arguments.repeats} interleaved repeats, with the range of the ratio. {os.cpu_count()} cores, envpool {version('envpool')}.",
         "",
         "| environment | " + " | ".join(ways) + " | pipeline / two ranks |",
         "| --- |" + " ---: |" * (len(ways) + 1),
     ]
-    for task, rates in found.items():
-        middle = {way: statistics.median(rates[way]) for way in ways}
-        ratios = [one / other for one, other in zip(rates["pipeline"], rates["two ranks"], strict=True)]
-        share = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
-        lines.append(f"| {task} | " + " | ".join(f"{middle[way]:,.0f}" for way in ways) + f" | {share} |")
+    for task, rates in speeds.items():
+        medians = {way: statistics.median(rates[way]) for way in ways}
+        ratios = [
+            pipeline / two_ranks for pipeline, two_ranks in zip(rates["pipeline"], rates["two ranks"], strict=True)
+        ]
+        ratio = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+        lines.append(f"| {task} | " + " | ".join(f"{medians[way]:,.0f}" for way in ways) + f" | {ratio} |")
     (HERE / "pipeline.md").write_text("\n".join(lines) + "\n")
 
 

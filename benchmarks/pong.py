@@ -1,16 +1,16 @@
-"""Pong's preset beside its environments alone, and beside what its network needs at least. Writes benchmarks/pong.json and .md.
+"""Compare the preset `pong` with its environments alone and with its network alone. Write benchmarks/pong.json and .md.
 
     python benchmarks/pong.py [--repeats 5] [--iterations 8] [--seconds 2] [--out benchmarks/pong.json]
 
-Three things in turn, on two processes of one thread each:
+Three measurements in turn, on two processes of one thread each:
 
     training      the preset
-    environments  its engine, random actions
-    network       PyTorch's own layers and nothing else: the minibatches' forward and backward passes, as often as the preset has epochs, and
-                  the passes that choose actions; images lie ready, and nobody waits for anybody
+    environments  its engine with random actions
+    network       only PyTorch layers: the forward and backward passes of the minibatches, once per epoch, and the forward passes that compute
+                  actions; the images are prepared before, and the processes do not wait for each other
 
-What takes part in training at least is an environment's step and the network's passes for it, so 1 / (1 / environments + 1 / network) steps
-per second is the ceiling: what two cores could do with this network, in float32, if all the rest took no time.
+Training needs at least one environment step and the passes of the network for it. So 1 / (1 / environments + 1 / network) steps per second is the
+upper limit for two cores with this network in float32, if everything else took no time.
 """
 
 import argparse
@@ -41,7 +41,7 @@ ACTIONS = 6
 
 
 def layers() -> nn.Module:
-    """The network of Mnih et al. (2015) with heads for actions and value, as most programs write it; channels last, which is faster."""
+    """Create the network of Mnih et al. (2015) with heads for actions and value; in channels-last format, which is faster."""
     convolutions = [
         nn.Conv2d(4, 32, 8, 4),
         nn.ReLU(),
@@ -55,23 +55,23 @@ def layers() -> nn.Module:
 
 
 def per_row(rows: int, seconds: float, network: nn.Module, trains: bool) -> float:
-    """Seconds that a pass takes for each of its rows."""
+    """Return the seconds of a pass divided by its rows; `trains` adds the backward pass."""
     images = torch.rand(rows, *SHAPE).contiguous(memory_format=torch.channels_last)
-    passes, begun, passed = 0, 0.0, 0.0
-    while passed < seconds:
+    passes, start, elapsed = 0, 0.0, 0.0
+    while elapsed < seconds:
         if passes == 1:
-            begun = time.perf_counter()  # the first one chooses kernels
+            start = time.perf_counter()  # not counted: the first pass selects kernels
         with torch.set_grad_enabled(trains):
-            found = network(images)
+            output = network(images)
             if trains:
-                torch.autograd.grad(found.square().sum(), list(network.parameters()))
+                torch.autograd.grad(output.square().sum(), list(network.parameters()))
         passes += 1
-        passed = time.perf_counter() - begun if passes > 1 else 0.0
-    return passed / ((passes - 1) * rows)
+        elapsed = time.perf_counter() - start if passes > 1 else 0.0
+    return elapsed / ((passes - 1) * rows)
 
 
 def passes(minibatch: int, acting: int, epochs: int, seconds: float) -> float:
-    """Environment steps per second of one process that only passes through the network, for `acting` environments at once."""
+    """Return the environment steps per second of one process that only computes the network, for `acting` environments at once."""
     torch.set_num_threads(1)
     network = layers()
     learn = per_row(minibatch, seconds * 0.8, network, trains=True)
@@ -80,76 +80,78 @@ def passes(minibatch: int, acting: int, epochs: int, seconds: float) -> float:
 
 
 def network_rate(config: Config, seconds: float) -> float:
-    """Of all processes at once."""
+    """Return the sum of the steps per second of all network processes, which run at the same time."""
     shards = config.plan.shards or 1
     minibatch = config.env.count * config.rollout.steps // config.ppo.minibatches // shards
-    words = [minibatch, config.env.count // shards, config.ppo.epochs, seconds]
-    command = [sys.executable, __file__, "--alone", *map(str, words)]
+    numbers = [minibatch, config.env.count // shards, config.ppo.epochs, seconds]
+    command = [sys.executable, __file__, "--alone", *map(str, numbers)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) for _ in range(RANKS)]
     return sum(float(process.communicate()[0]) for process in processes)
 
 
-def page(found: dict[str, Spread], machine: str) -> str:
-    """The Markdown page."""
+def page(results: dict[str, Spread], machine: str) -> str:
+    """Return the Markdown page."""
     lines = [
-        "# Pong on two cores",
+        "# Pong: training speed and its upper limit",
         "",
         "    python benchmarks/pong.py",
         "",
-        "The preset `pong` on two ranks, its engine alone with random actions, and the passes through its network alone, on the same cores, in",
-        f"turn: medians of interleaved repeats, with the least and the most. {machine}.",
+        "Speed of the preset `pong` on two ranks, of its engine alone with random actions, and of its network alone, on the same two cores. Medians of",
+        f"interleaved repeats, with minimum and maximum. {machine}.",
         "",
-        "| | median | least … most |",
+        "| | median | min … max |",
         "| --- | ---: | --- |",
     ]
-    for name, one in found.items():
+    for name, values in results.items():
         form = "{:.2f}" if " / " in name else "{:,.0f}"
-        lines.append(f"| {name} | {form.format(one.median)} | {form.format(one.least)} … {form.format(one.most)} |")
+        lines.append(
+            f"| {name} | {form.format(values.median)} | {form.format(values.least)} … {form.format(values.most)} |"
+        )
     lines += [
         "",
-        "The ceiling is what would be left if nothing but these two took time: one step of the engine, one pass to choose its action, and four passes forward and",
-        "back, one an epoch, in float32. It, not the engine, limits this preset on a CPU: a sample's pass forward and back is some 50 million",
-        "operations, and four of them take several times as long as the emulator's four frames.",
+        "The upper limit is the speed if only these parts took time: one step of the engine, one forward pass to compute its action, and four forward and backward",
+        "passes, one per epoch, in float32. The network limits this preset on a CPU, not the engine: a forward and backward pass of one sample takes some 50 million",
+        "operations, and four of them take several times as long as the four frames of the emulator.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Measures and writes the files."""
+    """Measure and write the JSON file and the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("pong.json"))
     parser.add_argument("--alone", type=float, nargs=4, help=argparse.SUPPRESS)
-    own = parser.parse_args()
-    if own.alone:
-        minibatch, acting, epochs, seconds = own.alone
+    arguments = parser.parse_args()
+    if arguments.alone:
+        minibatch, acting, epochs, seconds = arguments.alone
         print(passes(int(minibatch), int(acting), int(epochs), seconds))
         return
     config = resolve(load(presets.read("pong"), None, {}), RANKS)
     runs = {
-        "training": lambda: train(config, RANKS, own.iterations).rate,
-        "environments": partial(engine_rate, config, RANKS, own.seconds),
-        "network": partial(network_rate, config, own.seconds),
+        "training": lambda: train(config, RANKS, arguments.iterations).rate,
+        "environments": partial(engine_rate, config, RANKS, arguments.seconds),
+        "network": partial(network_rate, config, arguments.seconds),
     }
-    rates = interleave(runs, own.repeats, partial(print, file=sys.stderr, flush=True))
+    rates = interleave(runs, arguments.repeats, partial(print, file=sys.stderr, flush=True))
     pairs = zip(rates["environments"], rates["network"], strict=True)
     rates["ceiling"] = [1 / (1 / environments + 1 / network) for environments, network in pairs]
-    found = {
+    results = {
         "training, steps/s": spread(rates["training"]),
-        "environments alone": spread(rates["environments"]),
-        "passes through the network alone": spread(rates["network"]),
-        "ceiling": spread(rates["ceiling"]),
+        "environments alone, steps/s": spread(rates["environments"]),
+        "network alone, steps/s": spread(rates["network"]),
+        "upper limit, steps/s": spread(rates["ceiling"]),
         "training / environments": ratios(rates["training"], rates["environments"]),
-        "ceiling / environments": ratios(rates["ceiling"], rates["environments"]),
-        "training / ceiling": ratios(rates["training"], rates["ceiling"]),
+        "upper limit / environments": ratios(rates["ceiling"], rates["environments"]),
+        "training / upper limit": ratios(rates["training"], rates["ceiling"]),
     }
     environment = describe_environment(RANKS)
     machine = f"{environment['processor']}, PyTorch {environment['packages']['torch']}"
     record = {"python": platform.python_version(), "machine": machine, "rates": rates}
-    own.out.write_text(json.dumps(record, indent=1) + "\n")
-    own.out.with_suffix(".md").write_text(page(found, machine))
+    arguments.out.write_text(json.dumps(record, indent=1) + "\n")
+    arguments.out.with_suffix(".md").write_text(page(results, machine))
 
 
 if __name__ == "__main__":

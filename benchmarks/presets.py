@@ -1,10 +1,10 @@
-"""Trains every preset on three seeds, and writes benchmarks/presets.json and benchmarks/presets.md.
+"""Train every preset with three seeds. Write benchmarks/presets.json and benchmarks/presets.md.
 
     python benchmarks/presets.py [PRESET …] [--seeds 1 2 3] [--jobs 1] [--out runs/presets]
 
-Presets that are not named keep the rows they have. Each run is `lockstep train PRESET --seed S`, so that presets that are cut in shards
-use several cores. A preset with memory is evaluated at the end, and trained and evaluated once more without its memory. A row that came
-about in another way says how in its `note`, which the page shows below its tables.
+Presets that are not named keep their rows in the file. Each run is `lockstep train PRESET --seed S`, so presets with several shards use several cores. A preset
+with memory is evaluated at the end, then trained and evaluated again without memory. A row that was measured in another way says so in its `note`, which
+the page shows below its tables.
 """
 
 import argparse
@@ -24,7 +24,7 @@ WITHOUT_MEMORY = ["--policy.core", "none", "--rollout.sequence-length", "none"]
 
 
 def call(*arguments: str) -> None:
-    """Runs `lockstep` from the shell's point of view, and ends if it does not succeed."""
+    """Run the command `lockstep` in a subprocess. Raises SystemExit if it fails."""
     command = [sys.executable, "-m", "lockstep", *arguments]
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
     finished = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
@@ -33,24 +33,24 @@ def call(*arguments: str) -> None:
 
 
 def has_memory(preset: str) -> bool:
-    """Whether its policy has a core."""
+    """Return whether the policy of the preset has a core."""
     return load(presets.read(preset), None, {}).policy.core != "none"
 
 
 def evaluate(folder: Path) -> dict[str, object]:
-    """20 episodes with the most probable actions: their mean return, and half of its 95% interval."""
+    """Evaluate 20 episodes with the most probable actions. Return the mean return and half of its 95% interval."""
     call("eval", str(folder), "--episodes", "20")
-    found = json.loads((folder / "evaluation.json").read_text())
-    return {"mean": found["return_mean"], "interval_95": found["return_interval_95"]}
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    return {"mean": evaluation["return_mean"], "interval_95": evaluation["return_interval_95"]}
 
 
 def train(preset: str, seed: int, out: Path, forgets: bool = False) -> dict[str, object]:
-    """One run, of which `seconds` include starting Python. `forgets`: without the preset's memory."""
+    """Train one run and return its row; `seconds` includes the start of Python. `forgets` trains without the memory of the preset."""
     name = f"{preset}-{'forgets-' if forgets else ''}seed{seed}-{int(time.time())}"
-    where = ["--seed", str(seed), "--name", name, "--out", str(out), "--run.progress", "off"]
-    begun = time.perf_counter()
-    call("train", preset, *where, *(WITHOUT_MEMORY if forgets else []))
-    seconds = time.perf_counter() - begun
+    options = ["--seed", str(seed), "--name", name, "--out", str(out), "--run.progress", "off"]
+    start = time.perf_counter()
+    call("train", preset, *options, *(WITHOUT_MEMORY if forgets else []))
+    seconds = time.perf_counter() - start
     rows = [json.loads(line) for line in (out / name / "metrics.jsonl").read_text().splitlines()]
     config = json.loads((out / name / "config.json").read_text())
     goal = config["run"]["solved_return"]
@@ -77,31 +77,36 @@ def train(preset: str, seed: int, out: Path, forgets: bool = False) -> dict[str,
 
 
 def table(rows: list[dict[str, object]], command: str) -> str:
-    """The Markdown page."""
-    whole = [row for row in rows if not row.get("forgets")]
+    """Return the Markdown page."""
+    default_rows = [row for row in rows if not row.get("forgets")]
     lines = [
-        "# Presets on three seeds",
+        "# Results of presets on three seeds",
         "",
-        f"Made by `{command}`; raw numbers and versions are in `presets.json`. Return: mean of the last 20 episodes. Goal reached:",
-        "environment steps, and seconds of training, after which that mean first was at least the goal.",
-        f"One run at a time, on {os.cpu_count()} cores, which presets that are cut in shards use. Start and compiling are not in the seconds.",
+        f"    {command}",
         "",
-        "| preset | environment | steps | goal | return at the end, per seed | goal reached after steps | after seconds |",
+        "Returns are means of the last 20 training episodes. `goal reached` is the number of environment steps, and of seconds of training, after which this mean",
+        f"first was at least the goal. One run at a time on {os.cpu_count()} cores, which presets with several shards use. The seconds do not include the start of the",
+        "process and compilation. `presets.json` has all numbers and the versions.",
+        "",
+        "| preset | environment | steps | goal | final return, per seed | goal reached: steps | goal reached: seconds |",
         "| --- | --- | ---: | ---: | --- | --- | --- |",
     ]
-    for preset in sorted({str(row["preset"]) for row in whole}):
-        those = sorted((row for row in whole if row["preset"] == preset), key=lambda row: int(str(row["seed"])))
-        first = those[0]
+    for preset in sorted({str(row["preset"]) for row in default_rows}):
+        seed_rows = sorted(
+            (row for row in default_rows if row["preset"] == preset), key=lambda row: int(str(row["seed"]))
+        )
+        first = seed_rows[0]
         final = ", ".join(
-            f"{row['final']:,.4g}" if abs(float(str(row["final"]))) < 1e4 else f"{row['final']:,.0f}" for row in those
+            f"{row['final']:,.4g}" if abs(float(str(row["final"]))) < 1e4 else f"{row['final']:,.0f}"
+            for row in seed_rows
         )
         steps = ", ".join(
-            "never" if row["reached_at_steps"] is None else f"{row['reached_at_steps']:,}" for row in those
+            "never" if row["reached_at_steps"] is None else f"{row['reached_at_steps']:,}" for row in seed_rows
         )
         seconds = ", ".join(
-            "never" if row["reached_at_seconds"] is None else f"{row['reached_at_seconds']:g}" for row in those
+            "never" if row["reached_at_seconds"] is None else f"{row['reached_at_seconds']:g}" for row in seed_rows
         )
-        budget = max(int(str(row["steps"])) for row in those)
+        budget = max(int(str(row["steps"])) for row in seed_rows)
         lines.append(
             f"| `{preset}` | {first['environment']} | {budget:,} | {first['goal']:,g} | {final} | {steps} | {seconds} |"
         )
@@ -110,52 +115,54 @@ def table(rows: list[dict[str, object]], command: str) -> str:
 
 
 def memory_table(rows: list[dict[str, object]]) -> list[str]:
-    """What presets with memory reach, and what is left of it without."""
+    """Return the table that compares presets with memory and without, as Markdown lines."""
     lines = [
         "",
-        "## With memory and without",
+        "## Presets with and without memory",
         "",
-        "Mean return of 20 episodes that training never saw (`lockstep eval RUN --episodes 20`, most probable actions), ± half of its 95%",
-        f"interval, per seed. Without: the same command with `{' '.join(WITHOUT_MEMORY)}`. Seconds: of the whole command.",
+        "Mean return of 20 episodes that are not used in training (`lockstep eval RUN --episodes 20`, most probable actions), ± half of its 95%",
+        f"interval, per seed. Runs without memory have `{' '.join(WITHOUT_MEMORY)}`. The seconds are those of the whole `train` command.",
         "",
-        "| preset | with memory | seconds | without | seconds |",
+        "| preset | with memory | seconds | without memory | seconds |",
         "| --- | --- | --- | --- | --- |",
     ]
     for preset in sorted({str(row["preset"]) for row in rows if "evaluation" in row}):
         cells = []
         for forgets in (False, True):
-            those = [row for row in rows if row["preset"] == preset and row.get("forgets") is forgets]
-            those.sort(key=lambda row: int(str(row["seed"])))
-            cells.append(", ".join(interval(row["evaluation"]) for row in those))
-            cells.append(", ".join(f"{row['seconds']:.0f}" for row in those))
+            seed_rows = [row for row in rows if row["preset"] == preset and row.get("forgets") is forgets]
+            seed_rows.sort(key=lambda row: int(str(row["seed"])))
+            cells.append(", ".join(interval(row["evaluation"]) for row in seed_rows))
+            cells.append(", ".join(f"{row['seconds']:.0f}" for row in seed_rows))
         lines.append(f"| `{preset}` | {' | '.join(cells)} |")
     return lines
 
 
 def interval(evaluation: object) -> str:
-    """`-155.8 ± 41.9`."""
+    """Format an evaluation, for example `-155.8 ± 41.9`."""
     assert isinstance(evaluation, dict)
     return f"{evaluation['mean']:,.4g} ± {evaluation['interval_95']:.3g}"
 
 
 def main() -> None:
-    """Runs what was asked for."""
+    """Train the requested presets, then write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presets", nargs="*", default=presets.names())
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/presets"))
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     path = HERE / "presets.json"
-    kept = [row for row in json.loads(path.read_text()) if row["preset"] not in own.presets] if path.exists() else []
+    previous = (
+        [row for row in json.loads(path.read_text()) if row["preset"] not in arguments.presets] if path.exists() else []
+    )
     work = [
-        (preset, seed, own.out, forgets)
-        for preset in own.presets
+        (preset, seed, arguments.out, forgets)
+        for preset in arguments.presets
         for forgets in ((False, True) if has_memory(preset) else (False,))
-        for seed in own.seeds
+        for seed in arguments.seeds
     ]
-    with ThreadPoolExecutor(own.jobs) as pool:
-        rows = kept + list(pool.map(lambda item: train(*item), work))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        rows = previous + list(pool.map(lambda item: train(*item), work))
     rows.sort(key=lambda row: (row["preset"], row.get("forgets", False), row["seed"]))
     path.write_text(json.dumps(rows, indent=1) + "\n")
     (HERE / "presets.md").write_text(table(rows, "python benchmarks/presets.py"))

@@ -1,14 +1,14 @@
-"""How cost grows: steps per second over environments, minibatch, width and ranks, each by itself around one experiment.
+"""Measure steps per second as a function of environments, minibatch size, layer width and ranks, around one experiment.
 
     python benchmarks/scaling.py [--only environments minibatch hidden ranks] [--tasks CartPole-v1 HalfCheetah-v5]
-        [--repeats 3] [--seconds 2] [--flag '--section.field value'] [--out benchmarks/scaling.json] [--page docs/growth.md]
+        [--repeats 3] [--seconds 2] [--flag '--section.field value'] [--out benchmarks/scaling.json] [--page docs/cost.md]
 
-It writes scaling.json and, from it, the page docs/growth.md with its picture. Axes that are measured replace those in the file, the others stay.
+Writes scaling.json and, from it, the page docs/cost.md with its figure. Measured axes replace those in the file; the other axes stay.
 
-The experiment in the middle: 64 environments, 8,192 steps per iteration, 4 epochs of minibatches of 512, two hidden layers of 64, 1 rank. An
-iteration always has 8,192 steps: fewer environments take more of them. All points of an axis are measured one after the other in every
-repeat, each repeat beginning with the next one. Steps per second are from the metrics of whole runs, without their first iterations. The
-update is compiled, as in a long run, where there is a compiler.
+The base experiment has 64 environments, 8,192 steps per iteration, 4 epochs of minibatches of 512, two hidden layers of 64 units, and 1 rank. Each axis
+changes one of these numbers. An iteration always has 8,192 steps: with fewer environments, each takes more steps. Every repeat measures all points of an axis one
+after the other and starts with another point. Steps per second are from the metrics of whole runs, without their first iterations. The update is compiled if
+there is a compiler, as in a long run.
 """
 
 import argparse
@@ -42,13 +42,13 @@ AXES: dict[str, tuple[int, ...]] = {
 }
 TITLES = {
     "environments": "Environments",
-    "minibatch": "Minibatch",
-    "hidden": "Units of a hidden layer",
+    "minibatch": "Minibatch size",
+    "hidden": "Units per hidden layer",
     "ranks": "Ranks",
 }
 TASKS = ("CartPole-v1", "HalfCheetah-v5")
-# Okabe and Ito, "Color Universal Design" (2008): told apart with any colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+# Okabe and Ito, "Color Universal Design" (2008): distinguishable with any color vision.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 STYLE = {
     "axes.grid": True,
     "axes.spines.right": False,
@@ -59,23 +59,23 @@ STYLE = {
 
 
 def run(task: str, point: dict[str, int], seconds: float, flags: list[str]) -> Training:
-    """Trains at one point."""
-    words = [
+    """Train `task` at one point of an axis for about `seconds`."""
+    experiment = [
         *("--env", task, "--env.count", str(point["environments"])),
         *("--rollout.steps", str(BATCH // point["environments"])),
         *("--ppo.minibatches", str(BATCH // point["minibatch"])),
         *("--policy.hidden", str(point["hidden"]), str(point["hidden"])),
     ]
     tree: dict[str, dict[str, object]] = {"runtime": {"device": "cpu"}, "run": {"total_steps": 10**12}}
-    for given in (words, flags):
-        for section, fields in parse_flags(given)[0].items():
+    for source in (experiment, flags):
+        for section, fields in parse_flags(source)[0].items():
             tree.setdefault(section, {}).update(fields)
     config = resolve(load(None, None, tree), point["ranks"])
     return train(config, point["ranks"], seconds=seconds)
 
 
 def measure(task: str, axis: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """A record per point."""
+    """Measure all points of an axis and return one record per point."""
     flags = [word for flag in arguments.flag for word in shlex.split(flag)]
 
     def show(repeat: int, name: str, result: Training) -> None:
@@ -86,34 +86,37 @@ def measure(task: str, axis: str, arguments: argparse.Namespace) -> list[dict[st
     return [
         {
             axis: int(value),
-            **dataclasses.asdict(spread([one.rate for one in found])),
-            "rollout_share": spread([one.phases()["rollout"] / one.phases()["iter"] for one in found]).median,
-            "peak_memory_bytes": max(found[0].memory),
+            **dataclasses.asdict(spread([training.rate for training in repeats])),
+            "rollout_share": spread(
+                [training.phases()["rollout"] / training.phases()["iter"] for training in repeats]
+            ).median,
+            "peak_memory_bytes": max(repeats[0].memory),
         }
-        for value, found in interleave(runs, arguments.repeats, show).items()
+        for value, repeats in interleave(runs, arguments.repeats, show).items()
     ]
 
 
 def page(result: dict[str, Any], picture: str) -> str:
-    """The page for people."""
+    """Return the Markdown page."""
     ranks, base = result["axes"].get("ranks", {}), BASE
     lines = [
-        "# How cost grows",
+        "# Scaling and cost",
         "",
-        "What an environment step costs depends on how many are taken at once, on minibatch and network, and on how many ranks share the work. Each of these",
-        f"by itself, around {base['environments']} environments, {BATCH:,} steps per iteration, 4 epochs of minibatches of {base['minibatch']}, two hidden layers",
-        f"of {base['hidden']} and {base['ranks']} rank (the dashed lines). Fewer environments take more steps each, so that an iteration always has as many; ranks carry",
-        "the same experiment, cut into as many shards.",
+        "This page shows how the training speed depends on the number of environments, the minibatch size, the layer width and the number of ranks.",
+        "",
+        f"Each table changes one of these. The others stay at the base experiment: {base['environments']} environments, {BATCH:,} steps per iteration, 4 epochs of minibatches of",
+        f"{base['minibatch']}, two hidden layers of {base['hidden']} units, and {base['ranks']} rank (the dashed lines of the figure). With fewer environments, each environment takes more steps, so",
+        "that an iteration always has the same number of steps. With several ranks, the same experiment is split into as many shards.",
         "",
         f"![Environment steps per second over each axis, for two tasks]({picture})",
         "",
-        f"Environment steps per second while training: medians of {result['repeats']} interleaved runs of {result['seconds']:g} s, with the least and the most, and the share of",
-        f"an iteration that collecting takes. {result['cores']} cores of {result['processor']}, PyTorch {result['versions']['torch']}. A rank computes in one thread; envpool steps HalfCheetah",
-        "in as many as a rank has cores, so on one rank both cores are at work already.",
-        "`benchmarks/scaling.py` made this page; `benchmarks/scaling.json` has memory and versions too.",
+        f"The numbers are environment steps per second during training: medians of {result['repeats']} interleaved runs of {result['seconds']:g} s, with minimum and maximum, and the fraction",
+        f"of an iteration that collecting takes. Machine: {result['cores']} cores of {result['processor']}, PyTorch {result['versions']['torch']}. A rank computes in one thread. envpool steps HalfCheetah in as",
+        "many threads as the rank has cores, so one rank already uses both cores there.",
+        "`benchmarks/scaling.py` writes this page; `benchmarks/scaling.json` also has memory and versions.",
     ]
     for axis, tasks in result["axes"].items():
-        head = "".join(f" {task} | least … most | collecting |" for task in tasks)
+        head = "".join(f" {task} | min … max | collecting |" for task in tasks)
         lines += ["", f"## {TITLES[axis]}", "", f"| {axis} |{head}", "| ---: |" + " ---: | --- | ---: |" * len(tasks)]
         for points in zip(*tasks.values(), strict=True):
             cells = "".join(
@@ -122,21 +125,21 @@ def page(result: dict[str, Any], picture: str) -> str:
             )
             lines.append(f"| {points[0][axis]:,} |{cells}")
     if any(point["ranks"] > result["cores"] for points in ranks.values() for point in points):
-        lines += ["", f"There are {result['cores']} cores: more ranks than that share them."]
+        lines += ["", f"The machine has {result['cores']} cores; more ranks share them."]
     return "\n".join(lines) + "\n"
 
 
 def draw(axes: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
-    """One panel per axis, a line per task."""
+    """Draw one panel per axis, with one line per task, and save the figure."""
     with matplotlib.rc_context(STYLE):
         figure = matplotlib.figure.Figure(figsize=(9, 7), dpi=100, layout="constrained")
         panels = figure.subplots(2, 2).flatten()
         for panel, (axis, tasks) in zip(panels, axes.items(), strict=False):
-            for colour, (task, points) in zip(COLOURS, tasks.items(), strict=False):
+            for color, (task, points) in zip(COLORS, tasks.items(), strict=False):
                 values = [point[axis] for point in points]
-                extremes = ([point[name] for point in points] for name in ("least", "most"))
-                panel.fill_between(values, *extremes, color=colour, alpha=0.2, linewidth=0)
-                panel.plot(values, [point["median"] for point in points], color=colour, marker="o", label=task)
+                limits = ([point[name] for point in points] for name in ("least", "most"))
+                panel.fill_between(values, *limits, color=color, alpha=0.2, linewidth=0)
+                panel.plot(values, [point["median"] for point in points], color=color, marker="o", label=task)
             panel.set(xlabel=TITLES[axis].lower(), ylabel="steps per second", xscale="log", yscale="log")
             panel.set_xticks(AXES[axis], [f"{value}" for value in AXES[axis]], minor=False, fontsize=8)
             panel.yaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
@@ -150,10 +153,10 @@ def draw(axes: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measures and writes the files, after every axis."""
+    """Measure the axes; after each, write the JSON file, the page and the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("scaling.json"))
-    parser.add_argument("--page", type=Path, default=Path(__file__).parents[1] / "docs" / "growth.md")
+    parser.add_argument("--page", type=Path, default=Path(__file__).parents[1] / "docs" / "cost.md")
     parser.add_argument("--only", nargs="+", default=list(AXES), choices=list(AXES))
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,10 +1,10 @@
-"""Seconds from the shell prompt to a goal: the whole process, start and end included. Writes benchmarks/threshold.json and .md.
+"""Measure the seconds from the shell prompt to a goal, start and end of the process included. Write benchmarks/threshold.json and .md.
 
     python benchmarks/threshold.py [PRESET …] [--seeds 1 2 3] [--python PATH] [--ranks N]
 
-The goal is the preset's: the mean return of the last 20 training episodes. lockstep trains the whole budget of a preset; what it did
-after the goal was reached is subtracted. `--python` names an interpreter with stable-baselines3, which is then run beside it, seed by seed,
-with the hyperparameters of rl-baselines3-zoo, one process and one thread, for 240 s at most.
+The goal is that of the preset, for the mean return of the last 20 training episodes. lockstep trains the whole budget of a preset; the time after the goal was
+reached is subtracted. `--python` names an interpreter with stable-baselines3. It is then run after each seed, with the hyperparameters of
+rl-baselines3-zoo, in one process with one thread, for at most 240 s.
 """
 
 import argparse
@@ -24,10 +24,10 @@ PRESETS = ("cartpole", "pendulum", "reacher", "lunarlander")
 LIMIT = 240
 
 
-def ours(preset: str, seed: int, ranks: int | None) -> dict[str, object]:
-    """One run of a preset."""
+def run_lockstep(preset: str, seed: int, ranks: int | None) -> dict[str, object]:
+    """Train a preset once and return seconds and steps to its goal."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [
+        command = [
             sys.executable,
             "-m",
             "lockstep",
@@ -40,29 +40,29 @@ def ours(preset: str, seed: int, ranks: int | None) -> dict[str, object]:
             "--out",
             folder,
         ]
-        words += ["--run.progress", "off", *(["--ranks", str(ranks)] if ranks else [])]
-        begun = time.perf_counter()
-        subprocess.run(words, check=True, capture_output=True)
-        whole = time.perf_counter() - begun
+        command += ["--run.progress", "off", *(["--ranks", str(ranks)] if ranks else [])]
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        total = time.perf_counter() - start
         rows = [json.loads(line) for line in Path(folder, "run/metrics.jsonl").read_text().splitlines()]
         config = json.loads(Path(folder, "run/config.json").read_text())
     goal = config["run"]["solved_return"]
-    at = next((row for row in rows if row["return_mean_20"] is not None and row["return_mean_20"] >= goal), None)
-    left = 0 if at is None else rows[-1]["seconds"] - at["seconds"]
+    goal_row = next((row for row in rows if row["return_mean_20"] is not None and row["return_mean_20"] >= goal), None)
+    after_goal = 0 if goal_row is None else rows[-1]["seconds"] - goal_row["seconds"]
     return {
         "environment": config["env"]["id"],
         "goal": goal,
         "seed": seed,
-        "seconds": None if at is None else round(whole - left, 2),
-        "steps": None if at is None else at["env_steps"],
-        "start_and_end": round(whole - rows[-1]["seconds"], 2),
+        "seconds": None if goal_row is None else round(total - after_goal, 2),
+        "steps": None if goal_row is None else goal_row["env_steps"],
+        "start_and_end": round(total - rows[-1]["seconds"], 2),
     }
 
 
-def theirs(python: str, environment: str, goal: float, seed: int) -> dict[str, object]:
-    """One run of Stable-Baselines3."""
+def run_sb3(python: str, environment: str, goal: float, seed: int) -> dict[str, object]:
+    """Run Stable-Baselines3 once and return seconds and steps to the goal."""
     words = [python, str(HERE / "threshold_sb3.py"), "--env", environment, "--goal", str(goal), "--seed", str(seed)]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     finished = subprocess.run(
         [*words, "--seconds", str(LIMIT)],
         check=True,
@@ -70,26 +70,30 @@ def theirs(python: str, environment: str, goal: float, seed: int) -> dict[str, o
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    seconds = time.perf_counter() - begun
-    found = json.loads(finished.stdout.splitlines()[-1])
-    return {"seed": seed, "seconds": round(seconds, 2) if found["reached"] else None, "steps": found["steps"]}
+    seconds = time.perf_counter() - start
+    result = json.loads(finished.stdout.splitlines()[-1])
+    return {"seed": seed, "seconds": round(seconds, 2) if result["reached"] else None, "steps": result["steps"]}
 
 
-def page(found: dict[str, dict[str, list[dict[str, object]]]], command: str) -> str:
-    """The Markdown page."""
+def page(results: dict[str, dict[str, list[dict[str, object]]]], command: str) -> str:
+    """Return the Markdown page."""
     lines = [
-        "# From the shell prompt to the goal",
+        "# Time from the shell prompt to a goal",
         "",
-        f"Made by `{command}`; raw numbers and versions are in `threshold.json`. Seconds of the whole process until the mean return of the",
-        "last 20 training episodes reached the preset's goal, kernels being in the cache; median of the seeds, and all of them.",
+        f"    {command}",
+        "",
+        "Seconds of the whole process until the mean return of the last 20 training episodes reached the goal of the preset, with kernels in the cache. Medians",
+        "over the seeds, and the value of each seed. `threshold.json` has all numbers and the versions.",
         "",
         "| preset | goal | lockstep | steps | Stable-Baselines3 (zoo) | steps |",
         "| --- | ---: | --- | --- | --- | --- |",
     ]
-    for preset, runs in found.items():
+    for preset, runs in results.items():
         goal = runs["lockstep"][0]["goal"]
         cells = [
-            f"{_seconds(runs[who])} | {_steps(runs[who])}" for who in ("lockstep", "stable-baselines3") if who in runs
+            f"{_seconds(runs[program])} | {_steps(runs[program])}"
+            for program in ("lockstep", "stable-baselines3")
+            if program in runs
         ]
         lines.append(
             f"| `{preset}` | {goal:g} | " + " | ".join(cells) + (" |" if len(cells) == 2 else " | not run | |")
@@ -98,10 +102,10 @@ def page(found: dict[str, dict[str, list[dict[str, object]]]], command: str) -> 
 
 
 def _seconds(runs: list[dict[str, object]]) -> str:
-    each = [float("inf") if run["seconds"] is None else float(str(run["seconds"])) for run in runs]
-    words = [f"{seconds:.1f}" if seconds < LIMIT else f"not in {LIMIT}" for seconds in each]
-    middle = statistics.median(each)
-    return f"**{middle:.1f} s** ({', '.join(words)})" if middle < LIMIT else f"**–** ({', '.join(words)})"
+    times = [float("inf") if run["seconds"] is None else float(str(run["seconds"])) for run in runs]
+    words = [f"{seconds:.1f}" if seconds < LIMIT else f"not in {LIMIT}" for seconds in times]
+    median = statistics.median(times)
+    return f"**{median:.1f} s** ({', '.join(words)})" if median < LIMIT else f"**–** ({', '.join(words)})"
 
 
 def _steps(runs: list[dict[str, object]]) -> str:
@@ -109,30 +113,32 @@ def _steps(runs: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    """Runs what was asked for, one process after the other."""
+    """Run the requested presets, one process after the other, and write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("presets", nargs="*", default=PRESETS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--python", metavar="PATH")
     parser.add_argument("--ranks", type=int)
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     path = HERE / "threshold.json"
-    found = json.loads(path.read_text())["runs"] if path.exists() else {}
-    for preset in own.presets:
-        ours(preset, 1, own.ranks)  # fills the cache
-        runs: dict[str, list[dict[str, object]]] = {"lockstep": []} | ({"stable-baselines3": []} if own.python else {})
-        for seed in own.seeds:
-            run = ours(preset, seed, own.ranks)
+    results = json.loads(path.read_text())["runs"] if path.exists() else {}
+    for preset in arguments.presets:
+        run_lockstep(preset, 1, arguments.ranks)  # fills the cache of compiled kernels
+        runs: dict[str, list[dict[str, object]]] = {"lockstep": []} | (
+            {"stable-baselines3": []} if arguments.python else {}
+        )
+        for seed in arguments.seeds:
+            run = run_lockstep(preset, seed, arguments.ranks)
             runs["lockstep"].append(run)
-            if own.python:
+            if arguments.python:
                 goal = float(str(run["goal"]))
-                runs["stable-baselines3"].append(theirs(own.python, str(run["environment"]), goal, seed))
-            print(preset, {who: those[-1] for who, those in runs.items()}, flush=True)
-        found[preset] = runs
+                runs["stable-baselines3"].append(run_sb3(arguments.python, str(run["environment"]), goal, seed))
+            print(preset, {program: finished[-1] for program, finished in runs.items()}, flush=True)
+        results[preset] = runs
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         versions = {name: version(name) for name in ("torch", "numpy", "gymnasium")}
-        path.write_text(json.dumps({"machine": machine, "versions": versions, "runs": found}, indent=1) + "\n")
-        (HERE / "threshold.md").write_text(page(found, "python benchmarks/threshold.py --python PATH"))
+        path.write_text(json.dumps({"machine": machine, "versions": versions, "runs": results}, indent=1) + "\n")
+        (HERE / "threshold.md").write_text(page(results, "python benchmarks/threshold.py --python PATH"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Stable-Baselines3's PPO with the hyperparameters of rl-baselines3-zoo, until the mean return of 20 training episodes reaches a goal.
+"""Train PPO of Stable-Baselines3 with the hyperparameters of rl-baselines3-zoo until the mean return of 20 training episodes reaches a goal.
 
-Run by threshold.py with an interpreter that has stable-baselines3. Prints a JSON line.
+threshold.py runs this program with an interpreter that has stable-baselines3. Prints one line of JSON.
 """
 
 import argparse
@@ -16,9 +16,9 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 
 
-def falling(start):
-    """A schedule that falls to 0 in a straight line."""
-    return lambda left: start * left
+def linear(start):
+    """Return a schedule that decreases linearly from `start` to 0."""
+    return lambda remaining: start * remaining
 
 
 TASKS = {
@@ -32,8 +32,8 @@ TASKS = {
             "gae_lambda": 0.8,
             "gamma": 0.98,
             "n_epochs": 20,
-            "learning_rate": falling(1e-3),
-            "clip_range": falling(0.2),
+            "learning_rate": linear(1e-3),
+            "clip_range": linear(0.2),
         },
     ),
     "Pendulum-v1": (
@@ -82,40 +82,40 @@ TASKS = {
         },
     ),
 }
-"""Environments, steps, whether observations and rewards are normalized, and PPO's arguments."""
+"""Number of environments, budget in steps, normalization of observations and rewards, and arguments of PPO, by environment."""
 
 
 class Goal(BaseCallback):
-    """Stops at the goal, or when the time is up."""
+    """Callback that stops training at the goal or at the time limit."""
 
     def __init__(self, goal, seconds):
         super().__init__()
-        self.goal, self.until = goal, time.monotonic() + seconds
+        self.goal, self.deadline = goal, time.monotonic() + seconds
         self.returns, self.reached = [], False
 
     def _on_step(self):
         self.returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
         self.returns = self.returns[-20:]
         self.reached = len(self.returns) == 20 and statistics.mean(self.returns) >= self.goal
-        return not self.reached and time.monotonic() < self.until
+        return not self.reached and time.monotonic() < self.deadline
 
 
 def main():
-    """Trains."""
+    """Train one environment and print whether the goal was reached."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--env")
     parser.add_argument("--goal", type=float)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seconds", type=float)
-    own = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    count, steps, normalize, settings = TASKS[own.env]
-    # asked for nothing, make_vec_env makes environments that draw, which costs LunarLander half of its speed
-    envs = make_vec_env(lambda: gym.make(own.env), count, own.seed)
+    count, steps, normalize, settings = TASKS[arguments.env]
+    # with an id, make_vec_env creates environments with rendering, which halves the speed of LunarLander
+    envs = make_vec_env(lambda: gym.make(arguments.env), count, arguments.seed)
     if normalize:
         envs = VecNormalize(envs, gamma=settings["gamma"])
-    goal = Goal(own.goal, own.seconds)
-    agent = PPO("MlpPolicy", envs, device="cpu", seed=own.seed, **settings)
+    goal = Goal(arguments.goal, arguments.seconds)
+    agent = PPO("MlpPolicy", envs, device="cpu", seed=arguments.seed, **settings)
     agent.learn(steps, callback=goal)
     print(json.dumps({"reached": goal.reached, "steps": agent.num_timesteps}), flush=True)
 

@@ -1,24 +1,27 @@
-"""The table: steps per second of lockstep, of its peers, and of the limit where one is given.
+"""Measure steps per second of lockstep, of other implementations, and of programs without a framework.
 
     python benchmarks/throughput.py [--only A B C D E F large decoupled scaling-8 scaling-64] [--repeats 5] [--updates N]
         [--python PATH] [--limit 'NAME=COMMAND'] [--beside 'PART=NAME=COMMAND'] [--flag '--section.field value']
         [--note TEXT] [--out benchmarks/throughput.json]
 
-It writes throughput.json and, from it, throughput.md. Parts that are measured replace those in the file, the others stay, so that
-it can be done in pieces.
+Writes throughput.json and, from it, throughput.md. Measured parts replace those in the file; the other parts stay, so the parts can be measured one by one.
 
-All programs of a part run one after the other in each repeat, every repeat beginning with the next one, and ratios are taken within a
-repeat, so that what else happens on the machine meets all alike. Steps per second are those between the marks that programs print after
-updates (of lockstep, between its metrics: it prints several updates at once), from 4,096 steps on. Each has one thread per process.
+In each repeat, all programs of a part run one after the other, starting with another program. Ratios are computed within a repeat, so that other load on the
+machine affects all programs equally. Steps per second are measured between the lines that programs print after updates, from 4,096 steps on. (For lockstep they
+are measured from its metrics, because it prints several updates at once.) Each program has one thread per process.
 
-A to E are the works of `lockstep bench peers`: 8 environments of 256 steps and minibatches of 512 or 64, on 2 ranks for each of them; F has the sizes of A. `--python`
-is an interpreter that has the peers; those that are not installed are left out. `--beside` is another program that does the work of a part, and prints
-`steps N` after every update. `--limit` is a program that does A to D, and A in other sizes, without a framework, and
-prints a line of JSON with `sps`; it is told by `{work}`, `{ranks}`, and for each rank `{envs}` and `{minibatch}`, which are replaced. `--flag` is given
-to lockstep in all its runs. The update is compiled, as in a long run, where there is a compiler.
+Parts A to E are the workloads of `lockstep bench peers`: 8 environments per rank, 256 steps, and minibatches of 512 or 64. F has the sizes of A.
 
-Scaling is set beside what the machine gives: "1 rank, twice at once" is the sum of two runs that know nothing of each other. What two ranks of twice the
-size lose of that, they lose by exchanging and by waiting for each other, which the phases tell apart.
+    --python  an interpreter that has the other implementations; those that are not installed are skipped
+    --beside  another program for a part; it must print `steps N` after every update
+    --limit   a program without a framework for A to D, and for A in other sizes; it must print a line of JSON with `sps`. In the command, `{work}` and `{ranks}`,
+              and per rank `{envs}` and `{minibatch}`, are replaced
+    --flag    a flag for all runs of lockstep
+
+The update is compiled if there is a compiler, as in a long run.
+
+For scaling, "1 rank, twice at once" is the sum of two independent runs at the same time: what the machine can give. Two ranks with twice the size lose
+time against it by communication and by waiting for each other; the phases show both.
 """
 
 import argparse
@@ -49,22 +52,24 @@ from lockstep.run.environment import describe_environment
 LETTERS = dict(zip("ABCDE", WORKLOADS, strict=True))
 CARTPOLE = WORKLOADS["cartpole"]
 Runs = dict[str, Callable[[], Finish]]
+Part = tuple[Runs, list[tuple[str, str]]]
+"""Programs by name, and pairs of names whose ratio is reported."""
 
 
-def lockstep(words: list[str], ranks: int, updates: int, flags: list[str]) -> Callable[[], Finish]:
-    """A run of lockstep with these flags, the later ones over the earlier."""
+def lockstep(workload_flags: list[str], ranks: int, updates: int, flags: list[str]) -> Callable[[], Finish]:
+    """Return a function that runs lockstep; `flags` override `workload_flags`."""
     tree: dict[str, dict[str, object]] = {"runtime": {"device": "cpu"}}
-    for given in (words, flags):
-        for section, fields in parse_flags(given)[0].items():
+    for source in (workload_flags, flags):
+        for section, fields in parse_flags(source)[0].items():
             tree.setdefault(section, {}).update(fields)
     config = load(None, None, tree)
     run = dataclasses.replace(config.run, total_steps=10**12)
     return partial(time_lockstep, resolve(dataclasses.replace(config, run=run), ranks), ranks, updates)
 
 
-def reported(command: list[str]) -> Finish:
-    """Runs a program that measures itself and prints a line of JSON with `sps`."""
-    begun, rate = time.perf_counter(), 0.0
+def run_self_measuring(command: list[str]) -> Finish:
+    """Run a program that measures itself and prints a line of JSON with `sps`. Raises Failed if it prints none."""
+    start, rate = time.perf_counter(), 0.0
     with child(command, {**os.environ, "OMP_NUM_THREADS": "1"}) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -72,78 +77,83 @@ def reported(command: list[str]) -> Finish:
                 rate = float(json.loads(line)["sps"])
     if not rate:
         raise Failed(f"{shlex.join(command)} printed no line of JSON with sps")
-    return Finish(rate, time.perf_counter() - begun, 0.0)
+    return Finish(rate, time.perf_counter() - start, 0.0)
 
 
-def limits(letter: str, ranks: int, envs: int, minibatch: int, arguments: argparse.Namespace) -> Runs:
-    """The programs without a framework, by name; environments and rows of a minibatch are those of each rank."""
-    found: Runs = {}
-    for given in arguments.limit:
-        name, _, command = given.partition("=")
-        placed = command.format(work=letter, ranks=ranks, envs=envs, minibatch=minibatch)
-        found[name] = partial(reported, shlex.split(placed))
-    return found
+def limit_runs(letter: str, ranks: int, envs: int, minibatch: int, arguments: argparse.Namespace) -> Runs:
+    """Return the programs without a framework, by name. `envs` and `minibatch` are per rank."""
+    runs: Runs = {}
+    for option in arguments.limit:
+        name, _, command = option.partition("=")
+        filled_in = command.format(work=letter, ranks=ranks, envs=envs, minibatch=minibatch)
+        runs[name] = partial(run_self_measuring, shlex.split(filled_in))
+    return runs
 
 
-def beside(part: str, arguments: argparse.Namespace) -> Runs:
-    """The other programs that do this part's work, by name."""
-    split = [given.split("=", 2) for given in arguments.beside]
-    return {name: partial(time_program, shlex.split(command)) for where, name, command in split if where == part}
+def other_programs(part: str, arguments: argparse.Namespace) -> Runs:
+    """Return the programs of `--beside` for this part, by name."""
+    options = [option.split("=", 2) for option in arguments.beside]
+    return {
+        name: partial(time_program, shlex.split(command)) for for_part, name, command in options if for_part == part
+    }
 
 
 def at_once(run: Callable[[], Finish]) -> Finish:
-    """The same run twice at the same time: the sum of their rates, and the mean of their phases."""
+    """Run the same program twice at the same time. Return the sum of the speeds, and the means of the phases."""
     with ThreadPoolExecutor(2) as pool:
-        one, other = [began.result() for began in [pool.submit(run) for _ in range(2)]]
-    phases = {name: (one.phases[name] + other.phases[name]) / 2 for name in one.phases}
+        first, second = [future.result() for future in [pool.submit(run) for _ in range(2)]]
+    phases = {name: (first.phases[name] + second.phases[name]) / 2 for name in first.phases}
     return Finish(
-        one.rate + other.rate, max(one.seconds, other.seconds), max(one.first_update, other.first_update), phases
+        first.rate + second.rate,
+        max(first.seconds, second.seconds),
+        max(first.first_update, second.first_update),
+        phases,
     )
 
 
-def compared(letter: str, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
-    """One of the works: what is run, and which pairs are compared."""
+def compared(letter: str, arguments: argparse.Namespace) -> Part:
+    """Return the programs of one workload, and the pairs to compare."""
     work = WORKLOADS[LETTERS[letter]]
     updates = arguments.updates or 2 * work.updates
     runs: Runs = {
-        f"lockstep, {named(ranks)}": lockstep(work.flags(8 * ranks), ranks, updates, arguments.flags)
+        f"lockstep, {rank_count(ranks)}": lockstep(work.flags(8 * ranks), ranks, updates, arguments.flags)
         for ranks in (1, 2)
     }
-    ours = list(runs)
-    pairs = [(ours[1], ours[0])]
-    for one in find_peers(arguments.python or [sys.executable], work)[0]:
-        peer = f"{one.peer.name} {one.version}"
-        runs[peer] = partial(time_program, work.command(one.peer, one.interpreter, updates))
-        pairs += [(own, peer) for own in ours]
+    lockstep_names = list(runs)
+    pairs = [(lockstep_names[1], lockstep_names[0])]
+    for installed in find_peers(arguments.python or [sys.executable], work)[0]:
+        peer_name = f"{installed.peer.name} {installed.version}"
+        runs[peer_name] = partial(time_program, work.command(installed.peer, installed.interpreter, updates))
+        pairs += [(name, peer_name) for name in lockstep_names]
     rows = ENVIRONMENTS * STEPS // work.minibatches
     for ranks in () if work.memory else (1, 2):
-        for name, run in limits(letter, ranks, ENVIRONMENTS, rows, arguments).items():
-            runs[f"{name}, {named(ranks)}"] = run
-            pairs.append((ours[ranks - 1], f"{name}, {named(ranks)}"))
+        for name, run in limit_runs(letter, ranks, ENVIRONMENTS, rows, arguments).items():
+            runs[f"{name}, {rank_count(ranks)}"] = run
+            pairs.append((lockstep_names[ranks - 1], f"{name}, {rank_count(ranks)}"))
     return runs, pairs
 
 
-def named(ranks: int) -> str:
-    """In words."""
+def rank_count(ranks: int) -> str:
+    """Format a number of ranks, for example `2 ranks`."""
     return f"{ranks} rank{'s' * (ranks > 1)}"
 
 
-def large(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
-    """Many environments and few updates."""
-    words = dataclasses.replace(CARTPOLE, epochs=1, minibatches=8).flags(4096, 64)
-    return {"lockstep, 2 ranks": lockstep(words, 2, arguments.updates or 8, arguments.flags)}, []
+def large(arguments: argparse.Namespace) -> Part:
+    """Return a run with many environments and few updates."""
+    workload_flags = dataclasses.replace(CARTPOLE, epochs=1, minibatches=8).flags(4096, 64)
+    return {"lockstep, 2 ranks": lockstep(workload_flags, 2, arguments.updates or 8, arguments.flags)}, []
 
 
-def decoupled(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
-    """One player beside one trainer."""
-    words = [*CARTPOLE.flags(), "--plan", "1:1"]
-    return {"lockstep, 1:1": lockstep(words, 2, arguments.updates or 100, arguments.flags)}, []
+def decoupled(arguments: argparse.Namespace) -> Part:
+    """Return a run with one player and one trainer."""
+    workload_flags = [*CARTPOLE.flags(), "--plan", "1:1"]
+    return {"lockstep, 1:1": lockstep(workload_flags, 2, arguments.updates or 100, arguments.flags)}, []
 
 
-def curious(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
-    """Random network distillation beside none."""
+def curious(arguments: argparse.Namespace) -> Part:
+    """Return runs with random network distillation and without curiosity."""
     runs = {
-        f"{kind}, {named(ranks)}": lockstep(
+        f"{kind}, {rank_count(ranks)}": lockstep(
             ["--env", "MountainCar-v0", *CARTPOLE.flags(8 * ranks)[2:], "--curiosity.kind", kind],
             ranks,
             arguments.updates or 100,
@@ -152,64 +162,70 @@ def curious(arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]
         for kind in ("none", "rnd")
         for ranks in (1, 2)
     }
-    return runs, [(f"none, {named(ranks)}", f"rnd, {named(ranks)}") for ranks in (1, 2)]
+    return runs, [(f"none, {rank_count(ranks)}", f"rnd, {rank_count(ranks)}") for ranks in (1, 2)]
 
 
-def scaling(environments: int, arguments: argparse.Namespace) -> tuple[Runs, list[tuple[str, str]]]:
-    """From 1 rank to 2: the same experiment, the one that each would be cut in, and twice as large a one."""
+def scaling(environments: int, arguments: argparse.Namespace) -> Part:
+    """Return runs on 1 and 2 ranks: of the same experiment with 1 and 2 shards, and of an experiment of twice the size."""
     updates = arguments.updates or (100 if environments == 8 else 20)
 
     def run(count: int, shards: int, ranks: int) -> Callable[[], Finish]:
         return lockstep([*CARTPOLE.flags(count), "--plan.shards", str(shards)], ranks, updates, arguments.flags)
 
-    alone, cut, shared, grown = "1 rank, 1 shard", "1 rank, 2 shards", "2 ranks, 2 shards", "2 ranks, twice the size"
-    twice = "1 rank, twice at once"
+    one_shard, two_shards, two_ranks = "1 rank, 1 shard", "1 rank, 2 shards", "2 ranks, 2 shards"
+    twice_the_size, twice_at_once = "2 ranks, twice the size", "1 rank, twice at once"
     runs: Runs = {
-        alone: run(environments, 1, 1),
-        cut: run(environments, 2, 1),
-        shared: run(environments, 2, 2),
-        twice: partial(at_once, run(environments, 1, 1)),
-        grown: run(2 * environments, 2, 2),
+        one_shard: run(environments, 1, 1),
+        two_shards: run(environments, 2, 1),
+        two_ranks: run(environments, 2, 2),
+        twice_at_once: partial(at_once, run(environments, 1, 1)),
+        twice_the_size: run(2 * environments, 2, 2),
     }
-    pairs = [(shared, cut), (shared, alone), (grown, alone), (twice, alone), (grown, twice)]
+    pairs = [
+        (two_ranks, two_shards),
+        (two_ranks, one_shard),
+        (twice_the_size, one_shard),
+        (twice_at_once, one_shard),
+        (twice_the_size, twice_at_once),
+    ]
     rows = environments * STEPS // CARTPOLE.minibatches
     singles, halves, doubles = (
-        limits("A", ranks, environments * size // 2, rows * size // 2, arguments)
+        limit_runs("A", ranks, environments * size // 2, rows * size // 2, arguments)
         for ranks, size in ((1, 2), (2, 1), (2, 2))
     )
     for name in singles:
-        one, half, double = f"{name}, 1 rank", f"{name}, 2 ranks", f"{name}, twice the size"
-        runs |= {one: singles[name], half: halves[name], double: doubles[name]}
-        pairs += [(half, one), (double, one)]
+        single, half, double = f"{name}, 1 rank", f"{name}, 2 ranks", f"{name}, twice the size"
+        runs |= {single: singles[name], half: halves[name], double: doubles[name]}
+        pairs += [(half, single), (double, single)]
     return runs, pairs
 
 
-def titled(work: str) -> str:
-    """Of a work, in words."""
+def workload_title(work: str) -> str:
+    """Return the title of a workload."""
     memory = WORKLOADS[work].memory
     return WORKLOADS[work].env_id + (f", LSTM {memory}" if memory else "")
 
 
-PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Runs, list[tuple[str, str]]]]]] = {
-    **{letter: (titled(work), partial(compared, letter)) for letter, work in LETTERS.items()},
-    "F": ("MountainCar-v0 with RND and without", curious),
+PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], Part]]] = {
+    **{letter: (workload_title(work), partial(compared, letter)) for letter, work in LETTERS.items()},
+    "F": ("MountainCar-v0 with and without RND", curious),
     "large": ("CartPole-v1, 4,096 environments of 64 steps, 1 epoch", large),
-    "decoupled": ("CartPole-v1, one player beside one trainer", decoupled),
+    "decoupled": ("CartPole-v1, one player and one trainer", decoupled),
     "scaling-8": ("CartPole-v1, 8 environments, from 1 rank to 2", partial(scaling, 8)),
     "scaling-64": ("CartPole-v1, 64 environments, from 1 rank to 2", partial(scaling, 64)),
 }
 
 
 def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The record of one part."""
+    """Measure all programs of a part and return its record."""
     runs, pairs = PARTS[part][1](arguments)
-    others = beside(part, arguments)
+    others = other_programs(part, arguments)
 
     def show(repeat: int, name: str, finish: Finish) -> None:
         line = f"{part}, repeat {repeat + 1}/{arguments.repeats}  {name:<26}{finish.rate:>11,.0f} steps/s"
         print(line, file=sys.stderr, flush=True)
 
-    found: dict[str, dict[str, Any]] = {
+    measured: dict[str, dict[str, Any]] = {
         name: {
             "rates": [run.rate for run in finishes],
             "seconds": [run.seconds for run in finishes],
@@ -217,7 +233,7 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
         }
         for name, finishes in interleave({**runs, **others}, arguments.repeats, show).items()
     }
-    pairs = pairs + [(name, other) for other in others for name in found if found[name]["phases"]]
+    pairs = pairs + [(name, other) for other in others for name in measured if measured[name]["phases"]]
     return {
         "title": PARTS[part][0],
         "repeats": arguments.repeats,
@@ -229,17 +245,17 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
                 "process_seconds": dataclasses.asdict(spread(run["seconds"])),
                 **run,
             }
-            for name, run in found.items()
+            for name, run in measured.items()
         },
         "ratios": [
-            {"of": one, "to": other, **dataclasses.asdict(ratios(found[one]["rates"], found[other]["rates"]))}
-            for one, other in pairs
+            {"of": name, "to": other, **dataclasses.asdict(ratios(measured[name]["rates"], measured[other]["rates"]))}
+            for name, other in pairs
         ],
     }
 
 
 def page(result: dict[str, Any], packages: str) -> str:
-    """The tables as Markdown."""
+    """Return the page with all tables, as Markdown."""
     lines = [
         "# Throughput",
         "",
@@ -248,32 +264,32 @@ def page(result: dict[str, Any], packages: str) -> str:
     ]
     lines += [
         *([result["note"], ""] if result.get("note") else []),
-        "Environment steps per second while training, by programs that run in turn: medians over repeats, with the least and the most, and ratios",
-        f"within a repeat; of lockstep, milliseconds of an iteration of rank 0, by phase. One thread per process. {packages}.",
+        "Environment steps per second during training: medians over interleaved repeats, with minimum and maximum, and ratios within a repeat. Tables with the",
+        f"head `ms` show the phases of an iteration of rank 0 in milliseconds. One thread per process. {packages}.",
     ]
     for name, part in result["parts"].items():
         lines += ["", f"## {name}: {part['title']}"]
-        lines += ["", "| | steps/s | least … most | whole process |", "| --- | --- | --- | --- |"]
+        lines += ["", "| | steps/s | min … max | process time |", "| --- | --- | --- | --- |"]
         for program, run in part["runs"].items():
-            rate, whole = run["steps_per_second"], run["process_seconds"]
-            extremes = f"{rate['least']:,.0f} … {rate['most']:,.0f}"
-            lines.append(f"| {program} | {rate['median']:,.0f} | {extremes} | {whole['median']:.1f} s |")
+            rate, process = run["steps_per_second"], run["process_seconds"]
+            limits = f"{rate['least']:,.0f} … {rate['most']:,.0f}"
+            lines.append(f"| {program} | {rate['median']:,.0f} | {limits} | {process['median']:.1f} s |")
         if part["ratios"]:
-            lines += ["", "| | ratio | least … most |", "| --- | --- | --- |"]
+            lines += ["", "| | ratio | min … max |", "| --- | --- | --- |"]
         for ratio in part["ratios"]:
             pair = f"{ratio['of']} / {ratio['to']}"
             lines.append(f"| {pair} | {ratio['median']:.2f} | {ratio['least']:.2f} … {ratio['most']:.2f} |")
-        ours = {program: run["phases"] for program, run in part["runs"].items() if run.get("phases")}
-        columns = list(next(iter(ours.values()), {}))
-        if ours:
+        phases_by_program = {program: run["phases"] for program, run in part["runs"].items() if run.get("phases")}
+        columns = list(next(iter(phases_by_program.values()), {}))
+        if phases_by_program:
             lines += ["", f"| ms | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-        for program, phases in ours.items():
+        for program, phases in phases_by_program.items():
             lines.append(f"| {program} | {' | '.join(f'{phases[column]:.2f}' for column in columns)} |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Measures and writes the files, after every part."""
+    """Measure the parts; after each, write the JSON file and the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("throughput.json"))
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
@@ -282,7 +298,7 @@ def main() -> None:
     parser.add_argument("--python", action="append", default=[])
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--beside", action="append", default=[], metavar="PART=NAME=COMMAND")
-    parser.add_argument("--note", help="what to say of the machine, above the tables")
+    parser.add_argument("--note", help="a note about the machine, shown above the tables")
     parser.add_argument("--flag", action="append", default=[], metavar="'--section.field value'")
     arguments = parser.parse_args()
     arguments.flags = [word for flag in arguments.flag for word in shlex.split(flag)]

@@ -1,4 +1,4 @@
-"""Loads a run's policy and lets it act: `act` for one environment, `predict` in the form of Stable-Baselines3.
+"""Load the policy of a run and compute actions: `act` for one environment, `predict` with the arguments of Stable-Baselines3.
 
 python load_and_act.py RUN
 """
@@ -15,7 +15,7 @@ observation, info = env.reset(seed=1)
 import lockstep
 
 policy = lockstep.load(RUN)
-policy.begin()  # at the start of every episode: it forgets the last one
+policy.begin()  # at the start of every episode: reset the memory
 action = policy.act(observation, info)
 action, state = policy.predict(observation)  # pass `state=state` next time
 # [end]

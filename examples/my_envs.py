@@ -1,8 +1,8 @@
-"""An environment of your own, in a module: for the command line and for several ranks.
+"""Custom environment in a module, which the command line and several ranks can import.
 
     lockstep train --env.module my_envs --env Corridor-v0 --total-steps 50_000
 
-Its folder is the current one, or where Python looks for modules.
+The module must be in the current folder or on Python's import path.
 """
 
 import gymnasium as gym
@@ -10,28 +10,28 @@ import numpy as np
 
 
 class Corridor(gym.Env):
-    """Nine places in a row; the prize is at the right end, and every step costs a little."""
+    """Nine cells in a row; the goal is the cell at the right end, and every step has a small cost."""
 
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)  # left, right
 
     def reset(self, *, seed=None, options=None):
-        """Begins at a random place. `super().reset(seed=seed)` makes `self.np_random`: draw from nothing else, and runs repeat."""
+        """Start in a random cell. Draw random numbers only from `self.np_random`, which `super().reset(seed=seed)` seeds, so that runs repeat."""
         super().reset(seed=seed)
-        self.place = int(self.np_random.integers(8))
-        return self._seen(), {}
+        self.position = int(self.np_random.integers(8))
+        return self._observe(), {}
 
     def step(self, action):
-        """One place to the left or right. The time limit is put around it below: a truncation, which is no failure."""
-        self.place = min(max(self.place + 2 * int(action) - 1, 0), 8)
-        return self._seen(), 1.0 if self.place == 8 else -0.05, self.place == 8, False, {}
+        """Move one cell to the left or right. The time limit is a wrapper (below), which truncates the episode but does not terminate it."""
+        self.position = min(max(self.position + 2 * int(action) - 1, 0), 8)
+        return self._observe(), 1.0 if self.position == 8 else -0.05, self.position == 8, False, {}
 
-    def _seen(self):
-        return np.array([self.place / 8], np.float32)
+    def _observe(self):
+        return np.array([self.position / 8], np.float32)
 
 
 def make_env():
-    """A new one each time it is called."""
+    """Create a new environment."""
     return gym.wrappers.TimeLimit(Corridor(), max_episode_steps=50)
 
 

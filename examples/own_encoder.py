@@ -1,10 +1,10 @@
-"""An encoder of your own: features beside their sines of learned frequencies, for values that change quickly over the state.
+"""Custom encoder: the features and their sines with learned frequencies, for functions that change quickly over the state.
 
-From a program: `import own_encoder`, then `lockstep.train("cartpole", policy={"encoder": "waves"})`. From the command line:
+From Python: `import own_encoder`, then `lockstep.train("cartpole", policy={"encoder": "waves"})`. From the command line:
 
     lockstep train cartpole --env.module own_encoder --policy.encoder waves
 
-An encoder is called with the number of features, the (channels, height, width) of each image, and the settings of the section `policy`.
+The constructor gets the number of features, the (channels, height, width) of each image, and the section `policy` of the config.
 """
 
 import torch

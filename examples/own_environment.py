@@ -1,4 +1,4 @@
-"""Trains in an environment of your own, measures the policy, and stops and goes on as you like.
+"""Train in a custom environment, evaluate the policy, and continue the training.
 
 python own_environment.py [STEPS [RANKS]]
 """
@@ -17,4 +17,4 @@ print(run.path, run.return_mean, run.digest)
 print(lockstep.evaluate(run, episodes=20).return_mean)
 run = lockstep.resume(run, total_steps=2 * STEPS)
 # [end]
-print(run.metrics[-1]["env_steps"], "steps in all")
+print(run.metrics[-1]["env_steps"], "steps in total")

@@ -1,4 +1,4 @@
-"""docs/metrics.md names every metric that a run writes, and no other."""
+"""Check that docs/metrics.md lists exactly the metrics that runs write."""
 
 import re
 from pathlib import Path
@@ -33,31 +33,29 @@ PONG: dict[str, object] = {
 
 
 def documented() -> set[str]:
-    """The names in the first column of the tables of metrics."""
+    """Return the names in the first column of the tables of metrics."""
     tables = re.findall(r"^\| metric \|.*\n((?:\|.*\n)+)", METRICS.read_text(encoding="utf-8"), re.MULTILINE)
     cells = [line.split("|")[1] for table in tables for line in table.splitlines()]
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 
 def written(settings: dict[str, object], ranks: int = 1) -> set[str]:
-    """The metrics of a short run."""
+    """Train a short run and return the names of its metrics."""
     run = lockstep.train(ranks=ranks, **SMALL | settings)
     return {name for row in run.metrics for name in row}
 
 
 @pytest.mark.slow
-def test_every_metric_is_documented_and_every_documented_one_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_metrics_are_the_written_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = set().union(*(written(settings, ranks=2 if name == "players" else 1) for name, settings in RUNS.items()))
-    assert (found - documented(), documented() - found - {"frames"}) == (set(), set())
+    names = set().union(*(written(settings, ranks=2 if name == "players" else 1) for name, settings in RUNS.items()))
+    assert (names - documented(), documented() - names - {"frames"}) == (set(), set())
 
 
 @pytest.mark.slow
 @pytest.mark.extra("ale_py", "cv2")
-def test_what_atari_adds_is_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_atari_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = written(PONG | {"run.total_steps": 8})
-    assert "frames" in found
-    assert found <= documented()
+    names = written(PONG | {"run.total_steps": 8})
+    assert "frames" in names
+    assert names <= documented()

@@ -1,4 +1,4 @@
-"""Commands that the documents show are accepted."""
+"""Check that lockstep accepts the commands in the documents."""
 
 import re
 import shlex
@@ -23,18 +23,18 @@ BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
 def commands() -> list[str]:
-    """The words after `lockstep train`."""
-    found = {
+    """Return the arguments of all `lockstep train` commands, with `--ranks` for those under torchrun."""
+    arguments = {
         f"--ranks {ranks} {words}" if ranks else words
         for document in DOCUMENTS
         for ranks, words in COMMAND.findall(document.read_text(encoding="utf-8"))
     }
-    return sorted(found)
+    return sorted(arguments)
 
 
 @pytest.mark.extra("Box2D", "mujoco")
 @pytest.mark.parametrize("command", commands())
-def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_commands_create_a_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if re.search("cuda|nccl|player-device", command) and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.chdir(tmp_path)
@@ -46,45 +46,45 @@ def test_a_run_can_start(command: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def plots() -> list[str]:
-    """The words after `lockstep plot`."""
+    """Return the arguments of all `lockstep plot` commands."""
     return sorted({words for document in DOCUMENTS for words in PLOT.findall(document.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.parametrize("command", plots())
-def test_a_plot_can_be_asked_for(command: str) -> None:
+def test_plot_commands_are_valid(command: str) -> None:
     assert plot.read(shlex.split(command, comments=True)).run
 
 
 def watches() -> list[str]:
-    """The words after `lockstep watch`."""
+    """Return the arguments of all `lockstep watch` commands."""
     return sorted({words for document in DOCUMENTS for words in WATCH.findall(document.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.parametrize("command", watches())
-def test_a_run_can_be_watched(command: str) -> None:
+def test_watch_commands_are_valid(command: str) -> None:
     assert watch.read(shlex.split(command, comments=True)).run == "first"
 
 
 def reports() -> list[str]:
-    """The words after `lockstep report`."""
+    """Return the arguments of all `lockstep report` commands."""
     return sorted({words for document in DOCUMENTS for words in REPORT.findall(document.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.parametrize("command", reports())
-def test_a_report_can_be_asked_for(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_commands_are_valid(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "locate", accept)
     with pytest.raises(Accepted):
         report.main(shlex.split(command, comments=True))
 
 
 def sweeps() -> list[str]:
-    """The words after `lockstep sweep`."""
+    """Return the arguments of all `lockstep sweep` commands."""
     return sorted({words for document in DOCUMENTS for words in SWEEP.findall(document.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.extra("Box2D", "optuna")
 @pytest.mark.parametrize("command", sweeps())
-def test_a_sweep_can_start(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lockstep.sweep.sweep.Sweep.open", accept)
     with pytest.raises(Accepted):
@@ -92,24 +92,25 @@ def test_a_sweep_can_start(command: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Accepted(Exception):
-    """A benchmark would begin now."""
+    """The command was accepted; its work would start now."""
 
 
 def accept(*arguments: object) -> None:
+    """Replace the first function that does work: raise Accepted."""
     raise Accepted
 
 
 def benchmarks() -> list[str]:
-    """The words after `lockstep bench`."""
+    """Return the arguments of all `lockstep bench` commands."""
     return sorted({words for document in DOCUMENTS for words in BENCH.findall(document.read_text(encoding="utf-8"))})
 
 
 @pytest.mark.extra("Box2D", "mujoco")
 @pytest.mark.parametrize("command", benchmarks())
-def test_a_benchmark_can_start(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for module, begins in ((throughput, "measure"), (scaling, "measure"), (comparison, "find_peers")):
-        monkeypatch.setattr(module, begins, accept)
+    for module, function in ((throughput, "measure"), (scaling, "measure"), (comparison, "find_peers")):
+        monkeypatch.setattr(module, function, accept)
     with pytest.raises(Accepted):
         bench.main(shlex.split(command, comments=True))
 

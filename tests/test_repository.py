@@ -1,4 +1,4 @@
-"""Rules that hold for the whole repository."""
+"""Rules for the whole repository: sizes of files, names, dangerous calls, imports, packaging."""
 
 import ast
 import os
@@ -24,24 +24,26 @@ EVALUATORS = {"eval", "exec", "compile", "__import__"}
 
 
 def name_of(path: Path) -> str:
+    """Return the path of a module relative to `src`."""
     return str(path.relative_to(SOURCE.parent))
 
 
 def nodes() -> Iterator[tuple[str, ast.AST]]:
+    """Yield all syntax nodes of all modules, with `file:line`."""
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             yield f"{name_of(path)}:{getattr(node, 'lineno', 1)}", node
 
 
 def dotted(node: ast.expr) -> str:
-    """`torch.load` for the expression `torch.load`; what is not a chain of names starts with a dot."""
+    """Return the dotted name of an expression, such as `torch.load`. If it does not start with a name, the result starts with a dot."""
     if isinstance(node, ast.Name):
         return node.id
     return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
 def dangers(node: ast.AST) -> Iterator[str]:
-    """What in `node` could run code that comes from a file."""
+    """Yield the names of calls and imports in `node` that could run code from a file."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name.split(".")[0] in UNPICKLERS)
     elif isinstance(node, ast.ImportFrom):
@@ -50,11 +52,11 @@ def dangers(node: ast.AST) -> Iterator[str]:
             yield module
         yield from (f"{module}.{alias.name}" for alias in node.names if (module, alias.name) == ("torch", "load"))
     elif isinstance(node, ast.Call):
-        called = dotted(node.func)
-        # a bare name: `module.eval()` of PyTorch, `re.compile()` and `torch.compile()` are other things
-        if called in EVALUATORS or called in {"torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}:
-            yield called
-        yield from (f"{called}(allow_pickle)" for keyword in node.keywords if keyword.arg == "allow_pickle")
+        name = dotted(node.func)
+        # only bare names: PyTorch's `module.eval()`, `re.compile()` and `torch.compile()` are harmless
+        if name in EVALUATORS or name in {"torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}:
+            yield name
+        yield from (f"{name}(allow_pickle)" for keyword in node.keywords if keyword.arg == "allow_pickle")
 
 
 def test_files_are_short() -> None:
@@ -75,7 +77,7 @@ def test_the_loop_fits_on_a_page() -> None:
     assert len((SOURCE / "loop.py").read_text(encoding="utf-8").splitlines()) <= 60
 
 
-def test_modules_have_telling_names() -> None:
+def test_modules_have_specific_names() -> None:
     assert [name_of(path) for path in MODULES if VAGUE & {path.stem, path.parent.name}] == []
 
 
@@ -97,16 +99,16 @@ def test_nothing_unpickles_or_evaluates() -> None:
         "yaml.load(text, Loader)",
     ],
 )
-def test_dangers_are_seen(code: str) -> None:
+def test_dangerous_code_is_detected(code: str) -> None:
     assert [danger for node in ast.walk(ast.parse(code)) for danger in dangers(node)]
 
 
 @pytest.mark.parametrize("code", ["policy.eval()", "torch.compile(f)", "re.compile(p)", "json.load(f)", "self.load(f)"])
-def test_harmless_calls_are_not_dangers(code: str) -> None:
+def test_harmless_calls_are_not_reported(code: str) -> None:
     assert not [danger for node in ast.walk(ast.parse(code)) for danger in dangers(node)]
 
 
-def test_the_algorithm_is_documented() -> None:
+def test_public_functions_of_ppo_have_docstrings() -> None:
     missing = [
         f"{name_of(path)} {node.name}"
         for path in sorted((SOURCE / "ppo").glob("*.py"))
@@ -118,7 +120,7 @@ def test_the_algorithm_is_documented() -> None:
 
 
 @pytest.mark.parametrize("module", ["lockstep", "lockstep.cli.main", "lockstep.config", "lockstep; lockstep.Config"])
-def test_importing_is_light(module: str, environ: dict[str, str]) -> None:
+def test_imports_of_the_package_are_light(module: str, environ: dict[str, str]) -> None:
     code = (
         f"import sys, {module}; print(sorted({{'torch', 'gymnasium', 'matplotlib', 'tensorboard'}} & set(sys.modules)))"
     )
@@ -139,7 +141,7 @@ _HEAVY = {
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_training_imports_nothing_that_it_does_not_need(ranks: int, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_training_imports_no_unnecessary_packages(ranks: int, tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import atexit, os, sys\n"
         f"atexit.register(lambda: open(f'{tmp_path}/{{os.getpid()}}.txt', 'w').write(str(sorted({_HEAVY} & set(sys.modules)))))"
@@ -148,11 +150,11 @@ def test_training_imports_nothing_that_it_does_not_need(ranks: int, tmp_path: Pa
     path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])}
     done = subprocess.run(command, env=environ | path, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = [path.read_text() for path in tmp_path.glob("*.txt")]
-    assert found == ["[]"] * (1 if ranks == 1 else 1 + ranks)
+    imported = [path.read_text() for path in tmp_path.glob("*.txt")]
+    assert imported == ["[]"] * (1 if ranks == 1 else 1 + ranks)
 
 
-def test_the_installed_version_is_the_one_in_the_code() -> None:
+def test_installed_version_is_that_of_the_code() -> None:
     try:
         installed = version("lockstep-rl")
     except PackageNotFoundError:
@@ -160,7 +162,7 @@ def test_the_installed_version_is_the_one_in_the_code() -> None:
     assert installed == lockstep.__version__
 
 
-def test_constraints_are_exact_and_tied_to_no_place(root: Path) -> None:
+def test_constraints_are_exact_versions_without_paths(root: Path) -> None:
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", pin)] == []
@@ -170,7 +172,7 @@ def test_constraints_are_exact_and_tied_to_no_place(root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra("hatchling", "build")
-def test_the_built_distribution_is_complete(root: Path, tmp_path: Path) -> None:
+def test_built_distribution_is_complete(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

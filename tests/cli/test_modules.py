@@ -114,9 +114,7 @@ def test_the_last_observation_of_a_terminated_episode_may_be_nan(run_cli, module
     module.write_text(MODULE.replace("self.left / 5, 0]", "self.left / 5 if self.left != 2 else np.nan, 0]"))
     finished = run_cli("train", *FLAGS[:-1], "second", "--env.module", "my_envs", *options)
     assert finished.rc == 3, finished
-    assert (
-        "the observation of environment 0 is nan at step 3 of iteration 1: check the environment" in finished.stderr
-    )
+    assert "the observation of environment 0 is nan at step 3 of iteration 1: check the environment" in finished.stderr
 
 
 def test_the_command_finds_modules_in_the_current_folder(run_cli, module: Path) -> None:

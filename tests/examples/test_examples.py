@@ -1,4 +1,4 @@
-"""The examples run, and stay as short as they are said to be."""
+"""Check that the examples run, are shown in the documents, and are as short as the documents say."""
 
 import re
 import shutil
@@ -15,25 +15,26 @@ SMALL = ("--total-steps", 512, "--rollout.steps", 32, "--run.progress", "off")
 
 
 def essential(name: str) -> str:
-    """What a user has to write."""
-    found = re.search(r"# \[essential\]\n(.*?)# \[end\]", (EXAMPLES / f"{name}.py").read_text(), re.DOTALL)
-    assert found is not None
-    return found[1]
+    """Return the part of an example that a user has to write."""
+    match = re.search(r"# \[essential\]\n(.*?)# \[end\]", (EXAMPLES / f"{name}.py").read_text(), re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_little_has_to_be_written(name: str) -> None:
+def test_essential_parts_are_short(name: str) -> None:
     lines = [line for line in essential(name).splitlines() if line.strip() and not line.startswith("#")]
     assert len(lines) - lines.count("import lockstep") <= LONGEST[name]
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_the_documents_show_it(name: str, root: Path) -> None:
+def test_documents_show_the_essential_part(name: str, root: Path) -> None:
     assert any(essential(name).strip() in path.read_text() for path in (root / "docs").glob("*.md"))
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
+    """A folder with copies of all examples."""
     for path in EXAMPLES.glob("*.py"):
         shutil.copy(path, tmp_path)
     return tmp_path
@@ -41,6 +42,8 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
+    """A function that runs Python with arguments in that folder and returns the standard output."""
+
     def run(*words: object) -> str:
         command = [sys.executable, *map(str, words)]
         done = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, timeout=90, check=False)
@@ -52,12 +55,12 @@ def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
 
 @pytest.mark.slow
 def test_own_environment(python, here: Path, run_cli) -> None:
-    said = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
-    digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in said]
+    outputs = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
+    digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in outputs]
     assert digests[0] is not None
     assert digests[1] is not None
     assert digests[0][0] == digests[1][0]
-    assert said[0][-1].endswith("steps in all")
+    assert outputs[0][-1].endswith("steps in total")
     words = ("--env.module", "my_envs", "--env", "Corridor-v0", "--ranks", 2, "--plan.shards", 2, "--name", "command")
     finished = run_cli("train", *words, *SMALL, cwd=here)
     assert finished.rc == 0, finished
@@ -67,8 +70,8 @@ def test_own_environment(python, here: Path, run_cli) -> None:
 @pytest.mark.parametrize(
     "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
 )
-def test_own_parts_of_a_policy(here: Path, run_cli, python, words: tuple[str, str, str]) -> None:
-    """From the command line on 1 and 2 ranks, and from a program, to the same bits."""
+def test_own_core_and_own_encoder(here: Path, run_cli, python, words: tuple[str, str, str]) -> None:
+    """The digests are the same from the command line on 1 and 2 ranks, and from Python."""
     module, flag, name = words
     digests = []
     for ranks in (1, 2):
@@ -98,10 +101,10 @@ def test_load_and_act(python, run_cli, here: Path) -> None:
 @pytest.mark.extra("onnx", "onnxscript", "onnxruntime")
 @pytest.mark.parametrize("words", [(), ("--env", "Pendulum-v1", "--policy.core", "gru", "--policy.core-size", 8)])
 def test_run_exported(python, run_cli, here: Path, words: tuple[object, ...]) -> None:
-    """It acts as the policy does, and nothing of lockstep or PyTorch is there."""
+    """The exported policy acts like the policy of the run, without importing lockstep or PyTorch."""
     assert run_cli("train", *SMALL, *words, "--name", "first", cwd=here).rc == 0
     assert run_cli("export", "first", "--out", "policy.onnx", cwd=here).rc == 0
-    said = python(
+    output = python(
         "-c",
         "import runpy, sys\n"
         "sys.argv = ['run_exported.py', 'policy.onnx']\n"
@@ -118,4 +121,4 @@ def test_run_exported(python, run_cli, here: Path, words: tuple[object, ...]) ->
         "    total, over = total + float(reward), terminated or truncated\n"
         "print(f'return {total:.5g}')\n"
     )
-    assert said == python("-c", code) + "[]\n"
+    assert output == python("-c", code) + "[]\n"

@@ -17,8 +17,8 @@ PREPARED = {
     "README.md": ["lockstep train lunarlander --name second", "lockstep train lunarlander --seed 3 --name third"],
     "docs/sweep.md": ["lockstep train cartpole --out runs/cartpole-sweep/runs"],
     "docs/reports.md": ["lockstep train --name first"],
-    "docs/watching.md": ["lockstep train --name first"],
-    "docs/faq.md": ["lockstep train --name first"],
+    "docs/monitoring.md": ["lockstep train --name first"],
+    "docs/troubleshooting.md": ["lockstep train --name first"],
     "docs/export.md": ["lockstep train --name first"],
     "docs/hub.md": ["lockstep train --name first"],
     "docs/plots.md": [

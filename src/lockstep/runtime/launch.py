@@ -28,7 +28,7 @@ _PATIENCE = 90.0
 _STALLED = 4
 _LOST = 4
 _KNOWN = (0, 1, 2, 3, 4, 5, 75, 130, 137, 141)
-"""Exit codes that docs/faq.md lists, and 141 for a closed pipe; a rank with any other was ended by foreign code, such as `os._exit`."""
+"""Exit codes that docs/troubleshooting.md lists, and 141 for a closed pipe; a rank with any other was ended by foreign code, such as `os._exit`."""
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:

@@ -95,7 +95,7 @@ def test_what_a_run_leaves(tmp_path: Path) -> None:
     assert set(expected.split()) <= rows[0].keys()
     # reset rows are no steps: one for every episode that ended, unless it ended in the very last row
     ended = sum(int(str(row["episodes"])) for row in rows)
-    assert 5 * 64 - ended <= run.env_steps == rows[-1]["env_steps"] <= 5 * 64 - ended + 4
+    assert 5 * 64 - ended <= run.counters.env_steps == rows[-1]["env_steps"] <= 5 * 64 - ended + 4
 
 
 def test_metrics_are_on_disk_before_a_checkpoint_that_counts_them(
@@ -132,7 +132,7 @@ def test_a_run_that_is_taken_up_again_goes_on_to_the_same_bits(tmp_path: Path, l
     go(cast, run)
     for name in ("digest", "env_steps", "episodes", "return_mean", "return_mean_20", "length_mean"):
         assert [row[name] for row in run.folder.metrics()] == [row[name] for row in whole.folder.metrics()]
-    assert run.seconds > 0
+    assert run.counters.seconds > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -193,11 +193,11 @@ def test_when_the_goal_was_reached_is_kept(tmp_path: Path) -> None:
     config = dataclasses.replace(CONFIG, run=dataclasses.replace(CONFIG.run, solved_return=1.0))
     run = trained(tmp_path / "run", config=config, last=12)
     first = next(row for row in run.folder.metrics() if row["return_mean_20"] is not None)
-    assert run.solved_at == first["env_steps"]
+    assert run.counters.solved_at == first["env_steps"]
     cast, again = prepared(tmp_path / "run", config)
     resume(cast, again, 12)
-    assert again.solved_at == run.solved_at
-    assert again.return_mean == run.return_mean
+    assert again.counters.solved_at == run.counters.solved_at
+    assert again.counters.episodes.mean == run.counters.episodes.mean
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -134,15 +134,15 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
 
 def _closing(run: Run) -> str:
     """What a run says last."""
-    lines = []
+    lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")
         lines.append(f"go on from iteration {run.saved} with: lockstep resume {run.folder.path}")
     else:
-        lines.append(f"done: {run.done} iterations, {run.env_steps:,} steps in {run.seconds:.1f} s")
-    if run.return_mean is not None:
-        lines.append(f"return: {run.return_mean:.4g}, mean of the last {run.window} episodes")
-    if run.solved_at is not None:
-        lines.append(f"solved: it reached {run.goal:g} after {run.solved_at:,} steps")
+        lines.append(f"done: {run.done} iterations, {counters.env_steps:,} steps in {counters.seconds:.1f} s")
+    if episodes.mean is not None:
+        lines.append(f"return: {episodes.mean:.4g}, mean of the last {len(episodes.returns)} episodes")
+    if counters.solved_at is not None:
+        lines.append(f"solved: it reached {counters.goal:g} after {counters.solved_at:,} steps")
     lines.append(f"run: {run.folder.path}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""One rank's part in an experiment: the environments that it plays, what it trains, what it hands to others."""
+"""Creating the components of one rank: environments, agent, update and communication."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,20 +54,20 @@ class RankComponents:
 
 
 def build(config: Config, runtime: Runtime) -> RankComponents:
-    """This rank's part of a resolved experiment."""
+    """Create this rank's components of a resolved experiment."""
     env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
     plan = Plan.make(config.plan, group.size)
     shards, training = len(plan.shards), group.rank in plan.training
     separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
-    own = runtime.device if training else runtime.player_device
-    agent = make_agent(config, own, runtime.autocast(own))
+    device = runtime.device if training else runtime.player_device
+    agent = make_agent(config, device, runtime.autocast(device))
     acting = agent
     if training and separate:
         acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
     sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, config.rollout.sequence_length or 1)
     exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate)
     exchange.begin(0)
-    played = [
+    own_shards = [
         Shard(
             index,
             make_engine(env, seed, index, shards, runtime.cores),
@@ -95,7 +95,7 @@ def build(config: Config, runtime: Runtime) -> RankComponents:
         make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else eager,
     )
     update.make_kernels(env.count // shards * config.rollout.steps)
-    return RankComponents(plan, trainers, played, exchange, update)
+    return RankComponents(plan, trainers, own_shards, exchange, update)
 
 
 def make_agent(
@@ -104,15 +104,15 @@ def make_agent(
     autocast: Autocast = nullcontext,
     spaces: Spaces | None = None,
 ) -> Agent:
-    """An agent with its first weights, on the CPU unless `device` says otherwise. `spaces` are the environment's, if they are known."""
+    """Create an agent with initial weights, on the CPU by default. `spaces` are those of the environment, if they are known already."""
     dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
     spaces, rewards, seed = spaces or describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
-    own = device or torch.device("cpu")
-    return Agent(spaces, config.policy, rewards, seed, dtype, own, autocast, config.curiosity)
+    device = device or torch.device("cpu")
+    return Agent(spaces, config.policy, rewards, seed, dtype, device, autocast, config.curiosity)
 
 
 def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -> Agent:
-    """The agent of a config, with the saved state.
+    """Create the agent of a config, and load a saved state.
 
     Raises ValueError, naming the tensor, if they don't fit. The names and shapes are compared before any memory is allocated: neither
     the config nor the state need come from the same person.
@@ -121,7 +121,7 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
     try:
         with meta, _about(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
-    except (RuntimeError, TypeError):  # an encoder or core of the user's, which reads tensors while it is constructed
+    except (RuntimeError, TypeError):  # a registered encoder or core that reads tensors while it is constructed
         if not is_registered("encoder", config.policy.encoder) and not is_registered("core", config.policy.core):
             raise
     else:
@@ -133,7 +133,7 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
 
 @contextmanager
 def _about(saved: int) -> Iterator[None]:
-    """Raise ValueError as soon as modules that this thread constructs register far more parameters than `saved`."""
+    """Raise ValueError as soon as modules that this thread constructs register many more parameters than `saved`."""
     thread, registered = threading.get_ident(), 0
 
     def check(module: nn.Module, name: str, parameter: nn.Parameter) -> None:

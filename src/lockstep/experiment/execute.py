@@ -1,4 +1,4 @@
-"""An experiment carried out: from a resolved config to environments, agent, update and run; and its folder."""
+"""Executing a resolved experiment, and creating, opening and checking run folders."""
 
 import dataclasses
 import gc
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
-    """The folder of a new run, holding the resolved config. Raises ValueError if it exists and its name was chosen."""
+    """Create the folder of a new run, with the resolved config. Raises ValueError if the user named it and it exists."""
     root = Path(config.run.folder)
     described = {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
     chosen = config.run.name
@@ -61,7 +61,7 @@ def _names(stem: str) -> Iterator[str]:
 
 
 def open_run(path: Path) -> tuple[RunFolder, Config]:
-    """An existing run and its config. Raises ValueError if there is none or it can't be read."""
+    """Open an existing run and read its config. Raises ValueError if there is none or it can't be read."""
     folder = RunFolder.open(path)
     tree = folder.tree()
     found = tree.pop("version", None)
@@ -75,7 +75,7 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
 
 
 def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int) -> "Run":
-    """Trains from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
+    """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
     """
@@ -83,11 +83,11 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
 
     group = runtime.group
     start = folder, resume_from, iterations(config), group.size, config.plan.kind
-    with nullcontext(Attempt()) if group.rank else record_attempt(*start) as carried:
-        return _execute(folder, config, runtime, resume_from, carried)
+    with nullcontext(Attempt()) if group.rank else record_attempt(*start) as attempt:
+        return _execute(folder, config, runtime, resume_from, attempt)
 
 
-def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, carried: "Attempt") -> "Run":
+def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, attempt: "Attempt") -> "Run":
     from lockstep.experiment.build import build
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, forget_after
@@ -97,29 +97,39 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
 
     group = runtime.group
     limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
-    cast = build(config, runtime)
-    frames = cast.update.agent.spaces.frames_per_step
+    components = build(config, runtime)
+    frames = components.update.agent.spaces.frames_per_step
     modules = importable(config, "run.capture_video") if config.run.capture_video else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)
     run = Run(
-        folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, iterations(config), frames, telemetry
+        folder,
+        config.run,
+        components.plan,
+        config.plan.lag,
+        group,
+        components.trainers,
+        iterations(config),
+        frames,
+        telemetry,
     )
-    carried.run = run
+    attempt.run = run
     try:
         if resume_from:
-            run.resume(Checkpoint(folder.checkpoint(resume_from)), cast.shards, cast.update, cast.exchange)
-        # Nothing is forgotten before every rank has what it needs. Ranks that train may have had to compile first.
+            run.resume(
+                Checkpoint(folder.checkpoint(resume_from)), components.shards, components.update, components.exchange
+            )
+        # Later checkpoints are removed only after every rank has restored its state. Ranks that train may have to compile first.
         _meet_after_compiling(group)
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
-        group.barrier("resume", PATIENCE)  # to copy a large metrics.jsonl takes a while
-        run.start(cast.shards, cast.update)
-        gc.freeze()  # what is here now stays: the search for garbage need not look at it again, nor the end of the process
-        _train(cast, run)
+        group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
+        run.start(components.shards, components.update)
+        gc.freeze()  # these objects live until the end: the garbage collector need not scan them
+        _train(components, run)
     finally:
         run.close()
-        cast.close()
+        components.close()
     return run
 
 
@@ -131,25 +141,27 @@ def _meet_after_compiling(group: "Group") -> None:
     try:
         group.barrier("resume", PATIENCE)
     except RankLost:
-        raise_if_asked()  # the other rank has stopped for the same reason
+        raise_if_asked()  # the other rank may have stopped because of the same signal
         raise
 
 
-def _train(cast: "RankComponents", run: "Run") -> None:
+def _train(components: "RankComponents", run: "Run") -> None:
     from lockstep.algorithm.non_finite import NonFinite
     from lockstep.loop import train
 
     try:
-        train(cast.shards, cast.exchange, cast.update, run)
-    except ValueError as error:  # ValueErrors are for users before the start; here one is a fault, to be shown in full
+        train(components.shards, components.exchange, components.update, run)
+    except (
+        ValueError
+    ) as error:  # a ValueError is a user's mistake before the start; here it is a bug, and needs its traceback
         raise RuntimeError(f"training failed: {error}") from error
     except NonFinite:
-        cast.exchange.report_failure(run.done + 1)
+        components.exchange.report_failure(run.done + 1)
         raise
 
 
 def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":
-    """The agent of a run's checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
+    """Load the agent of a checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
     from lockstep.envs.catalog import describe_env
     from lockstep.experiment.build import restore_agent
     from lockstep.run.checkpoint import Checkpoint
@@ -165,7 +177,7 @@ def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config
 
 
 def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
-    """Loads what every rank will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
+    """Load everything that the ranks will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
     from lockstep.algorithm.update import Update
     from lockstep.experiment.build import make_agent
     from lockstep.group.solo import Solo
@@ -188,12 +200,12 @@ def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
 
 
 def save_config(folder: RunFolder, config: Config) -> None:
-    """Replaces a run's config, when it is to go on for longer."""
+    """Replace the config of a run that is resumed with another budget or plan."""
     folder.rewrite({"version": VERSION, **encode(config)})
 
 
 def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
-    """The iteration of the newest checkpoint, or `iteration` if it has one. Raises ValueError if there is none."""
+    """Return `iteration`, or that of the newest checkpoint if it is None. Raises ValueError if there is no such checkpoint."""
     found = folder.checkpoints()
     if not found:
         raise ValueError(f"{folder.path} has no checkpoint yet")

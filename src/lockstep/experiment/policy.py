@@ -1,4 +1,4 @@
-"""What training gave, ready to act in environments: for `eval`, `play` and programs."""
+"""Trained policies for use in environments: for `eval`, `play` and programs."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -27,10 +27,10 @@ Act = Callable[[Any, dict[str, Any]], Any]
 
 
 class TrainedPolicy:
-    """A policy that acts on what environments give, as they give it: arrays, numbers, images, dicts and tuples of them.
+    """A policy that acts on observations as environments return them: arrays, numbers, images, dicts and tuples of them.
 
-    It remembers what it has seen since `begin`, where it has a memory. `predict` does the same in the form of Stable-Baselines3: for one
-    environment or many, with the memory in the caller's hands.
+    A policy with memory keeps its state since `begin`. `predict` has the interface of Stable-Baselines3: for one environment or many, with
+    the state passed by the caller.
     """
 
     def __init__(
@@ -42,53 +42,54 @@ class TrainedPolicy:
         sample: bool = False,
         iteration: int = 0,
     ) -> None:
-        """`act` takes the most probable actions, or draws them with `generator` if `sample` says so. The spaces are one environment's."""
+        """Wrap an agent. `act` selects the most probable actions or, with `sample`, draws them by `generator`. The spaces are those of a single
+        environment.
+        """
         self.observation_space = observation_space
         self.action_space = action_space
         self.iteration = iteration
-        """Of the checkpoint that it is from."""
+        """Iteration of the checkpoint."""
         self._agent = agent
         self._generator = generator
         self._layout = ObservationLayout(observation_space, agent.spaces)
         self._convert = action_converter(action_space)
-        self._pilot = PolicyRunner(agent, generator=generator if sample else None)
+        self._runner = PolicyRunner(agent, generator=generator if sample else None)
 
     @property
     def digest(self) -> str:
-        """Of weights and moments, as `lockstep digest` prints it."""
+        """Digest of weights and running statistics, as `lockstep digest` prints it."""
         return self._agent.digest()
 
     def begin(self) -> Act:
-        """Forgets what was seen: an episode begins. Gives back `act`."""
-        self._pilot.begin()
+        """Reset the memory at the start of an episode. Returns `act`."""
+        self._runner.begin()
         return self.act
 
     def act(self, observation: Any, info: dict[str, Any] | None = None) -> Any:
-        """The action for an observation of one environment, as that environment's `step` takes it.
+        """Return the action for an observation of one environment, in the form that its `step` takes.
 
         Args:
-            observation: As `reset` and `step` gave it, in the shapes of `observation_space`.
-            info: What came with it; only read for an environment whose `info["action_mask"]` says which actions are allowed.
+            observation: As returned by `reset` and `step`, in the shapes of `observation_space`.
+            info: The info returned with it; only used for environments with `info["action_mask"]`.
 
-        Raises ValueError, in one line, for an observation that is none of the space's.
+        Raises ValueError in one line if the observation does not fit the space.
         """
-        rows, pixels, alone = self._read(observation, info or {})
-        if not alone:
+        rows, pixels, single = self._read(observation, info or {})
+        if not single:
             raise ValueError(
                 "observation has one dimension too many: act takes those of one environment, predict of many"
             )
-        return each_action(self._convert(self._pilot.act(rows, pixels)))[0]
+        return each_action(self._convert(self._runner.act(rows, pixels)))[0]
 
     def value(self, observation: Any, info: dict[str, Any] | None = None) -> float:
-        """What the critic expects from here on, after what `act` remembers: the discounted return, of scaled rewards with
-        `ppo.normalize_rewards`. Call it before `act`.
+        """Return the critic's estimate of the discounted return (of scaled rewards, with `ppo.normalize_rewards`).
 
-        Arguments and errors as `act`.
+        Arguments and errors are those of `act`. With memory, call it before `act`.
         """
-        rows, pixels, alone = self._read(observation, info or {})
-        if not alone:
+        rows, pixels, single = self._read(observation, info or {})
+        if not single:
             raise ValueError("observation has one dimension too many: value takes those of one environment")
-        return float(self._pilot.values(rows, pixels)[0])
+        return float(self._runner.values(rows, pixels)[0])
 
     def predict(
         self,
@@ -98,33 +99,33 @@ class TrainedPolicy:
         deterministic: bool = True,
         action_masks: ArrayLike | None = None,
     ) -> tuple[Any, NDArray[Any] | None]:
-        """Actions for observations, and what to pass as `state` next time. It leaves alone what `act` remembers.
+        """Return actions for observations, and the state for the next call. The state of `act` does not change.
 
         Args:
-            observation: Of one environment, or of `N`: every part then `[N, …]`.
-            state: What the last call gave, `[N, S]`, or None to begin; always None without memory.
-            episode_start: `[N]`, true where an episode begins: its state is forgotten.
-            deterministic: Take the most probable actions; else they are drawn as in training.
-            action_masks: `[N, options]` or `[options]`, true for what is allowed, if that does not come with the observations.
+            observation: That of one environment, or of `N` environments, with a leading dimension N in every part.
+            state: The state `[N, S]` from the last call, or None at the start; always None without memory.
+            episode_start: `[N]` bool, true where an episode starts, which resets its state.
+            deterministic: Select the most probable actions; otherwise they are sampled as in training.
+            action_masks: `[N, options]` or `[options]`, true for allowed actions, if the observations do not contain the mask.
 
         Returns:
-            Actions `[N, …]`, or one without that dimension for one observation; and the state, None without memory.
+            Actions `[N, …]`, without the first dimension for a single observation; and the state, None without memory.
 
-        Raises ValueError, in one line, for observations that are none of the space's.
+        Raises ValueError in one line if observations do not fit the space.
         """
         masks = None if action_masks is None else np.asarray(action_masks)
-        rows, pixels, alone = self._read(observation, {} if masks is None else {MASK: masks})
-        pilot = PolicyRunner(self._agent, len(rows), None if deterministic else self._generator)
+        rows, pixels, single = self._read(observation, {} if masks is None else {MASK: masks})
+        runner = PolicyRunner(self._agent, len(rows), None if deterministic else self._generator)
         if state is not None and self._agent.state_size:
-            pilot.state = torch.from_numpy(np.array(state)).to(pilot.state).reshape(pilot.state.shape)
+            runner.state = torch.from_numpy(np.array(state)).to(runner.state).reshape(runner.state.shape)
         if episode_start is not None:
-            pilot.state[torch.from_numpy(np.array(episode_start, dtype=np.bool_).reshape(-1))] = 0
-        taken = self._convert(pilot.act(rows, pixels))
-        remembered = pilot.state.cpu().numpy() if self._agent.state_size else None
-        return _first(taken) if alone else taken, remembered
+            runner.state[torch.from_numpy(np.array(episode_start, dtype=np.bool_).reshape(-1))] = 0
+        actions = self._convert(runner.act(rows, pixels))
+        next_state = runner.state.cpu().numpy() if self._agent.state_size else None
+        return _first(actions) if single else actions, next_state
 
     def _read(self, observation: Any, info: dict[str, Any]) -> tuple[NDArray[Any], NDArray[np.uint8] | None, bool]:
-        """Rows `[N, O]`, pixels `[N, P]`, and whether it was a single observation."""
+        """Return rows `[N, O]`, pixels `[N, P]`, and True for a single observation."""
         layout, images, count = self._layout, bool(self._agent.spaces.images), self._count(observation)
         try:
             if count is None:
@@ -137,7 +138,7 @@ class TrainedPolicy:
             raise ValueError(f"the environment {error}") from None
 
     def _count(self, observation: Any) -> int | None:
-        """The number of environments, None for a single observation. Raises ValueError for shapes that are not the space's."""
+        """Return the number of environments, None for a single observation. Raises ValueError for shapes that do not fit the space."""
         found = set()
         for path, leaf in leaves(self.observation_space):
             try:
@@ -155,30 +156,30 @@ class TrainedPolicy:
         return next(iter(next(iter(found))), None)
 
 
-def _first(taken: Any) -> Any:
-    """The first environment's action."""
-    if isinstance(taken, dict):
-        return {key: _first(part) for key, part in taken.items()}
-    return tuple(map(_first, taken)) if isinstance(taken, tuple) else taken[0]
+def _first(actions: Any) -> Any:
+    """Return the action of the first environment."""
+    if isinstance(actions, dict):
+        return {key: _first(part) for key, part in actions.items()}
+    return tuple(map(_first, actions)) if isinstance(actions, tuple) else actions[0]
 
 
 def evaluation_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of episodes; their stream is another than that of training's episodes."""
+    """Return seeds for evaluation episodes, which differ from those of training."""
     return [seed_of(seed, "evaluation", episode) for episode in range(count)]
 
 
 def load_policy(
     folder: RunFolder, iteration: int | None = None, sample: bool = False, seed: int | None = None
 ) -> tuple[Config, TrainedPolicy]:
-    """The policy of a run's checkpoint, and the run's config.
+    """Load the policy of a checkpoint, and the config of its run.
 
     Args:
-        folder: The run's. What its environment needs is imported, or given, already.
+        folder: The run folder. The module of its environment must be imported already.
         iteration: The checkpoint; None: the newest.
-        sample: Whether `act` draws actions as in training; else it takes the most probable ones.
-        seed: Of drawing; None: the run's.
+        sample: Whether `act` samples actions as in training; otherwise it selects the most probable ones.
+        seed: The seed for sampling; None: that of the run.
 
-    Raises ValueError in one line when there is no such checkpoint, or it does not fit.
+    Raises ValueError in one line if there is no such checkpoint, or it does not fit.
     """
     iteration = pick_checkpoint(folder, iteration)
     config, agent = load_agent(folder, iteration)

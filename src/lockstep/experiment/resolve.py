@@ -1,4 +1,4 @@
-"""A config with everything decided that was left open, and refused where it can't be run."""
+"""Resolving a config: every open choice is made, and a config that can't be run is refused."""
 
 import dataclasses
 import importlib.util
@@ -20,19 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
 
 _REPAYS = 5_000
-"""Gradient steps of a run that is worth compiling for. Each is some 0.7 ms faster; what was compiled serves all runs of the same shapes, of
-other seeds and rates say, and is repaid by the fourth at the latest."""
+"""Gradient steps from which compiling is worth its time. A compiled step is about 0.7 ms faster, and all runs with the same shapes, such as
+other seeds, use the same kernels: compiling is repaid by the fourth run at the latest."""
 _SEQUENCE = 32
-"""Steps of a sequence at most, where none are given."""
+"""Maximum of the default sequence length."""
 _MOST_STEPS = 100_000_000
-"""Of one iteration: rollouts are kept in memory."""
+"""Maximum number of steps in an iteration: rollouts are kept in memory."""
 
 
 def resolve(config: Config, ranks: int) -> Config:
-    """The config with everything decided: counts, shards, engine. A pure function of the config, the number of ranks and what
-    is installed.
+    """Return the config with every choice made: counts, shards, engine. It depends on the config, the number of ranks, and what is installed.
 
-    Raises ValueError, in one line, for whatever can't be run.
+    Raises ValueError in one line if the config can't be run.
     """
     env, plan = config.env, config.plan
     if env.per_rank is not None:
@@ -90,7 +89,7 @@ def resolve(config: Config, ranks: int) -> Config:
 
 
 def _check_films(config: Config) -> None:
-    """Raises ValueError if episodes can't be filmed with what is installed here, or in this environment."""
+    """Raise ValueError if videos can't be recorded with what is installed, or in this environment."""
     asked = f"run.capture_video is {config.run.capture_video}"
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         raise ValueError(f"{asked}: videos need imageio-ffmpeg; pip install 'lockstep-rl[video]', or set it to 0")
@@ -102,9 +101,9 @@ def _check_films(config: Config) -> None:
 
 
 def importable(config: Config, asked: str) -> list[str]:
-    """The modules that another process imports to have environment and policy of this one; `module:function` for a given function.
+    """Return the modules that other processes import to find environment and policy; `module:function` for a function.
 
-    Raises ValueError, which begins with `asked`, for what no other process can find: a program has defined it itself.
+    Raises ValueError, which begins with `asked`, if the running program itself defines one of them.
     """
     from lockstep.models.registry import defined_in
 
@@ -127,7 +126,7 @@ def importable(config: Config, asked: str) -> list[str]:
 
 
 def _check_policy(config: Config, spaces: "Spaces") -> None:
-    """Raises ValueError for a policy that these observations do not fit."""
+    """Raise ValueError if the policy does not fit the observations."""
     policy, env_id = config.policy, config.env.id
     if spaces.images and policy.encoder == "mlp":
         raise ValueError(f"policy.encoder is 'mlp': {env_id} has images; use nature, impala or grid")
@@ -138,7 +137,7 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
             f"policy.normalize_observations is true: {env_id} has only images, whose bytes are divided by 255 in any case"
         )
     if spaces.images or policy.core != "none" or policy.encoder not in ("auto", "mlp"):
-        # these are made of parts that may refuse: so one is made here, before anything starts
+        # their parts have checks of their own, so one is constructed here, before anything starts
         import torch
 
         from lockstep.algorithm.agent import Agent
@@ -147,7 +146,7 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
 
 
 def _check_curiosity(config: Config, spaces: "Spaces", samples: int) -> None:
-    """Raises ValueError for a method that lacks something here. `samples` are those of a shard's rollout."""
+    """Raise ValueError if the method can't be used. `samples` is the number in a shard's rollout."""
     own, env = config.curiosity, config.env
     if own.kind == "none":
         return
@@ -171,7 +170,7 @@ def _check_curiosity(config: Config, spaces: "Spaces", samples: int) -> None:
 
 
 def _with_sequences(config: Config) -> Config:
-    """The config with the length of sequences decided. Raises ValueError for one that does not fit."""
+    """Return the config with the sequence length resolved. Raises ValueError if it does not fit."""
     rollout, core = config.rollout, config.policy.core
     length, steps = rollout.sequence_length, rollout.steps
     if core == "none":
@@ -189,7 +188,7 @@ def _with_sequences(config: Config) -> Config:
 
 
 def compiles(config: Config) -> bool:
-    """Whether `runtime.compile` asks for a compiler. Raises ValueError for `on` where nothing can be compiled."""
+    """Return True if the run needs a compiler. Raises ValueError for `runtime.compile` `on` if nothing can be compiled."""
     runtime, ppo = config.runtime, config.ppo
     obstacle = next(
         (
@@ -215,7 +214,7 @@ def compiles(config: Config) -> bool:
 
 
 def cut_episodes(config: Config) -> str | None:
-    """A warning about a resolved config whose engine begins new episodes at checkpoints, before the longest ones can end; else None."""
+    """Return a warning if the engine starts new episodes at checkpoints before the longest ones can end; otherwise None."""
     every, steps = config.run.checkpoint_every, config.rollout.steps
     limit = renewed_episode_limit(config.env) if every < iterations(config) else None
     if limit is None or every * steps >= limit:
@@ -228,7 +227,7 @@ def cut_episodes(config: Config) -> str | None:
 
 
 def _check_plan(config: Config, ranks: int) -> None:
-    """Raises ValueError for what a plan of that many ranks can't do."""
+    """Raise ValueError for options that the plan does not support with that many ranks."""
     plan, made, threads = config.plan, Plan.make(config.plan, ranks), config.runtime.player_threads
     if plan.gradients == "ddp" and len(made.training) == 1:
         raise ValueError(
@@ -245,5 +244,5 @@ def _check_plan(config: Config, ranks: int) -> None:
 
 
 def iterations(config: Config) -> int:
-    """Number of the last iteration of a resolved config."""
+    """Return the number of iterations of a resolved config."""
     return config.run.total_steps // (config.env.count * config.rollout.steps)

@@ -1,4 +1,4 @@
-"""From a config or a run's folder to running ranks: what the command line and programs share."""
+"""Starting and resuming runs, for the command line and the Python API."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ _NO_COMPILER = (
     "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
 )
 BAD_INPUT = 2
-"""The exit code of ranks that a user's mistake has ended."""
+"""Exit code of ranks that ended because of a user's mistake."""
 PREEMPTED = 75
-"""The exit code of ranks that stopped because they were asked to."""
+"""Exit code of ranks that stopped because of a signal."""
 RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
@@ -46,13 +46,22 @@ RESUMABLE_FIELDS = (
     "env.module",
     "env.timeout",
 )
-"""What does not belong to the experiment. (Devices do, as far as they round differently: a host may have no other.)"""
+"""Fields that may change at resume, because they do not change the experiment. (Another device may round differently, but a host may have
+no other.)"""
 
 
 def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> tuple[Config, RankInfo | None, int]:
-    """What a start needs to know: the config with its devices decided, the place with its meeting, the number of ranks.
+    """Resolve what a start depends on, and check it against this host and its launcher.
 
-    `ranks` is what a user asked for. Raises ValueError, in one line, for what this host or the launcher can't give.
+    Args:
+        config: The config.
+        place: This rank, if a launcher started it.
+        ranks: The number of ranks that the user asked for.
+
+    Returns:
+        The config with resolved devices, the rank with its rendezvous, and the number of ranks.
+
+    Raises ValueError in one line if this host or the launcher can't provide what is asked for.
     """
     if place is not None and ranks is not None:
         raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
@@ -66,7 +75,7 @@ def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> 
 
 
 def start_warnings(config: Config, resolved: Config) -> list[str]:
-    """The warnings for a user before a new run starts, a line each. `resolved` is `config` with every choice made."""
+    """Return the warnings for the user before a new run starts, a line each. `resolved` is the resolved `config`."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
     lines = [_NO_COMPILER] if compiles(asked) and resolved.runtime.compile == "off" else []
     cut = cut_episodes(resolved)
@@ -74,7 +83,7 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:
-    """The config of a run that goes on: with other ranks to carry it, for longer.
+    """Return the config of a run that is resumed, with changed RESUMABLE_FIELDS and a larger budget.
 
     Raises ValueError for a field that would change the experiment, and for fewer steps.
     """
@@ -97,7 +106,7 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
 
 
 def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) -> tuple[Config, RankInfo | None, int]:
-    """`settle` for a run that goes on. Raises ValueError also if it can't go on as it is here."""
+    """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host."""
     config, place, ranks = resolve_start(config, place, ranks)
     if resolve(config, ranks).runtime.compile != config.runtime.compile:
         raise ValueError(
@@ -133,7 +142,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
 
 
 def _first_of(folder: RunFolder, iteration: int | None) -> int:
-    """The iteration to go on from: `iteration` if it has a checkpoint, None for the newest; 0 is the start."""
+    """Return the iteration to resume from: `iteration` if it has a checkpoint; None: the newest; 0: the start."""
     found = folder.checkpoints()
     if iteration is not None and iteration not in (0, *found):
         raise ValueError(
@@ -143,7 +152,7 @@ def _first_of(folder: RunFolder, iteration: int | None) -> int:
 
 
 def exit_codes() -> dict[type[Exception], int]:
-    """Faults that end a rank, and the exit codes that tell of them."""
+    """Return the exit codes of errors that end a rank."""
     from lockstep.algorithm.exchange import ReplicasDiffer
     from lockstep.algorithm.non_finite import NonFinite
     from lockstep.compiling.kernels import CompilerFailed
@@ -162,9 +171,9 @@ def exit_codes() -> dict[type[Exception], int]:
 
 
 def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int, modules: Sequence[str]) -> int:
-    """Carries the run, which the caller has locked, on processes of this host, and returns the first exit code that is not 0.
+    """Run the ranks as processes of this host, and return the first exit code that is not 0. The caller has locked the run.
 
-    `modules` are imported in each; `module:function` also gives it that function, as an environment.
+    Each process imports `modules`; `module:function` names a function that creates the environment.
     """
     from lockstep.runtime.launch import launch
 
@@ -172,7 +181,7 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
 
 
 def run_rank(place: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
-    """Meets the other ranks, and trains as `execute` does."""
+    """Join the other ranks, and train as `execute` does."""
     from lockstep.runtime.runtime import join
 
     plan = Plan.make(config.plan, place.size)

@@ -1,10 +1,10 @@
-"""Checkpoints: a folder that appears whole or not at all. Safetensors and JSON, so that reading one never runs code.
+"""Checkpoints: folders that are created atomically, with files in safetensors and JSON, which contain no code.
 
-agent.safetensors        weights, buffers and moments
-optimizer.safetensors    Adam's moments and steps, adaptive factors
+agent.safetensors        weights, buffers and running statistics
+optimizer.safetensors    Adam's moments and step counts, adaptive factors
 acting.safetensors       with plan.lag, the agent that collects next
-shard-0000.safetensors   one per shard: what goes on in its environments
-curiosity-0000.safetensors   one per shard, with curiosity: what it remembers of its episodes
+shard-0000.safetensors   one per shard: state of its environments
+curiosity-0000.safetensors   one per shard, with curiosity: its state in the current episodes
 state.json               iteration, counters, and the SHA-256 of every other file
 """
 
@@ -30,7 +30,7 @@ __all__ = ["Checkpoint", "Counters", "forget_after", "pack", "prune", "write_che
 
 _VERSION = 1
 _FILE = re.compile(r"\w[\w.-]*", re.ASCII)
-"""Names of files in a checkpoint: none leads out of its folder."""
+"""Names of files in a checkpoint, which can't refer to another folder."""
 _shown = Repr()
 
 
@@ -38,17 +38,17 @@ def write_checkpoint(
     folder: RunFolder,
     iteration: int,
     group: Group,
-    own: Mapping[str, Mapping[str, Tensor]],
+    states: Mapping[str, Mapping[str, Tensor]],
     counters: Mapping[str, object],
 ) -> None:
-    """Every rank writes its `own` files, tensors by file name; then rank 0 puts the folder in its place."""
+    """Write a checkpoint: every rank its `states`, tensors by file name; then rank 0 renames the folder."""
     final = folder.checkpoint(iteration)
     aside = final.with_name(f".{final.name}.partial")
     if group.rank == 0:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
     group.barrier("checkpoint")
-    for name, state in own.items():
+    for name, state in states.items():
         _write(aside / f"{name}.safetensors", pack(state))
     group.barrier("checkpoint")
     if group.rank == 0:
@@ -59,19 +59,19 @@ def write_checkpoint(
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
         sync_folder(final.parent)
-        sync_folder(folder.path)  # in which the first checkpoint has made a new folder
+        sync_folder(folder.path)  # the first checkpoint has created a folder in it
     group.barrier("checkpoint")
 
 
 def forget_after(folder: RunFolder, iteration: int) -> None:
-    """Removes the checkpoints of later iterations, which a run that goes back to `iteration` will make again."""
+    """Remove the checkpoints of later iterations, which a run that resumes from `iteration` will write again."""
     for later in reversed(folder.checkpoints()):
         if later > iteration:
             _remove(folder.checkpoint(later))
 
 
 def prune(folder: RunFolder, keep: int) -> None:
-    """Removes all but the newest `keep` checkpoints, and what a kill left half-written."""
+    """Remove all but the newest `keep` checkpoints, and incomplete ones that a kill left."""
     for iteration in folder.checkpoints()[:-keep]:
         _remove(folder.checkpoint(iteration))
     for aside in (folder.path / "checkpoints").glob(".*.partial"):
@@ -81,7 +81,7 @@ def prune(folder: RunFolder, keep: int) -> None:
 def _remove(checkpoint: Path) -> None:
     aside = checkpoint.with_name(f".{checkpoint.name}.partial")
     shutil.rmtree(aside, ignore_errors=True)
-    checkpoint.rename(aside)  # so that a kill leaves no half of it under its name
+    checkpoint.rename(aside)  # a kill must not leave an incomplete folder under this name
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -96,7 +96,7 @@ class Counters(NamedTuple):
 
     @classmethod
     def of(cls, state: Mapping[str, object]) -> "Counters":
-        """The counters in a state.json. Raises ValueError, naming the counter, if one is missing or of another type."""
+        """Read the counters of a state.json. Raises ValueError, naming the counter, if one is missing or of another type."""
         solved, returns = state.get("solved_at"), state.get("last_returns")
         if not isinstance(returns, list) or not all(map(_is_finite, returns)):
             raise ValueError(f"last_returns is {_shown.repr(returns)}: it must be a list of finite numbers")
@@ -109,10 +109,10 @@ class Counters(NamedTuple):
 
 
 class Checkpoint:
-    """A checkpoint that was found whole."""
+    """A complete checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Reads state.json and checks every file against it. Raises ValueError, naming the file, if one is broken."""
+        """Read state.json, and check all files against its hashes. Raises ValueError, naming the file, if one is broken."""
         self.path = path
         try:
             self.state = json.loads((path / "state.json").read_text())
@@ -141,7 +141,7 @@ class Checkpoint:
         self._files: dict[str, str] = files
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of file `name`.safetensors. Raises ValueError if this checkpoint has no such file."""
+        """Load the tensors of file `name`.safetensors. Raises ValueError if this checkpoint has no such file."""
         if f"{name}.safetensors" not in self._files:
             raise ValueError(
                 f"checkpoint {self.path}: {name}.safetensors can't be read (state.json does not list it); use an earlier one with --iteration"
@@ -152,13 +152,13 @@ class Checkpoint:
             raise ValueError(f"checkpoint {self.path}: {name}.safetensors can't be read ({error})") from None
 
     def shard(self, index: int) -> dict[str, Tensor]:
-        """What `Shard.state` gave."""
+        """Load the `Shard.state` of a shard."""
         return self.tensors(f"shard-{index:04d}")
 
 
 def pack(state: Mapping[str, Tensor]) -> bytes:
-    """A state as the content of a .safetensors file."""
-    # clones, because parameters are views of one buffer and safetensors wants each tensor to own its memory
+    """Serialize a state in the safetensors format."""
+    # clones: parameters are views of one buffer, and safetensors requires tensors that own their memory
     return save({name: tensor.detach().clone().contiguous() for name, tensor in state.items()})
 
 

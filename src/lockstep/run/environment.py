@@ -1,4 +1,4 @@
-"""What a run is made with: `environment.json`, for a reader who wants to repeat it."""
+"""Machine, versions and command of a run, for `environment.json`."""
 
 import platform
 import subprocess
@@ -24,7 +24,7 @@ _REPORTED = (
 
 
 def describe_environment(ranks: int) -> dict[str, object]:
-    """Command, machine and versions."""
+    """Return command, machine and versions."""
     return {
         "command": sys.argv,
         "ranks": ranks,
@@ -38,7 +38,7 @@ def describe_environment(ranks: int) -> dict[str, object]:
 
 
 def packages() -> dict[str, str]:
-    """Versions of what a run's bits may depend on, as far as it is installed."""
+    """Return the versions of installed packages that the bits of a run may depend on."""
     return {name: found for name in _REPORTED if (found := _version(name))}
 
 

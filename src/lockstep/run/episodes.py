@@ -1,4 +1,4 @@
-"""Episodes that ended, brought together from all shards in one order."""
+"""Episodes that ended in an iteration: their statistics per shard, and the last returns over all shards."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from lockstep.rollout import Rollout
 __all__ = ["EPISODE_ROW", "WINDOW", "EpisodeWindow", "write_episode_row"]
 
 WINDOW = 20
-"""Episodes that `return_mean_20` averages over."""
+"""Number of episodes that `return_mean_20` averages."""
 _COLUMNS = 4
 _TOTALS = 6
 EPISODE_ROW = _TOTALS + WINDOW * _COLUMNS
-"""Numbers of a row: always the same, so that it can travel."""
+"""Length of a row of `write_episode_row`; fixed, so that rows can be gathered."""
 
 
 def write_episode_row(rollout: Rollout, first_environment: int, row: NDArray[np.float64]) -> None:
-    """Fills `row`, `[6 + 4 × 20]` float64.
+    """Fill `row`, `[6 + 4 × 20]` float64, with the statistics of one shard.
 
-    First valid steps, and of the episodes that ended their number, summed length, summed, least and largest return. Then the
-    last 20 of them as (time, environment, return, length), NaN where there were fewer.
+    First the number of valid steps; of the episodes that ended their number, total length, total, minimum and maximum return. Then
+    the last 20 of these episodes as (time, environment, return, length), NaN if there are fewer.
     """
-    # few calls of NumPy: between two updates its code is not in the processor's caches, while Python's own is
+    # few NumPy calls: after an update its code is no longer in the processor's caches, while Python's own is
     episodes, environments = rollout.episodes.numpy().reshape(-1, 2), rollout.episodes.shape[1]
     ended = (episodes[:, 0] == episodes[:, 0]).nonzero()[0]
     listed = episodes[ended].tolist()
@@ -44,23 +44,28 @@ def write_episode_row(rollout: Rollout, first_environment: int, row: NDArray[np.
 
 
 class EpisodeWindow:
-    """The returns of the last 20 episodes over all shards, ordered by time and environment."""
+    """Returns of the last 20 episodes over all shards, ordered by time and environment."""
 
     def __init__(self, returns: Sequence[float] = ()) -> None:
         self.returns: deque[float] = deque(returns, maxlen=WINDOW)
 
+    @property
+    def mean(self) -> float | None:
+        """Mean of the last returns, at most 20; None before the first episode ended."""
+        return sum(self.returns) / len(self.returns) if self.returns else None
+
     def add(self, rows: NDArray[np.float64]) -> dict[str, float | int | None]:
-        """`[S, 86]`, one row per shard of `write_episode_row` -> metrics of this iteration, None where no episode ended."""
+        """Add the rows `[S, 86]` of all shards. Returns the metrics of this iteration, None where no episode ended."""
         ended = rows[rows[:, 1] > 0]
         listed = ended[:, _TOTALS:].reshape(-1, _COLUMNS)
         self.returns.extend(episode[2] for episode in sorted(listed[~np.isnan(listed[:, 0])].tolist()))
-        counts, lengths, totals, least, largest = ended[:, 1:_TOTALS].T.tolist()
+        counts, lengths, totals, minima, maxima = ended[:, 1:_TOTALS].T.tolist()
         count = sum(counts)
         return {
             "episodes": int(count),
             "return_mean": sum(totals) / count if count else None,
-            "return_min": min(least) if count else None,
-            "return_max": max(largest) if count else None,
+            "return_min": min(minima) if count else None,
+            "return_max": max(maxima) if count else None,
             "return_mean_20": sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None,
             "length_mean": sum(lengths) / count if count else None,
         }

@@ -1,4 +1,4 @@
-"""The folder of one run: what is in it and how it is read and written."""
+"""The folder of one run: its files, and how they are read and written."""
 
 import bisect
 import fcntl
@@ -16,13 +16,13 @@ __all__ = ["RunFolder", "sync_folder", "write_aside"]
 
 _TRIES = 3
 _PAUSE = 0.05
-"""Seconds between two of them, for the lock."""
+"""Seconds between two attempts to lock."""
 _BLOCK = 2**20
-"""Bytes that are copied at a time."""
+"""Bytes per copy operation."""
 
 
 def write_aside(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Writes a whole file or nothing: beside its place, then renamed into it. It survives a loss of power."""
+    """Write a file atomically, by renaming a temporary file, so that it also survives a loss of power."""
     aside = path.with_name(f".{path.name}.partial")
     try:
         with aside.open("wb") as file:
@@ -36,7 +36,7 @@ def write_aside(path: Path, content: bytes | Iterable[bytes]) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on disk: a new or renamed file may lose its name at power loss before."""
+    """Wait until the entries of a folder are on disk; before that, a loss of power may undo a creation or renaming."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -45,8 +45,9 @@ def sync_folder(path: Path) -> None:
 
 
 class RunFolder:
-    """`config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`,
-    `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`; `logs/`, what companions said that have failed.
+    """A run folder: `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`,
+    `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`, and `logs/` with the output of
+    sidecar processes that failed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +56,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
-        """A new folder. Raises FileExistsError if there is something at `path`, also if two processes try at once."""
+        """Create a folder. Raises FileExistsError if `path` exists, also if two processes create it at once."""
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -70,28 +71,28 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run. Raises ValueError if there is none at `path`."""
+        """Open an existing run. Raises ValueError if there is none at `path`."""
         if not (path / "config.json").is_file():
             raise ValueError(f"{path} is not a run: it holds no config.json")
         return cls(path)
 
     def tree(self) -> dict[str, object]:
-        """The config as it was resolved. Raises ValueError if the file is broken."""
+        """Return the resolved config as a tree. Raises ValueError if the file is broken."""
         return _object(self.path / "config.json")
 
     def environment(self) -> dict[str, object]:
-        """What it was made with; empty where that was not noted. Raises ValueError if the file is broken."""
+        """Return the recorded machine and versions, empty if there is no record. Raises ValueError if the file is broken."""
         path = self.path / "environment.json"
         return _object(path) if path.exists() else {}
 
     def rewrite(self, config: Mapping[str, object]) -> None:
-        """Replaces the config, for a run that is resumed with a larger budget."""
+        """Replace the config, for a run that is resumed with a larger budget."""
         write_aside(self.path / "config.json", _json(config))
 
     def metrics(self) -> list[dict[str, object]]:
-        """One object per iteration. A last line that was cut off by a kill is left out.
+        """Return the metrics of every iteration. A truncated last line, which a kill may leave, is ignored.
 
-        Raises ValueError, with the line, for a file that holds anything else.
+        Raises ValueError, naming the line, if another line is not a row of metrics.
         """
         rows, broken = self._read_metrics()
         if broken is not None:
@@ -101,11 +102,11 @@ class RunFolder:
         return rows
 
     def readable_metrics(self) -> list[dict[str, object]]:
-        """The objects up to the first line that can't be read, for a run that continues after a crash of its host."""
+        """Return the metrics up to the first broken line, for a run that continues after a crash of its host."""
         return self._read_metrics()[0]
 
     def _read_metrics(self) -> tuple[list[dict[str, object]], int | None]:
-        """The rows up to the first broken line, and the number of that line."""
+        """Return the rows up to the first broken line, and the number of that line."""
         path = self.path / "metrics.jsonl"
         try:
             *lines, last = path.read_bytes().split(b"\n")
@@ -143,9 +144,9 @@ class RunFolder:
                 write_aside(path, itertools.chain(_blocks(file, end), [b"\n"] * cut_off))
 
     def lock(self) -> None:
-        """Keeps other processes from writing to this run until `unlock`, or until this one ends, however it ends.
+        """Lock the run against writing by other processes until `unlock`, or until this process ends in any way.
 
-        Raises ValueError if one is doing so now.
+        Raises ValueError if another process holds the lock.
         """
         for tries in reversed(range(_TRIES)):
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -155,8 +156,8 @@ class RunFolder:
                 os.close(descriptor)
                 if not tries:
                     raise ValueError(f"{self.path} is in use: another process is training it") from None
-                time.sleep(_PAUSE)  # somebody may just be asking `in_use`
-            except OSError:  # a file system that knows no locks
+                time.sleep(_PAUSE)  # another process may hold it for a moment, in `in_use`
+            except OSError:  # a file system without locks
                 os.close(descriptor)
                 return
             else:
@@ -173,7 +174,7 @@ class RunFolder:
             self.unlock()
 
     def in_use(self) -> bool | None:
-        """Whether a process holds the lock now; None on a file system that knows no locks."""
+        """Return True if a process holds the lock; None on a file system without locks."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -187,23 +188,23 @@ class RunFolder:
             os.close(descriptor)
 
     def unlock(self) -> None:
-        """Lets other processes write again."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def checkpoint(self, iteration: int) -> Path:
-        """Where the checkpoint of `iteration` is or would be."""
+        """Return the path of the checkpoint of an iteration, which need not exist."""
         return self.path / "checkpoints" / f"{iteration:08d}"
 
     def checkpoints(self) -> list[int]:
-        """Iterations that have a checkpoint, ascending."""
+        """Return the iterations that have a checkpoint, ascending."""
         folders = (self.path / "checkpoints").glob("[0-9]*")
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
 
 def _iteration_after(file: BinaryIO, offset: int) -> int:
-    """The iteration of the first line that begins at `offset` or after; `sys.maxsize` if there is none, or it is broken."""
+    """Return the iteration of the first line that begins at or after `offset`; `sys.maxsize` if there is none or it is broken."""
     file.seek(max(offset - 1, 0))
     if offset:
         file.readline()
@@ -212,7 +213,7 @@ def _iteration_after(file: BinaryIO, offset: int) -> int:
 
 
 def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:
-    """The first `end` bytes of a file."""
+    """Iterate over the first `end` bytes of a file, in blocks."""
     file.seek(0)
     while block := file.read(min(end - file.tell(), _BLOCK)):
         yield block
@@ -223,7 +224,7 @@ def _json(content: Mapping[str, object]) -> bytes:
 
 
 def _row(line: bytes) -> dict[str, object] | None:
-    """The row of metrics in a line; None if it holds none."""
+    """Parse a line of metrics; None if it is not one."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Finds the run that a user means."""
+"""Finding the folder of a run by path or name."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,9 +9,9 @@ __all__ = ["locate", "locate_checkpoint"]
 
 
 def locate(text: str) -> Path:
-    """The folder of a run given by its path, or by its bare name inside `runs/`.
+    """Return the folder of a run that is given by its path, or by its name inside `runs/`.
 
-    Raises ValueError in one line, naming the nearest run of `runs/`, when there is no such folder or it is no run.
+    Raises ValueError in one line, naming the nearest run of `runs/`, if there is no such folder or it is not a run.
     """
     root = Path(RunConfig.folder)
     places = [Path(text), root / text]
@@ -30,9 +30,9 @@ def locate(text: str) -> Path:
 
 
 def locate_checkpoint(text: str) -> tuple[Path, int | None]:
-    """The folder of a run, and the iteration if `text` is the folder of one of its checkpoints, `RUN/checkpoints/00000050`.
+    """Return the folder of a run and, if `text` is one of its checkpoints, `RUN/checkpoints/00000050`, the iteration.
 
-    Raises what `locate` does.
+    Raises ValueError as `locate` does.
     """
     place = Path(text)
     if place.name.isdecimal() and place.parent.name == "checkpoints":

@@ -1,7 +1,7 @@
-"""Being asked to stop, by Ctrl-C, a scheduler's SIGTERM or SIGUSR1.
+"""Requests to stop: Ctrl-C, or a scheduler's SIGTERM or SIGUSR1.
 
-Signals belong to the process, so this is the process's one piece of state. It imports nothing heavy: a process listens before
-it imports PyTorch, so that a signal in its first seconds counts too.
+Signals belong to the process, so this module has global state. It imports nothing heavy: a process handles signals before it imports
+PyTorch, so that a signal in its first seconds counts too.
 """
 
 import os
@@ -27,18 +27,18 @@ __all__ = [
 ]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Those that ask."""
+"""Signals that request a stop."""
 _NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C"}
 _ECHO = 1.0
-"""Seconds in which a signal that comes again is the same request: schedulers signal every process of a job, and a launcher
-passes its own on as well."""
+"""Seconds within which another signal is the same request: schedulers signal every process of a job, and a launcher also forwards
+its own."""
 
 _PATIENCE = 10.0
-"""Seconds that another rank has to say what is wrong."""
+"""Seconds that another rank has to report an error."""
 
 
 class StoppedEarly(RuntimeError):
-    """A signal asked the run to stop before its first iteration."""
+    """A signal requested a stop before the first iteration."""
 
 
 _asked = 0
@@ -48,14 +48,13 @@ _drawn = False
 _launcher = 0
 _Handler = Callable[[int, FrameType | None], object] | int
 _before: dict[int, _Handler] = {}
-"""What a program did at a signal before it began to train."""
+"""Signal handlers of a program from before it began to train."""
 
 
 def listen(aloud: bool = True) -> None:
-    """From now on the first signal asks for a clean stop, and one that comes a second later does what it did before, as a rule to kill.
-    `aloud`: the user is told so.
+    """Handle signals: the first one requests a clean stop; one that comes more than a second later has its previous effect, usually a kill.
 
-    Only in a process's main thread, which is the one that can; elsewhere nothing changes.
+    `aloud` prints a line for the user. Outside the main thread, which alone can handle signals, nothing changes.
     """
     global _aloud
     _aloud = aloud
@@ -63,12 +62,12 @@ def listen(aloud: bool = True) -> None:
         return
     for number in SIGNALS:
         signal.signal(number, _hear)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # our own launch starts ranks with them held back
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the launcher starts ranks with signals blocked
 
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Listens as long as it lasts. Then signals do again what they did before, and if one has asked it is raised once more for that."""
+    """Handle signals inside the block. Afterwards the previous handlers are restored, and a signal that came is raised again for them."""
     global _asked
     _asked = 0
     main = threading.current_thread() is threading.main_thread()
@@ -86,42 +85,40 @@ def listening() -> Iterator[None]:
 
 
 def note(number: int) -> None:
-    """Takes a signal that came to another handler as a request to stop."""
+    """Count a signal that another handler received as a request to stop."""
     global _asked
     _asked = _asked or number
 
 
 def follow_launcher() -> None:
-    """From now on this process also asks for a clean stop when the one that started it has ended: a launcher that was killed
-    could not pass anything on.
-    """
+    """Also request a clean stop when the process that started this one has ended: a launcher that was killed can't forward a signal."""
     global _launcher
     _launcher = os.getppid()
 
 
 def over_a_drawing(drawn: bool) -> None:
-    """Whether the terminal's last line is from now on that of a drawing: what is told covers it until it is drawn again."""
+    """Say whether the last line of the terminal belongs to the live view: messages overwrite it until it is drawn again."""
     global _drawn
     _drawn = drawn
 
 
 def asked_to_stop() -> int:
-    """The number of the signal that asked, 0 if none did."""
+    """Return the number of the signal that requested a stop, 0 if none did."""
     if not _asked and _launcher and os.getppid() != _launcher:
         return signal.SIGHUP
     return _asked
 
 
 def raise_if_asked() -> None:
-    """Raise StoppedEarly if a signal has asked for a stop."""
+    """Raise StoppedEarly if a stop was requested."""
     if asked_to_stop():
         raise StoppedEarly("stopped before the first iteration of this start: nothing was trained")
 
 
 def end_unheard() -> NoReturn:
-    """Ends a rank with exit code 2 and without a word, because another has found the same and tells it to the user.
+    """End a rank with exit code 2 and without a message, because another rank reports the same error.
 
-    It lets the other go first: launchers kill all ranks when they see one end.
+    It waits for the other rank to end first: launchers kill all ranks when one ends.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -144,4 +141,4 @@ def _hear(number: int, frame: FrameType | None) -> None:
 def _tell(text: str) -> None:
     line = f"\r\x1b[2K{text}" if _drawn else f"lockstep: {text}\n"
     with suppress(OSError):
-        os.write(2, line.encode())  # sys.stderr may be at work just now, and can't be entered twice
+        os.write(2, line.encode())  # a signal handler can't use sys.stderr, which may be in use

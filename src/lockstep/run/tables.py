@@ -1,4 +1,4 @@
-"""Tables as files, for programs that read CSV and for those that read JSON."""
+"""Tables as CSV and JSON files."""
 
 import csv
 import io
@@ -12,9 +12,9 @@ __all__ = ["write_rows"]
 
 
 def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], about: Mapping[str, object]) -> None:
-    """Writes `name.csv`, with a line of names and empty cells for None, and `name.json`: what it is `about`, and its `rows`.
+    """Write `name.csv`, with a header and empty cells for None, and `name.json`, with the entries of `about` and the `rows`.
 
-    All rows have the same columns. Each file is there as a whole or not at all.
+    All rows have the same columns. Each file is written atomically.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
@@ -25,5 +25,5 @@ def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], ab
 
 
 def _plain(value: object) -> object:
-    """Switches and lists as in JSON."""
+    """Encode booleans, lists and dicts as JSON."""
     return json.dumps(value) if isinstance(value, bool | list | dict) else value

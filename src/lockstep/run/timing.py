@@ -1,4 +1,4 @@
-"""Where a rank's time goes. Every moment is booked once, so the phases add up to the whole."""
+"""Time per phase of a rank. Every moment is counted once, so the phases add up to the total."""
 
 from contextlib import AbstractContextManager
 from time import perf_counter
@@ -12,10 +12,10 @@ _PHASES = STATUS[2:]
 
 
 class Stopwatch:
-    """Seconds per phase since it was made. What passes outside of a phase is booked as `record`."""
+    """Measures seconds per phase. Time outside of a phase counts as `record`."""
 
     def __init__(self, group: Group) -> None:
-        """`group` knows what was spent on other ranks, in whatever phase: that is booked as `wait` and `sync`."""
+        """Start. The time that `group` spends on communication counts as `wait` and `sync`, in whatever phase it occurs."""
         self._group = group
         self._seconds = dict.fromkeys(_PHASES, 0.0)
         self._inside = {name: _Phase(self, name) for name in _PHASES}
@@ -24,23 +24,23 @@ class Stopwatch:
         group.timings()
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Books what passes inside as `name`, less what is spent on other ranks."""
+        """Count the time inside as `name`, without the time spent on communication."""
         return self._inside[name]
 
-    def turn_to(self, name: str) -> None:
-        """From now on books as `name`."""
+    def switch(self, name: str) -> None:
+        """Count the time from now on as `name`."""
         now = perf_counter()
-        waited, moved = self._group.timings()
+        waited, transferred = self._group.timings()
         seconds = self._seconds
         seconds["wait"] += waited
-        seconds["sync"] += moved
-        seconds[self._phase] += now - self._mark - waited - moved
+        seconds["sync"] += transferred
+        seconds[self._phase] += now - self._mark - waited - transferred
         self._mark = now
         self._phase = name
 
     def seconds(self) -> dict[str, float]:
-        """Seconds per phase up to now, the phase that goes on included."""
-        self.turn_to(self._phase)
+        """Return the seconds per phase, including the current one."""
+        self.switch(self._phase)
         return dict(self._seconds)
 
 
@@ -50,22 +50,22 @@ class _Phase(AbstractContextManager[None]):
         self._name = name
 
     def __enter__(self) -> None:
-        self._watch.turn_to(self._name)
+        self._watch.switch(self._name)
 
     def __exit__(self, *error: object) -> None:
-        self._watch.turn_to("record")
+        self._watch.switch("record")
 
 
 class Lap:
-    """Seconds since this was last asked, `iter` for all and then by phase."""
+    """Measures seconds between calls, in total and per phase."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch
         self._before = watch.seconds()
 
     def __call__(self) -> dict[str, float]:
-        """Asks, and starts anew."""
+        """Return the seconds since the last call: `iter` in total, then each phase."""
         now, before = self._watch.seconds(), self._before
-        passed = {name: now[name] - before[name] for name in _PHASES}
+        seconds = {name: now[name] - before[name] for name in _PHASES}
         self._before = now
-        return {"iter": sum(passed.values()), **passed}
+        return {"iter": sum(seconds.values()), **seconds}

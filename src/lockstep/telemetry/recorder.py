@@ -43,7 +43,9 @@ class Recorder:
         run, chosen = self._run, self._config.loggers
         path = run.folder.path
         if "tensorboard" in chosen:
-            yield Tolerant("TensorBoard", lambda: TensorBoard(path / "tb", run.env_steps + 1, run.folder.tree()))
+            yield Tolerant(
+                "TensorBoard", lambda: TensorBoard(path / "tb", run.counters.env_steps + 1, run.folder.tree())
+            )
         if self._config.capture_video:
             self._videos = Tolerant(
                 "films", lambda: VideoSidecar(run.folder, self._modules, lambda: self._seconds_left(0.0))

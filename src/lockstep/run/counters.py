@@ -1,0 +1,95 @@
+"""The counters of a run, and the metrics of its iterations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lockstep.algorithm.plan import Plan
+from lockstep.rollout import STATUS
+from lockstep.run.checkpoint import Counters
+from lockstep.run.episodes import EpisodeWindow
+from lockstep.run.records import IdleTimes, ShardRecords
+
+__all__ = ["IterationRecord", "RunCounters"]
+
+
+@dataclass(frozen=True)
+class IterationRecord:
+    """One iteration, as rank 0 records it."""
+
+    iteration: int
+    digest: str
+    shards: ShardRecords
+    lap: Mapping[str, float]
+    """Seconds by phase, see `Lap`."""
+    losses: Mapping[str, float]
+
+
+class RunCounters:
+    """Counts steps, seconds and episodes on rank 0, and makes metrics of the records of iterations."""
+
+    def __init__(self, plan: Plan, ranks: int, lag: int, frames: int, goal: float | None) -> None:
+        """Start at 0.
+
+        Args:
+            plan: Assignment of shards to ranks.
+            ranks: Number of ranks.
+            lag: Updates that the players' weights are behind.
+            frames: Frames of a game per step.
+            goal: `run.solved_return`.
+        """
+        self.env_steps = 0
+        self.seconds = 0.0
+        self.solved_at: int | None = None
+        """Environment steps at which the mean return first reached `goal`."""
+        self.goal = goal
+        self.episodes = EpisodeWindow()
+        self._player_only = [shard for shard, player in enumerate(plan.players) if player not in plan.training]
+        self._idle = IdleTimes(plan, ranks)
+        self._lag = lag
+        self._frames = frames
+
+    def add(self, record: IterationRecord) -> dict[str, object]:
+        """Count an iteration, and return its metrics."""
+        lap, shards = record.lap, record.shards
+        steps = int(shards.episodes[:, 0].sum())
+        self.env_steps += steps
+        self.seconds += lap["iter"]
+        episodes = self.episodes.add(shards.episodes)
+        mean = episodes["return_mean_20"]
+        if self.goal is not None and mean is not None and mean >= self.goal and self.solved_at is None:
+            self.solved_at = self.env_steps
+        return {
+            "iteration": record.iteration,
+            "env_steps": self.env_steps,
+            **({"frames": self.env_steps * self._frames} if self._frames > 1 else {}),
+            "fps": steps / lap["iter"],
+            "seconds": self.seconds,
+            **{f"t_{name}": seconds for name, seconds in lap.items()},
+            **self._player_times(shards),
+            "idle": self._idle(shards),
+            "lag": min(self._lag, record.iteration - 1),
+            **episodes,
+            **record.losses,
+            "digest": record.digest,
+        }
+
+    def _player_times(self, shards: ShardRecords) -> dict[str, float]:
+        """Return the mean seconds by phase of ranks that only play."""
+        if not self._player_only:
+            return {}
+        mean = shards.status[self._player_only].mean(0).tolist()
+        return {f"player_t_{name}": mean[place] for place, name in enumerate(STATUS) if place}
+
+    def state(self) -> dict[str, object]:
+        """State for a checkpoint."""
+        return {
+            "env_steps": self.env_steps,
+            "seconds": self.seconds,
+            "solved_at": self.solved_at,
+            "last_returns": list(self.episodes.returns),
+        }
+
+    def load(self, counters: Counters) -> None:
+        """Restore `state()`."""
+        _, self.env_steps, self.seconds, self.solved_at, returns = counters
+        self.episodes = EpisodeWindow(returns)

@@ -1,0 +1,85 @@
+"""Records of one iteration, a row per shard, which the ranks that train gather from each other."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lockstep.algorithm.plan import Plan
+from lockstep.rollout import STATUS, Rollout
+from lockstep.run.episodes import EPISODE_ROW, write_episode_row
+
+__all__ = ["IdleTimes", "ShardRecords", "pack_records"]
+
+_TRAINER = ("digest", "iter", "wait", "stop")
+"""Entries of the shard's trainer: leading bits of the digest, seconds since its last record and those of them spent waiting, and whether it
+was asked to stop."""
+_STATUS_END = len(_TRAINER) + len(STATUS)
+_TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
+_PLAYER_TIMES = len(_TRAINER) + STATUS.index("iter"), len(_TRAINER) + STATUS.index("wait")
+
+
+def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequence[Rollout]) -> Tensor:
+    """Pack the records of the shards that this rank trains on, `[shards, W]` float64.
+
+    Args:
+        trainer: Entries of this rank, in the order digest, seconds, seconds waited, asked to stop.
+        shards: Indices of the shards, ascending.
+        rollouts: Their rollouts.
+    """
+    rows = torch.empty(len(shards), _STATUS_END + EPISODE_ROW, dtype=torch.float64)
+    for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
+        row[: len(_TRAINER)] = trainer
+        row[len(_TRAINER) : _STATUS_END] = rollout.status
+        write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_STATUS_END:])
+    return rows
+
+
+class ShardRecords:
+    """The records of all S shards in one iteration."""
+
+    def __init__(self, rows: NDArray[np.float64]) -> None:
+        """Wrap the gathered rows of `pack_records`, `[S, W]`."""
+        self.rows = rows
+
+    @property
+    def status(self) -> NDArray[np.float64]:
+        """`[S, 8]`: the players' entries, see `STATUS`."""
+        return self.rows[:, len(_TRAINER) : _STATUS_END]
+
+    @property
+    def episodes(self) -> NDArray[np.float64]:
+        """`[S, 86]`, see `write_episode_row`."""
+        return self.rows[:, _STATUS_END:]
+
+    @property
+    def digests_agree(self) -> bool:
+        """True if all trainers have equal digests."""
+        digests = self.rows[:, 0].tolist()
+        return all(digest == digests[0] for digest in digests)
+
+    @property
+    def stop_requested(self) -> bool:
+        """True if a trainer or a player was asked to stop."""
+        stop = self.rows[:, len(_TRAINER) - 1 : len(_TRAINER) + 1]  # the trainer's entry, then the player's
+        return bool(stop.any())
+
+
+class IdleTimes:
+    """The fraction of time that each rank waits for others, read from the records of a shard that it trains or plays."""
+
+    def __init__(self, plan: Plan, ranks: int) -> None:
+        """Find the entries of all ranks."""
+        playing = {rank: (plan.played_by(rank)[0], *_PLAYER_TIMES) for rank in plan.playing}
+        training = {rank: (plan.trained_by(rank)[0], *_TRAINER_TIMES) for rank in plan.training}
+        entries = {**playing, **training}
+        self._rows, self._seconds, self._waited = map(list, zip(*(entries[rank] for rank in range(ranks)), strict=True))
+
+    def __call__(self, records: ShardRecords) -> list[float]:
+        """Return a fraction in [0, 1] for every rank."""
+        rows = records.rows
+        seconds, waited = rows[self._rows, self._seconds], rows[self._rows, self._waited]
+        fractions: list[float] = (waited / np.maximum(seconds, 1e-9)).round(4).tolist()
+        return fractions

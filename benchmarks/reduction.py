@@ -4,7 +4,7 @@
 
 Two processes hold a SharedMemoryGroup, a NetworkGroup (gloo, loopback interface) and torch.distributed's own process group at
 once. `all_reduce` is gloo's as PyTorch leaves it. NetworkGroup has gloo's thread scheduled in another way
-(`lockstep.group.wire.let_finish`); what that does is shown by `network group, plain`, without it, and `all_reduce, batch`, with
+(`lockstep.group.point_to_point.schedule_gloo_as_batch`); what that does is shown by `network group, plain`, without it, and `all_reduce, batch`, with
 it. Each repeat measures all for every size, in an order that moves on, so what disturbs the machine disturbs all of
 them alike; a ratio is taken within a repeat. A measurement is as many reductions, one right after the other, as take about
 `--seconds`. Both ranks contribute one row of float32 and get the sum; what comes out is compared before anything is timed.
@@ -32,8 +32,8 @@ import torch.distributed as dist
 
 from lockstep.group.memory import create_memory
 from lockstep.group.network import NetworkGroup
+from lockstep.group.point_to_point import schedule_gloo_as_batch
 from lockstep.group.shared import SharedMemoryGroup
-from lockstep.group.wire import let_finish
 
 SIZES = (100, 10_000, 1_000_000)
 WAYS = ("shared memory", "network group", "all_reduce", "network group, plain", "all_reduce, batch")
@@ -61,7 +61,7 @@ def ways(memory: int, meeting: str, rank: int) -> dict[str, Callable[[torch.Tens
 
 def seconds_of(way: str, reduce: Callable[[torch.Tensor], torch.Tensor], parts: torch.Tensor, times: int) -> float:
     """Seconds of one of `times` reductions."""
-    let_finish(os.SCHED_OTHER if way in PLAIN else os.SCHED_BATCH)
+    schedule_gloo_as_batch(os.SCHED_OTHER if way in PLAIN else os.SCHED_BATCH)
     for _ in range(3):
         reduce(parts)
     begun = perf_counter()

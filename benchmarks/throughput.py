@@ -43,7 +43,7 @@ from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import Failed, child
+from lockstep.processes.children import ProcessFailed, child
 from lockstep.run.environment import describe_environment
 
 LETTERS = dict(zip("ABCDE", WORKS, strict=True))
@@ -71,7 +71,7 @@ def reported(command: list[str]) -> Finish:
             if line.startswith("{"):
                 rate = float(json.loads(line)["sps"])
     if not rate:
-        raise Failed(f"{shlex.join(command)} printed no line of JSON with sps")
+        raise ProcessFailed(f"{shlex.join(command)} printed no line of JSON with sps")
     return Finish(rate, time.perf_counter() - begun, 0.0)
 
 

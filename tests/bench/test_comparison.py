@@ -10,7 +10,7 @@ from lockstep.bench.training import PHASES
 from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKS, Peer
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import Failed
+from lockstep.processes.children import ProcessFailed
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 
@@ -37,7 +37,7 @@ def test_marks_are_read_from_what_a_program_prints(tmp_path: Path) -> None:
     finish = marked(program(tmp_path, "starting", "steps 4096", "steps 8192", "that was all, 9000 steps"))
     assert finish.rate > 0
     assert 0 < finish.first_update < finish.seconds
-    with pytest.raises(Failed, match="more --updates"):
+    with pytest.raises(ProcessFailed, match="more --updates"):
         marked(program(tmp_path, "steps 2048", "steps 4096"))
 
 
@@ -61,7 +61,7 @@ def test_our_own_rate_is_that_of_the_metrics(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="code 1: ModuleNotFoundError"):
+    with pytest.raises(ProcessFailed, match="code 1: ModuleNotFoundError"):
         marked([sys.executable, "-c", "import nothing_of_this_name"])
 
 

@@ -12,7 +12,7 @@ from lockstep.bench.repeats import DISTURBED, Spread, ratios, spread
 from lockstep.bench.training import PHASES, prepared
 from lockstep.bench.workloads import PEERS, Peer, Work
 from lockstep.config import Config
-from lockstep.processes.children import Failed, child, own_environment
+from lockstep.processes.children import ProcessFailed, child, module_environment
 
 __all__ = ["SKIPPED", "Finish", "Found", "find_peers", "marked", "record", "table", "trained"]
 
@@ -73,7 +73,7 @@ def find_peers(interpreters: Sequence[str], work: Work) -> tuple[list[Found], li
 
 
 def marked(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:
-    """Runs a program that prints `steps N` after every update, on one thread. Raises Failed."""
+    """Runs a program that prints `steps N` after every update, on one thread. Raises ProcessFailed."""
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     variables = {**(os.environ if environment is None else environment), **threads, "PYTHONUNBUFFERED": "1"}
     begun = time.perf_counter()
@@ -86,7 +86,7 @@ def marked(command: Sequence[str], environment: Mapping[str, str] | None = None)
                 marks.append((time.perf_counter() - begun, int(mark[1])))
     seconds = time.perf_counter() - begun
     if len(_counted(marks)) < 2:
-        raise Failed(f"{' '.join(command)} showed no two updates after {SKIPPED} steps; give it more --updates")
+        raise ProcessFailed(f"{' '.join(command)} showed no two updates after {SKIPPED} steps; give it more --updates")
     return Finish(_rate(marks), seconds, marks[0][0])
 
 
@@ -100,19 +100,19 @@ def _rate(marks: Sequence[Mark]) -> float:
 
 
 def trained(config: Config, ranks: int, updates: int) -> Finish:
-    """Runs lockstep with a resolved config. Raises Failed.
+    """Runs lockstep with a resolved config. Raises ProcessFailed.
 
     Its marks are from the run's metrics: what it prints, it prints for several updates at once.
     """
     begun = time.perf_counter()
     with prepared(config, ranks, updates, "off") as (command, folder):
-        with child(command, own_environment()):
+        with child(command, module_environment()):
             pass  # waits for its end
         seconds, rows = time.perf_counter() - begun, folder.metrics()
     marks = [(float(str(row["seconds"])), int(str(row["env_steps"]))) for row in rows]
     counted = rows[len(marks) - len(_counted(marks)) + 1 :]
     if len(_counted(marks)) < 2:
-        raise Failed(f"lockstep showed no two updates after {SKIPPED} steps; give it more --updates")
+        raise ProcessFailed(f"lockstep showed no two updates after {SKIPPED} steps; give it more --updates")
     phases = {
         name: 1e3 * sum(float(str(row[f"t_{name}"])) for row in counted) / len(counted) for name in ("iter", *PHASES)
     }

@@ -86,7 +86,7 @@ def measure(
 ) -> list[Measured]:
     """Runs all cases once per repeat, in turn. Cases that are the same experiment on the same ranks share their runs.
 
-    `keep` gets a folder with the metrics of every run. `told` is given a line after each, `found` all runs so far. Raises Failed.
+    `keep` gets a folder with the metrics of every run. `told` is given a line after each, `found` all runs so far. Raises ProcessFailed.
     """
     distinct: dict[str, list[Case]] = {}
     for case in cases:

@@ -95,7 +95,7 @@ def measure(
     """Trains resolved experiments on so many ranks `repeats` times, in turn, and in between steps their environments alone.
 
     Every run of a case has the same number of `iterations`; None: as many as take about so many `seconds`, found by a run that does
-    not count. `told` is given a line after each. Raises Failed.
+    not count. `told` is given a line after each. Raises ProcessFailed.
     """
     runs: dict[str, Callable[[], Training | float]] = {}
     for name, (config, ranks) in cases.items():

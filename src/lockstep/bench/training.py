@@ -14,7 +14,8 @@ from pathlib import Path
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
-from lockstep.processes.children import Failed, child, own, own_environment
+from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
+from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
 
 __all__ = ["PHASES", "Training", "peaks", "prepared", "train", "warmup"]
@@ -24,7 +25,6 @@ PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 _LEAST = 5
 """Iterations of a run that is bounded by time."""
 _ENDLESS = 10**7
-_STOPPED = 75
 _EACH = 0.1
 """Seconds between looks at the memory."""
 
@@ -103,7 +103,7 @@ def prepared(
         words: tuple[str, ...] = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
         if config.env.module:
             words += ("--env.module", config.env.module)
-        yield own("lockstep", *words), RunFolder(Path(place) / "measured")
+        yield module_command("lockstep", *words), RunFolder(Path(place) / "measured")
 
 
 def train(
@@ -120,12 +120,12 @@ def train(
 
     It goes on for a number of `iterations`, at least 2, or for about so many `seconds` after the first of them; with a `goal`, until the
     mean return of the last 20 episodes is that high or its budget is spent. `keep`: a new folder, which gets its metrics and its config.
-    Raises Failed.
+    Raises ProcessFailed.
     """
     if goal is not None:
         iterations = config.run.total_steps // (config.env.count * config.rollout.steps)
     with prepared(config, ranks, iterations, "off") as (command, folder):
-        with child(command, own_environment(), (0, _STOPPED)) as process:
+        with child(command, module_environment(), (DONE, PREEMPTED)) as process:
             first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
         rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
         if keep is not None:
@@ -134,7 +134,7 @@ def train(
                 shutil.copyfile(folder.path / name, keep / name)
     least = (iterations or _LEAST) if goal is None else 2
     if len(rows) < max(least, (left_out or 0) + 1):
-        raise Failed(
+        raise ProcessFailed(
             f"training ended after {len(rows)} iterations, of {least}"
             if len(rows) < least
             else f"training ended after {len(rows)} iterations, of which {left_out} are warm-up; give a smaller --warmup"

@@ -10,6 +10,7 @@ from lockstep.config.decode import decode
 from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 from lockstep.group.memory import usable_cores
+from lockstep.processes.exit_codes import FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from lockstep.run.run import Run
 
 __all__ = [
-    "BAD_INPUT",
-    "PREEMPTED",
     "RESUMABLE_FIELDS",
     "exit_codes",
     "extended_by",
@@ -35,10 +34,6 @@ __all__ = [
 _NO_COMPILER = (
     "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
 )
-BAD_INPUT = 2
-"""The exit code of ranks that a user's mistake has ended."""
-PREEMPTED = 75
-"""The exit code of ranks that stopped because they were asked to."""
 RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
@@ -143,7 +138,7 @@ def _first_of(folder: RunFolder, iteration: int | None) -> int:
 
 
 def exit_codes() -> dict[type[Exception], int]:
-    """Faults that end a rank, and the exit codes that tell of them."""
+    """Return the exit codes of the errors that end a rank."""
     from lockstep.algorithm.exchange import ReplicasDiffer
     from lockstep.algorithm.update import NonFinite
     from lockstep.compiling.kernels import CompilerFailed
@@ -153,11 +148,11 @@ def exit_codes() -> dict[type[Exception], int]:
 
     return {
         StoppedEarly: PREEMPTED,
-        CompilerFailed: 1,
-        EnvironmentFailed: 1,
-        NonFinite: 3,
-        RankLost: 4,
-        ReplicasDiffer: 5,
+        CompilerFailed: FAILED,
+        EnvironmentFailed: FAILED,
+        NonFinite: NON_FINITE,
+        RankLost: RANK_LOST,
+        ReplicasDiffer: REPLICAS_DIFFER,
     }
 
 
@@ -173,7 +168,7 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
 
 def run_rank(place: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
     """Meets the other ranks, and trains as `execute` does."""
-    from lockstep.runtime.runtime import join
+    from lockstep.runtime.join import join
 
     plan = Plan.make(config.plan, place.size)
     with join(place, config.runtime, plan.training, plan.playing) as runtime:

@@ -32,7 +32,7 @@ from lockstep.bench.training import train
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import own_environment
+from lockstep.processes.children import module_environment
 from lockstep.run.environment import describe_environment
 
 RANKS = 2
@@ -85,7 +85,7 @@ def network_rate(config: Config, seconds: float) -> float:
     minibatch = config.env.count * config.rollout.steps // config.ppo.minibatches // shards
     numbers = [minibatch, config.env.count // shards, config.ppo.epochs, seconds]
     command = [sys.executable, __file__, "--alone", *map(str, numbers)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=own_environment()) for _ in range(RANKS)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, env=module_environment()) for _ in range(RANKS)]
     return sum(float(process.communicate()[0]) for process in processes)
 
 

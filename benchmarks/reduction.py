@@ -3,7 +3,7 @@
     python benchmarks/reduction.py [--out benchmarks/reduction.json] [--repeats 9] [--seconds 0.1]
 
 Two processes have a SharedMemoryGroup, a NetworkGroup (gloo, loopback interface) and torch.distributed's process group at the same time. `all_reduce` is
-that of gloo with PyTorch's default scheduling. NetworkGroup changes the scheduling policy of gloo's thread (`lockstep.group.wire.let_finish`). Two more
+that of gloo with PyTorch's default scheduling. NetworkGroup changes the scheduling policy of gloo's thread (`lockstep.group.point_to_point.schedule_gloo_as_batch`). Two more
 cases show the effect: `network group, plain` is NetworkGroup without this change, `all_reduce, batch` is all_reduce with it.
 
 Each repeat measures all cases for every size, in a rotating order, so that other load on the machine affects all of them equally; ratios are computed within a
@@ -33,8 +33,8 @@ import torch.distributed as dist
 
 from lockstep.group.memory import create_memory
 from lockstep.group.network import NetworkGroup
+from lockstep.group.point_to_point import schedule_gloo_as_batch
 from lockstep.group.shared import SharedMemoryGroup
-from lockstep.group.wire import let_finish
 
 SIZES = (100, 10_000, 1_000_000)
 WAYS = ("shared memory", "network group", "all_reduce", "network group, plain", "all_reduce, batch")
@@ -62,7 +62,7 @@ def create_reductions(memory: int, rendezvous: str, rank: int) -> dict[str, Call
 
 def seconds_of(way: str, reduce: Callable[[torch.Tensor], torch.Tensor], parts: torch.Tensor, times: int) -> float:
     """Run `times` reductions and return the seconds of one."""
-    let_finish(os.SCHED_OTHER if way in PLAIN else os.SCHED_BATCH)
+    schedule_gloo_as_batch(os.SCHED_OTHER if way in PLAIN else os.SCHED_BATCH)
     for _ in range(3):
         reduce(parts)
     start = perf_counter()

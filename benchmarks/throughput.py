@@ -46,7 +46,7 @@ from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKLOADS
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import Failed, child
+from lockstep.processes.children import ProcessFailed, child
 from lockstep.run.environment import describe_environment
 
 LETTERS = dict(zip("ABCDE", WORKLOADS, strict=True))
@@ -68,7 +68,7 @@ def lockstep(workload_flags: list[str], ranks: int, updates: int, flags: list[st
 
 
 def run_self_measuring(command: list[str]) -> Finish:
-    """Run a program that measures itself and prints a line of JSON with `sps`. Raises Failed if it prints none."""
+    """Run a program that measures itself and prints a line of JSON with `sps`. Raises ProcessFailed if it prints none."""
     start, rate = time.perf_counter(), 0.0
     with child(command, {**os.environ, "OMP_NUM_THREADS": "1"}) as process:
         assert process.stdout is not None
@@ -76,7 +76,7 @@ def run_self_measuring(command: list[str]) -> Finish:
             if line.startswith("{"):
                 rate = float(json.loads(line)["sps"])
     if not rate:
-        raise Failed(f"{shlex.join(command)} printed no line of JSON with sps")
+        raise ProcessFailed(f"{shlex.join(command)} printed no line of JSON with sps")
     return Finish(rate, time.perf_counter() - start, 0.0)
 
 

@@ -23,8 +23,6 @@ from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
-    BAD_INPUT,
-    PREEMPTED,
     exit_codes,
     extended_by,
     launch_ranks,
@@ -36,12 +34,13 @@ from lockstep.experiment.start import (
 )
 from lockstep.group.group import RankLost
 from lockstep.hub.fetching import find
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, PREEMPTED
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.stop import StoppedEarly, listening
 from lockstep.runtime.rank_info import RankInfo, find_rank_info
-from lockstep.runtime.threads import limit_threads, own_threads
+from lockstep.runtime.threads import limit_threads, preserve_thread_limits
 
 if TYPE_CHECKING:
     from lockstep.report.summary import RunSummary
@@ -288,7 +287,7 @@ def evaluate(
     config, policy = load_policy(found.folder, iteration, sample, seed)
     single = make_one(config.env)
     try:
-        with own_threads():
+        with preserve_thread_limits():
             limit_threads(config.runtime.threads)
             seeds = evaluation_seeds(config.run.seed if seed is None else seed, episodes)
             results = list(play_episodes(single, policy.begin, seeds))
@@ -375,7 +374,7 @@ def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
 @contextmanager
 def _left_as_it_was() -> Iterator[None]:
     """Training sets up a whole process for itself."""
-    with own_threads():
+    with preserve_thread_limits():
         try:
             yield
         finally:
@@ -384,10 +383,10 @@ def _left_as_it_was() -> Iterator[None]:
 
 def _raise_for(code: int) -> None:
     """Raises what ranks that ended with this code stand for; they have said more themselves."""
-    if code in (0, PREEMPTED):
+    if code in (DONE, PREEMPTED):
         return
     said = f"ranks ended with exit code {code}; what they said is on the standard error stream"
     if code == BAD_INPUT:
         raise ValueError(said)
-    kind = next((kind for kind, own in exit_codes().items() if own == code > 1), RuntimeError)
+    kind = next((kind for kind, own in exit_codes().items() if own == code > FAILED), RuntimeError)
     raise RankLost("one of them", "train", said) if kind is RankLost else kind(said)

@@ -28,8 +28,8 @@ from lockstep.ppo.settings import PPOConfig
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.checks import resolve_devices
+from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
-from lockstep.runtime.runtime import join
 from lockstep.runtime.settings import RuntimeConfig
 
 ITERATIONS, STEPS, COUNT, SHARDS = int(os.environ.get("LOCKSTEP_TEST_ITERATIONS", "6")), 32, 8, 4
@@ -157,7 +157,7 @@ def allow_tensors_only() -> None:
 
 
 def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str) -> None:
-    here = {"memory": int(meeting)} if meeting.isdigit() else {"meeting": meeting}
+    here = {"memory": int(meeting)} if meeting.isdigit() else {"rendezvous": meeting}
     register()
     register_encoder("tiny", Tiny)
     settings = resolve_devices(

@@ -10,7 +10,7 @@ from lockstep.bench.training import PHASES
 from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKLOADS, Peer
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import Failed
+from lockstep.processes.children import ProcessFailed
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 
@@ -37,7 +37,7 @@ def test_marks_are_read_from_the_output_of_a_program(tmp_path: Path) -> None:
     finish = time_program(program(tmp_path, "starting", "steps 4096", "steps 8192", "that was all, 9000 steps"))
     assert finish.rate > 0
     assert 0 < finish.first_update < finish.seconds
-    with pytest.raises(Failed, match="fewer than 2 updates after 4096 steps; increase --updates"):
+    with pytest.raises(ProcessFailed, match="fewer than 2 updates after 4096 steps; increase --updates"):
         time_program(program(tmp_path, "steps 2048", "steps 4096"))
 
 
@@ -62,7 +62,7 @@ def test_the_rate_of_lockstep_is_computed_from_its_metrics(monkeypatch: pytest.M
 
 
 def test_the_error_of_a_program_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="code 1: ModuleNotFoundError"):
+    with pytest.raises(ProcessFailed, match="code 1: ModuleNotFoundError"):
         time_program([sys.executable, "-c", "import nothing_of_this_name"])
 
 

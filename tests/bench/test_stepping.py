@@ -10,7 +10,7 @@ from lockstep.config.compose import load
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import Failed
+from lockstep.processes.children import ProcessFailed
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ def test_the_environments_of_all_players_are_stepped(plan: dict[str, object]) ->
 
 @pytest.mark.slow
 def test_the_error_of_an_environment_is_reported() -> None:
-    with pytest.raises(Failed, match="Nope-v1"):
+    with pytest.raises(ProcessFailed, match="Nope-v1"):
         engine_rate(load(None, None, {"env": {"id": "Nope-v1", "engine": "gymnasium"}, "plan": {"shards": 2}}), 2, 0.05)
 
 

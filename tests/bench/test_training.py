@@ -9,7 +9,7 @@ from lockstep.bench.training import PHASES, Training, default_warmup, train
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
-from lockstep.processes.children import Failed
+from lockstep.processes.children import ProcessFailed
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def test_a_run_bounded_by_seconds_ends(temporary: Path) -> None:
 
 
 def test_the_error_of_a_run_is_reported() -> None:
-    with pytest.raises(Failed, match=r"code 2: lockstep: env\.id is 'Nope-v1'"):
+    with pytest.raises(ProcessFailed, match=r"code 2: lockstep: env\.id is 'Nope-v1'"):
         train(load(None, None, {"env": {"id": "Nope-v1"}}), 1, iterations=5)
 
 

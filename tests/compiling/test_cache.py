@@ -1,4 +1,4 @@
-"""The cache of compiled libraries: what is checked before one is loaded, and how compiling ends when it is asked to."""
+"""Tests of the cache of compiled libraries: checks before a library is loaded, and how a compilation is stopped."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", name="compiled")
 def fixture_compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that holds one library."""
+    """Create a cache with one library."""
     cache = tmp_path_factory.mktemp("compiled") / "cache"
     with pytest.MonkeyPatch.context() as context:
         context.setenv("LOCKSTEP_CACHE", str(cache))
@@ -31,7 +31,7 @@ def fixture_compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="stored")
 def fixture_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Path) -> Path:
-    """A library in a cache of its own."""
+    """Copy the cache for one test and return its library."""
     shutil.copytree(compiled, tmp_path / "cache")
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
     (library,) = (tmp_path / "cache").glob("*.so")
@@ -39,13 +39,14 @@ def fixture_stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiled: Pa
 
 
 def double() -> list[float]:
+    """Compile or load a formula that doubles, and apply it to ones."""
     return ahead_of_time(Doubled("stored"), (torch.ones(3),))(torch.ones(3))[0].tolist()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "empty", "no record", "broken record", "other record"])
-def test_a_damaged_library_is_noticed(stored: Path, damage: str) -> None:
+def test_damaged_library_is_detected(stored: Path, damage: str) -> None:
     content, record = stored.read_bytes(), stored.with_suffix(".json")
-    assert kernel_cache.defect(stored) is None
+    assert kernel_cache.find_defect(stored) is None
     if "record" not in damage:
         stored.write_bytes({"truncated": content[:5000], "empty": b"", "changed": content[:-9] + b"123456789"}[damage])
     elif damage == "no record":
@@ -57,10 +58,10 @@ def test_a_damaged_library_is_noticed(stored: Path, damage: str) -> None:
         if damage in ("no record", "broken record")
         else "does not match its recorded hash"
     )
-    assert kernel_cache.defect(stored) == reason
+    assert kernel_cache.find_defect(stored) == reason
 
 
-def test_a_damaged_library_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_damaged_library_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
     stored.write_bytes(stored.read_bytes()[:5000])
     assert double() == [2.0, 2.0, 2.0]
     first, _ = capfd.readouterr().err.splitlines()
@@ -69,44 +70,44 @@ def test_a_damaged_library_is_compiled_again(stored: Path, capfd: pytest.Capture
     assert capfd.readouterr().err == ""
 
 
-def test_a_cache_that_others_can_write_is_refused(stored: Path) -> None:
+def test_cache_that_other_users_can_write_is_refused(stored: Path) -> None:
     stored.parent.chmod(0o777)
     with pytest.raises(
-        CompilerFailed, match=r"can be written by other users \(`chmod go-w .*` prevents it\); name another"
+        CompilerFailed, match=r"is writable by other users \(run `chmod go-w .*`\); set LOCKSTEP_CACHE"
     ) as caught:
         double()
     assert "\n" not in str(caught.value)
-    stored.parent.chmod(0o500)  # one that nobody can write serves what it has
+    stored.parent.chmod(0o500)  # libraries of a read-only cache are used
     assert double() == [2.0, 2.0, 2.0]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_cache_of_another_user_is_refused(stored: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a folder")
+def test_cache_of_another_user_is_refused(stored: Path) -> None:
     os.chown(stored.parent, 65534, 65534)
-    with pytest.raises(CompilerFailed, match="belongs to another user; name another folder in LOCKSTEP_CACHE"):
+    with pytest.raises(CompilerFailed, match="belongs to another user; set LOCKSTEP_CACHE to another folder"):
         double()
 
 
-def test_a_lock_that_is_a_link_is_not_followed(stored: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("of value")
+def test_symbolic_link_as_lock_is_not_followed(stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("content")
     lock = stored.parent / f"lock-{stored.name[0]}"
     lock.unlink()
-    lock.symlink_to(tmp_path / "mine")
+    lock.symlink_to(tmp_path / "target")
     stored.unlink()
     with pytest.raises(CompilerFailed, match="can't be written"):
         double()
-    assert (tmp_path / "mine").read_text() == "of value"
+    assert (tmp_path / "target").read_text() == "content"
 
 
 class Stop(Exception):
-    """Raised by `check`."""
+    """Exception that `check` raises."""
 
 
-def test_compiling_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_check_can_stop_the_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
 
     def check() -> None:
-        if list(tmp_path.glob("cache/building-*/*")):  # in the middle of it
+        if list(tmp_path.glob("cache/building-*/*")):  # while it compiles
             raise Stop
 
     with pytest.raises(Stop):
@@ -115,17 +116,17 @@ def test_compiling_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp
     assert subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "cc1plus"], capture_output=True).stdout == b""
 
 
-def test_a_signal_to_every_process_ends_the_compiler_and_what_it_started(
+def test_signal_to_every_process_ends_the_compilation_and_its_children(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Schedulers signal all processes of a job: the compiling one leaves it to its parent to stop."""
+    """Schedulers signal all processes of a job: the compiling process ignores the signal, and its parent ends it."""
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
     pids = tmp_path / "pids"
 
     def compiled(*arguments: object, **options: object) -> Path:
         os.kill(os.getpid(), signal.SIGTERM)
-        with subprocess.Popen(["sleep", "300"]) as started:
-            pids.with_suffix(".new").write_text(f"{os.getpid()} {started.pid}")
+        with subprocess.Popen(["sleep", "300"]) as child:
+            pids.with_suffix(".new").write_text(f"{os.getpid()} {child.pid}")
             pids.with_suffix(".new").rename(pids)
         return tmp_path
 
@@ -141,15 +142,15 @@ def test_a_signal_to_every_process_ends_the_compiler_and_what_it_started(
 
 
 def running(pid: str) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return True if the process exists and is not a zombie."""
     status = Path("/proc", pid, "stat")
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_where_there_is_a_gpu_compiling_needs_no_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_with_a_gpu_the_compilation_does_not_fork(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def compiled(formula: object, examples: object, folder: Path, *others: object, **options: object) -> Path:
-        (folder / "made").write_text(str(os.getpid()))
-        return folder / "made"
+        (folder / "library").write_text(str(os.getpid()))
+        return folder / "library"
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(kernels, "_compiled", compiled)
@@ -159,9 +160,9 @@ def test_where_there_is_a_gpu_compiling_needs_no_fork(monkeypatch: pytest.Monkey
     assert torch.get_num_threads() == threads
 
 
-def test_a_library_that_cannot_be_opened_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_library_that_cannot_be_opened_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
     built = stored.with_name("built.so")
-    built.write_bytes(b"no library")
+    built.write_bytes(b"not a library")
     kernel_cache.store(built, stored)
     assert double() == [2.0, 2.0, 2.0]
     first, _ = capfd.readouterr().err.splitlines()
@@ -169,7 +170,7 @@ def test_a_library_that_cannot_be_opened_is_compiled_again(stored: Path, capfd: 
     assert first.endswith("; compiling it again")
 
 
-def test_waiting_for_another_process_ends_when_it_is_asked_to(stored: Path) -> None:
+def test_check_can_stop_waiting_for_another_process(stored: Path) -> None:
     stored.unlink()
 
     def check() -> None:
@@ -179,12 +180,12 @@ def test_waiting_for_another_process_ends_when_it_is_asked_to(stored: Path) -> N
         ahead_of_time(Doubled("stored"), (torch.ones(3),), check)
 
 
-def test_the_key_depends_on_the_code_of_formulas_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_key_depends_only_on_the_code_of_formulas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "lockstep"
     shutil.copytree(Path(kernels.__file__).parents[1], package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(kernels, "__file__", str(package / "compiling" / "kernels.py"))
-    before = kernels._sources.__wrapped__()
+    before = kernels._source_digest.__wrapped__()
     (package / "cli" / "train.py").write_text("changed")
-    assert kernels._sources.__wrapped__() == before
+    assert kernels._source_digest.__wrapped__() == before
     (package / "ppo" / "losses.py").write_text("changed")
-    assert kernels._sources.__wrapped__() != before
+    assert kernels._source_digest.__wrapped__() != before

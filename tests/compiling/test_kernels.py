@@ -1,4 +1,4 @@
-"""Compiled kernels against the same formulas run operation by operation, and the cache that they come from."""
+"""Tests of compiled kernels against the same formulas run operation by operation, and of the cache of kernels."""
 
 import math
 import os
@@ -40,7 +40,7 @@ MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
 
 @dataclass(frozen=True)
 class Doubled:
-    """The least there is to compile."""
+    """Minimal formula to compile."""
 
     salt: str
     name = "double"
@@ -64,7 +64,7 @@ def formula_of(
     curiosity: CuriosityConfig = PLAIN,
     count: int = ROWS,
 ) -> tuple[GradientFormula, tuple]:
-    """A gradient, and weights, rows and aim that it can be taken of."""
+    """Create a gradient formula and its arguments: weights, rows and the scalars of the loss."""
     agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
     generator = torch.Generator().manual_seed(2)
     rows = torch.randn(count, agent.layout.width, dtype=dtype, generator=generator)
@@ -79,11 +79,11 @@ def formula_of(
     log_probs.copy_(-log_probs.abs())
     rows[:, -1] = 1
     rows[3] = 0  # a reset row
-    aim = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
+    scalars = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
     return GradientFormula(Loss(agent, config, (True, True))), (
         agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
         rows,
-        torch.tensor([*aim.values()], dtype=dtype),
+        torch.tensor([*scalars.values()], dtype=dtype),
     )
 
 
@@ -106,17 +106,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_compiled_gradient_is_that_of_autograd(case: str) -> None:
+def test_compiled_gradient_equals_autograd(case: str) -> None:
     formula, arguments = formula_of(*CASES[case])
-    own = formula.loss.agent.flat.buffer  # as in training, where weights change after it is compiled
-    (plain,), (compiled,) = formula(*arguments), ahead_of_time(formula, (own, *arguments[1:]))(*arguments)
+    weights = formula.loss.agent.flat.buffer  # compiled with other weights than it is called with, as in training
+    (plain,), (compiled,) = formula(*arguments), ahead_of_time(formula, (weights, *arguments[1:]))(*arguments)
     assert plain.abs().max() > 0.1
     bound = 1e-6 if plain.dtype == torch.float32 else 1e-12
     assert (compiled - plain).abs().max() <= bound * plain.abs().max()
 
 
 @pytest.mark.parametrize("parts", [(40,), (25, 15)])
-def test_a_compiled_step_is_that_of_the_formula(parts: tuple[int, ...]) -> None:
+def test_compiled_step_equals_the_formula(parts: tuple[int, ...]) -> None:
     size, generator = sum(parts), torch.Generator().manual_seed(3)
     weights, first, total = (torch.randn(size, generator=generator) for _ in range(3))
     total = torch.cat([total, torch.ones(5)])
@@ -125,17 +125,17 @@ def test_a_compiled_step_is_that_of_the_formula(parts: tuple[int, ...]) -> None:
     formula = StepFormula(parts, 1e-5, len(parts))
     for plain, compiled in zip(formula(*arguments), ahead_of_time(formula, arguments)(*arguments), strict=True):
         assert (compiled - plain).abs().max() <= 1e-6
-    if len(parts) == 2:  # the part that is not stepped stays as it is, to the bit
+    if len(parts) == 2:  # the part without a step keeps its bits
         moved, *_ = ahead_of_time(formula, arguments)(*arguments)
         assert torch.equal(moved[parts[0] :], weights[parts[0] :])
         assert not torch.equal(moved[: parts[0]], weights[: parts[0]])
 
 
-def test_what_is_compiled_in_another_form_is_the_same_function() -> None:
+def test_rewrites_compute_the_same_functions() -> None:
     x = torch.cat([torch.linspace(-12, 12, 100_001), torch.logspace(-30, 0, 1000)])
     exact = x.double().tanh()
-    ours = REWRITES[torch.ops.aten.tanh.default](x).double()
-    assert ((ours - exact).abs() <= 4e-7 * exact.abs()).all()
+    rewritten = REWRITES[torch.ops.aten.tanh.default](x).double()
+    assert ((rewritten - exact).abs() <= 4e-7 * exact.abs()).all()
     assert not REWRITES[torch.ops.aten.tanh.default](torch.tensor([math.nan])).isfinite().any()
     generator = torch.Generator().manual_seed(4)
     product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
@@ -147,42 +147,39 @@ def test_what_is_compiled_in_another_form_is_the_same_function() -> None:
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(512, 64, 64), (130, 130, 130)])
-def test_large_products_are_onednns_on_processors_of_amd(rows: int, depth: int, columns: int) -> None:
+def test_large_products_use_onednn_on_amd_processors(rows: int, depth: int, columns: int) -> None:
     generator = torch.Generator().manual_seed(5)
     left, right = torch.randn(rows, depth, generator=generator), torch.randn(depth, columns, generator=generator)
     product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
-    found = product(left, right), with_bias(right[0], left, right)
-    if rewrites._by_amd():
-        assert torch.allclose(found[0], left @ right, atol=1e-4)
-        assert torch.allclose(found[1], right[0] + left @ right, atol=1e-4)
+    products = product(left, right), with_bias(right[0], left, right)
+    if rewrites._is_amd():
+        assert torch.allclose(products[0], left @ right, atol=1e-4)
+        assert torch.allclose(products[1], right[0] + left @ right, atol=1e-4)
     else:
-        assert found == (NotImplemented, NotImplemented)
+        assert products == (NotImplemented, NotImplemented)
     assert with_bias(right[0], left, right, beta=2) is NotImplemented
-    few = left[:100]
-    assert product(few, right) is NotImplemented
+    assert product(left[:100], right) is NotImplemented
 
 
-def test_a_library_is_made_once_and_what_it_depends_on_names_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_library_is_compiled_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
-    made = []
+    built = []
     build = kernels._build
-    monkeypatch.setattr(kernels, "_build", lambda *arguments: (made.append(1), build(*arguments)))
+    monkeypatch.setattr(kernels, "_build", lambda *arguments: (built.append(1), build(*arguments)))
     example = (torch.ones(3),)
     for _ in range(2):
         assert torch.equal(
             ahead_of_time(Doubled("once"), example)(torch.tensor([1.0, 2, 3]))[0], torch.tensor([2.0, 4, 6])
         )
-    assert len(made) == 1
-    keys = {kernels._key(*of) for of in (
+    assert len(built) == 1
+    keys = {kernels._key(*arguments) for arguments in (
         (Doubled("once"), example), (Doubled("other"), example), (Doubled("once"), (torch.ones(4),)),
         (Doubled("once"), (torch.ones(3, dtype=torch.float64),)),
     )}  # fmt: skip
     assert len(keys) == 4
 
 
-def test_whatever_a_gradient_depends_on_names_it() -> None:
+def test_key_contains_all_that_a_gradient_depends_on() -> None:
     spaces, dtype, policy, config = CASES["discrete"]
 
     def key(spaces=spaces, policy: PolicyConfig = policy, config: PPOConfig = config, trained=(True, True)) -> str:
@@ -206,7 +203,7 @@ def test_whatever_a_gradient_depends_on_names_it() -> None:
         *(key(spaces=other) for other in (CONTINUOUS, MASKED, replace(MASKED, mask_size=0))),
     ]
     assert len({key(), *others}) == 1 + len(others)
-    free = (
+    irrelevant = (
         {"learning_rate": 1.0},
         {"clip": 0.3},
         {"entropy": 0.5},
@@ -214,7 +211,7 @@ def test_whatever_a_gradient_depends_on_names_it() -> None:
         {"kl_coefficient": 3.0},
         {"epochs": 9},
     )
-    assert {key(config=replace(config, **setting)) for setting in free} == {key()}
+    assert {key(config=replace(config, **setting)) for setting in irrelevant} == {key()}
 
 
 @pytest.mark.parametrize(
@@ -224,21 +221,21 @@ def test_whatever_a_gradient_depends_on_names_it() -> None:
         {"policy_epochs": 1, "value_epochs": 3},
         {"policy_epochs": 3, "value_epochs": 1, "kl_stop": 1e-6},
     ],
-    ids=["stopped", "critic alone", "policy alone"],
+    ids=["stopped", "critic only", "policy only"],
 )
 def test_nothing_is_compiled_while_training(settings: dict[str, object]) -> None:
-    agent, made, training = agent_of(), [], []
+    agent, compiled, training = agent_of(), [], []
 
     def make(formula, examples):
-        made.append(formula.name)
-        assert not training, f"the {formula.name} is compiled in the middle of the training"
+        compiled.append(formula.name)
+        assert not training, f"the {formula.name} is compiled during training"
         return formula
 
     config = PPOConfig(minibatches=2, learning_rate=1e-2, **settings)
     update = Update(agent, config, Solo(), range(2), 1, make_kernel=make)
     update.make_kernels(STEPS * COUNT)
     training.append(True)
-    assert made
+    assert compiled
     for iteration in (1, 2):
         update(rollouts_of(agent, 2), iteration, 0.0)
 
@@ -252,16 +249,16 @@ print(ahead_of_time(Doubled({salt!r}), (torch.ones(3),))(torch.ones(3))[0].tolis
 """
 
 
-def test_processes_that_want_the_same_wait_for_one_that_makes_it(environ, root: Path, tmp_path: Path) -> None:
+def test_processes_wait_for_the_one_that_compiles(environ, root: Path, tmp_path: Path) -> None:
     environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
     words = [sys.executable, "-c", WORK.format(root=str(root), salt="shared")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    ends = [process.communicate() for process in [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]]
-    assert [out for out, _ in ends] == ["[2.0, 2.0, 2.0]\n"] * 2, ends
-    assert sorted(bool(err) for _, err in ends) == [False, True], "one of the two compiles, and says so"
+    outputs = [process.communicate() for process in [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]]
+    assert [out for out, _ in outputs] == ["[2.0, 2.0, 2.0]\n"] * 2, outputs
+    assert sorted(bool(err) for _, err in outputs) == [False, True], "one of the two compiles, and prints it"
 
 
-def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Path, tmp_path: Path) -> None:
+def test_killed_compilation_leaves_nothing_that_is_used(environ, root: Path, tmp_path: Path) -> None:
     environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
     words = [sys.executable, "-c", WORK.format(root=str(root), salt="killed")]
     process = subprocess.Popen(words, env=environ, start_new_session=True)
@@ -276,53 +273,53 @@ def test_one_that_is_killed_at_it_leaves_nothing_that_is_used(environ, root: Pat
     finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=250)
     assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
     (library,) = tmp_path.glob("cache/*.so")
-    kept = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert kept == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}"}
-    assert not list((tmp_path / "tmp").iterdir()), "the compiler's own cache, of 300 MB, is not wanted"
+    files = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert files == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}"}
+    assert not list((tmp_path / "tmp").iterdir()), "the compiler must not keep its own cache of 300 MB"
 
 
-def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kernel_cache, "_KEPT", 2)
+def test_cache_keeps_the_most_recently_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_cache, "_MAX_LIBRARIES", 2)
     for age, name in enumerate("cab"):
         (tmp_path / f"{name}.so").touch()
         (tmp_path / f"{name}.json").touch()
         os.utime(tmp_path / f"{name}.so", (age, age))
-    kernel_cache.tidy(tmp_path / "d.so")
+    kernel_cache.clean_up(tmp_path / "d.so")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "b.json", "b.so"]
 
 
-def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unusable_cache_folder_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(
-        CompilerFailed, match=r"^runtime.compile is 'on', but .* can't be written \(Not a directory\); name"
+        CompilerFailed, match=r"^runtime.compile is 'on': the cache folder .* can't be created \(Not a directory\); set"
     ):
         ahead_of_time(Doubled("nowhere"), (torch.ones(3),))
 
 
-def test_a_compiler_older_than_the_processor_is_asked_what_it_knows(
+def test_instructions_are_tested_if_the_compiler_does_not_support_all(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "asked").touch()
+    (tmp_path / "attempts").touch()
 
     def compiled(formula: object, examples: object, folder: Path, threads: int, vec_isa_ok: bool | None) -> Path:
-        with (tmp_path / "asked").open("a") as asked:  # in the process that compiles
-            asked.write(f"{vec_isa_ok} ")
+        with (tmp_path / "attempts").open("a") as attempts:  # a file, because this runs in another process
+            attempts.write(f"{vec_isa_ok} ")
         if vec_isa_ok:
             raise RuntimeError("unrecognized command-line option '-mamx-tile'")
-        (folder / "made").touch()
-        return folder / "made"
+        (folder / "library").touch()
+        return folder / "library"
 
     monkeypatch.setattr(kernels, "_compiled", compiled)
     kernels._build(Doubled("old"), (), tmp_path / "a.so", lambda: None)
-    assert (tmp_path / "asked").read_text() == "True None "
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "asked"]
+    assert (tmp_path / "attempts").read_text() == "True None "
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "attempts"]
 
 
-def test_a_compiler_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_compiler_failure_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     monkeypatch.setitem(kernels._OPTIONS, "cpp.cxx", (None, "false"))
-    with pytest.raises(CompilerFailed, match=r"compiling failed, see .*failure\.log") as caught:
+    with pytest.raises(CompilerFailed, match=r"the compilation failed, see .*failure\.log") as caught:
         ahead_of_time(Doubled("failed"), (torch.ones(3),))
     assert len(str(caught.value).splitlines()) == 1
     assert (cache_folder() / "failure.log").read_text()

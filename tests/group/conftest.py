@@ -1,4 +1,4 @@
-"""Processes that end with their test."""
+"""Fixture of processes that are killed at the end of their test."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,7 @@ from tests.group.members import Ranks
 
 @pytest.fixture(name="started")
 def fixture_started() -> Iterator[Ranks]:
+    """Yield a list to which tests append processes."""
     ranks: Ranks = []
     yield ranks
     for rank in ranks:

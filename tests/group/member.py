@@ -1,6 +1,6 @@
-"""One rank, started by test_processes.py: `member.py KIND SCENARIO RANK SIZE MEETING [MEMORY]`.
+"""Program of one rank, started by test_processes.py and test_hosts.py: `member.py KIND SCENARIO RANK SIZE ADDRESS [MEMORY]`.
 
-Ends with code 0 when everything was as expected; what is lost is printed.
+Its exit code is 0 if everything was as expected, and 3 if a rank was lost: then it prints the error.
 """
 
 import os
@@ -12,70 +12,74 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lockstep.group import neighbours, shared
+from lockstep.group import neighbors, shared
 from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.host import SharedMemoryChannel
-from lockstep.group.network import NetworkGroup, share_host
+from lockstep.group.network import NetworkGroup, upgrade_to_shared_memory
 from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
 from lockstep.randomness import stream
 
-OWN = 2
+SHARDS = 2
 """Shards per rank."""
 SMALL = 1 << 16
-"""Bytes of an arena here, so that payloads of ordinary size need several pieces."""
+"""Bytes of an arena in these tests, so that payloads of ordinary size need several pieces."""
 TIMEOUT = 30.0
 ALONE = {"hosts": 0, "machines": -1}
-"""The rank that has a host for itself, in a world on several."""
+"""The rank that is alone on its host, by the kinds that have several hosts."""
 SPECS: list[Spec] = [((5, 7), torch.float32), ((70_000,), torch.uint8), ((3,), torch.bool), ((), torch.int64)]
 
 
-def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    return found.dtype == expected.dtype and found.shape == expected.shape and torch.equal(found, expected)
+def same(tensor: torch.Tensor, expected: torch.Tensor) -> bool:
+    return tensor.dtype == expected.dtype and tensor.shape == expected.shape and torch.equal(tensor, expected)
 
 
-def check_verbs(group: Group) -> None:
-    """Every verb gives what one rank that carries all shards gets, to the last bit."""
-    mine = slice(group.rank * OWN, (group.rank + 1) * OWN)
+def check_operations(group: Group) -> None:
+    """Check that every operation gives the same bits as one rank that has all shards."""
+    own = slice(group.rank * SHARDS, (group.rank + 1) * SHARDS)
     for dtype in (torch.float32, torch.float64):
         for columns in (1, 7, 1000, 5000):
-            drawn = stream(1, "test", columns).standard_normal((group.size * OWN, columns)) * 1e3
+            drawn = stream(1, "test", columns).standard_normal((group.size * SHARDS, columns)) * 1e3
             rows = torch.from_numpy(drawn).to(dtype)
-            assert same(group.reduce(rows[mine], "sum"), Solo().reduce(rows, "sum")), (dtype, columns)
-            assert same(group.gather(rows[mine], "rows"), rows), (dtype, columns)
+            assert same(group.reduce(rows[own], "sum"), Solo().reduce(rows, "sum")), (dtype, columns)
+            assert same(group.gather(rows[own], "rows"), rows), (dtype, columns)
     for dtype in (torch.uint8, torch.int64, torch.bool):
         for shape in ((3, 5), (30_000,), (), (0,)):
-            numbers = stream(2, "test").integers(0, 256, (group.size * OWN, *shape))
+            numbers = stream(2, "test").integers(0, 256, (group.size * SHARDS, *shape))
             rows = torch.from_numpy(numbers).to(dtype)
-            assert same(group.gather(rows[mine], "rows"), rows), (dtype, shape)
-    strided = torch.arange(group.size * OWN * 6.0).view(group.size * OWN, 6)[:, ::2]
-    assert same(group.gather(strided[mine], "rows"), strided)
+            assert same(group.gather(rows[own], "rows"), rows), (dtype, shape)
+    strided = torch.arange(group.size * SHARDS * 6.0).view(group.size * SHARDS, 6)[:, ::2]
+    assert same(group.gather(strided[own], "rows"), strided)
     group.barrier("barrier")
 
 
-def check_parts(group: Group) -> None:
-    """Parts with shares of their own, that overlap."""
+def check_subgroups(group: Group) -> None:
+    """Check overlapping subgroups with different row counts."""
     world = range(group.size)
     for members in (world, world[:-1], world[1:], (0, group.size - 1)):
         counts = [1 + member * 2 % 3 for member in members]
-        part = group.split(tuple(members), counts)
+        subgroup = group.split(tuple(members), counts)
         if group.rank not in members:
-            assert part.size == 1
+            assert subgroup.size == 1
             continue
-        assert (part.size, part.rank, part.counts) == (len(members), members.index(group.rank), tuple(counts))
-        start = sum(counts[: part.rank])
+        assert (subgroup.size, subgroup.rank, subgroup.counts) == (
+            len(members),
+            members.index(group.rank),
+            tuple(counts),
+        )
+        start = sum(counts[: subgroup.rank])
         for columns in (1, 1000, 5000):
             drawn = stream(5, "test", columns).standard_normal((sum(counts), columns)) * 1e3
             rows = torch.from_numpy(drawn).to(torch.float32)
-            mine = rows[start : start + counts[part.rank]]
-            assert same(part.reduce(mine, "sum"), ordered_sum(rows))
-            assert same(part.gather(mine > 0, "rows"), rows > 0)
-        part.barrier("barrier")
+            own_rows = rows[start : start + counts[subgroup.rank]]
+            assert same(subgroup.reduce(own_rows, "sum"), ordered_sum(rows))
+            assert same(subgroup.gather(own_rows > 0, "rows"), rows > 0)
+        subgroup.barrier("barrier")
 
 
 def check_channels(group: Group, rounds: int = 20) -> None:
-    """Messages from everybody to everybody, while ranks dawdle at random."""
+    """Send messages between all pairs of ranks, with pauses at random."""
     channels = {
         (source, target): group.channel(source, target, SPECS, 2, "rollouts")
         for source in range(group.size)
@@ -83,20 +87,20 @@ def check_channels(group: Group, rounds: int = 20) -> None:
     }
     for (source, target), channel in channels.items():
         assert (channel is not None) == (group.rank in (source, target))
-    sent = {ends[1]: channel for ends, channel in channels.items() if channel and ends[0] == group.rank}
-    received = {ends[0]: channel for ends, channel in channels.items() if channel and ends[1] == group.rank}
-    slots = {target: [channel.slot(number) for number in (0, 1)] for target, channel in sent.items()}
+    outgoing = {ends[1]: channel for ends, channel in channels.items() if channel and ends[0] == group.rank}
+    incoming = {ends[0]: channel for ends, channel in channels.items() if channel and ends[1] == group.rank}
+    slots = {target: [channel.slot(number) for number in (0, 1)] for target, channel in outgoing.items()}
     pauses = stream(6, "test", group.rank).random(rounds) < 0.2
     for number, pause in enumerate(pauses, start=51):
         if pause:
             time.sleep(5e-3)
-        for target, channel in sent.items():
+        for target, channel in outgoing.items():
             tensors = channel.slot(number)
             assert tensors is slots[target][number % 2]
             for tensor in tensors:
                 tensor.fill_((number * 100 + group.rank * 10 + target) % 251)
             channel.send(number)
-        for source, channel in received.items():
+        for source, channel in incoming.items():
             channel.receive(number)
             for (shape, dtype), tensor in zip(SPECS, channel.slot(number), strict=True):
                 expected = torch.full(shape, (number * 100 + source * 10 + group.rank) % 251).to(dtype)
@@ -105,7 +109,7 @@ def check_channels(group: Group, rounds: int = 20) -> None:
 
 
 def check_order(group: Group) -> None:
-    """A message may be passed over, and one that was sent may be asked for twice."""
+    """Check that messages can be skipped, and that a message that has arrived can be received again."""
     last = group.size - 1
     channel = group.channel(last, 0, SPECS, 4, "order")
     if group.rank == last:
@@ -122,123 +126,125 @@ def check_order(group: Group) -> None:
 
 
 def check_end(group: Group) -> bool:
-    """What was sent arrives, though the source leaves at once. What nobody asks for holds nobody up.
+    """Close the group: messages that were sent still arrive, and one that is never received does not block.
 
-    Returns whether torch.distributed could be used until the end.
+    Return True if torch.distributed was initialized until the group was closed.
     """
     last = group.size - 1
-    wanted, unwanted = (group.channel(*ends, SPECS, 1, "end") for ends in ((0, last), (last, 0)))
+    received, ignored = (group.channel(*ends, SPECS, 1, "end") for ends in ((0, last), (last, 0)))
     group.barrier("end")
-    met = dist.is_initialized()
+    initialized = dist.is_initialized()
     if group.rank == 0:
-        wanted.slot(0)[0].fill_(7)
-        wanted.send(0)
+        received.slot(0)[0].fill_(7)
+        received.send(0)
     elif group.rank == last:
-        unwanted.send(0)
+        ignored.send(0)
         time.sleep(0.5)
-        wanted.receive(0)
-        assert (wanted.slot(0)[0] == 7).all()
+        received.receive(0)
+        assert (received.slot(0)[0] == 7).all()
     group.close()
     assert not dist.is_initialized()
-    return met
+    return initialized
 
 
 def check_hosts(group: NetworkGroup, alone: int) -> None:
-    """Only what is between ranks of one host goes through its memory."""
+    """Check that ranks of one host, and only those, use shared memory."""
     pairs = [(source, target) for source in range(group.size) for target in range(group.size) if source != target]
     for ends in pairs:
         channel = group.channel(*ends, SPECS, 1, "hosts")
         assert isinstance(channel, SharedMemoryChannel) == (group.rank in ends and alone not in ends)
-        part = group.split(sorted(ends), [1, 1])
-        assert isinstance(part, SharedMemoryGroup) == (group.rank in ends and alone not in ends)
+        subgroup = group.split(sorted(ends), [1, 1])
+        assert isinstance(subgroup, SharedMemoryGroup) == (group.rank in ends and alone not in ends)
 
 
 def check_padding(group: NetworkGroup) -> None:
-    """What NCCL does for tensors on devices, by gloo: shares of different sizes."""
+    """Check with gloo the padding that NCCL needs if ranks contribute different numbers of rows."""
     counts = [2, 0, 3, 1][: group.size]
     rows = torch.arange(sum(counts) * 5.0).view(-1, 5)
     start = sum(counts[: group.rank])
-    mine = rows[start : start + counts[group.rank]]
-    assert same(group._move_devices(mine, counts, "rows"), rows)
-    assert same(group._move_devices(rows[:2] + group.rank, [2] * group.size, "rows")[-2:], rows[:2] + group.size - 1)
-    assert same(group._move_devices(mine[:, :0], counts, "rows"), rows[:, :0])
+    own_rows = rows[start : start + counts[group.rank]]
+    assert same(group._move_on_devices(own_rows, counts, "rows"), rows)
+    assert same(group._move_on_devices(rows[:2] + group.rank, [2] * group.size, "rows")[-2:], rows[:2] + group.size - 1)
+    assert same(group._move_on_devices(own_rows[:, :0], counts, "rows"), rows[:, :0])
 
 
 def check_devices(group: Group) -> None:
-    """What lies on a device comes back on it, for the world and for a part with shares of its own."""
+    """Check that results are on the device of the input, for all ranks and for a subgroup with row counts."""
     kind = os.environ["LOCKSTEP_TEST_DEVICE"]
     device = torch.device(kind, group.rank % torch.cuda.device_count()) if kind == "cuda" else torch.device(kind)
     counts = [1 + rank % 2 for rank in range(group.size)]
-    for part, shares in ((group, [OWN] * group.size), (group.split(range(group.size), counts), counts)):
+    for members, shares in ((group, [SHARDS] * group.size), (group.split(range(group.size), counts), counts)):
         start = sum(shares[: group.rank])
         for dtype in (torch.float32, torch.int64, torch.bool):
             for shape in ((1,), (5000,), (3, 5), (0,)):
                 drawn = stream(7, "test").standard_normal((sum(shares), *shape)) * 1e3
                 rows = torch.from_numpy(drawn).to(dtype)
-                mine = rows[start : start + shares[group.rank]].to(device)
-                found = part.gather(mine, "rows")
-                assert found.device == device
-                assert same(found.cpu(), rows)
+                own_rows = rows[start : start + shares[group.rank]].to(device)
+                gathered = members.gather(own_rows, "rows")
+                assert gathered.device == device
+                assert same(gathered.cpu(), rows)
                 if len(shape) == 1 and dtype == torch.float32:
-                    total = part.reduce(mine, "sum")
+                    total = members.reduce(own_rows, "sum")
                     assert total.device == device
                     assert same(total.cpu(), ordered_sum(rows))
     group.close()
 
 
 def check_many(group: Group, rounds: int) -> None:
-    """Reductions of random sizes, one right after the other, while ranks dawdle at random."""
+    """Run many reductions of random sizes, with pauses at random."""
     sizes = stream(3, "test").integers(1, 400, rounds).tolist()
     pauses = stream(4, "test", group.rank).random(rounds) < 0.02
     for k, columns in enumerate(sizes):
         rows = (
-            torch.arange(group.size * OWN * columns, dtype=torch.float32)
-            .view(group.size * OWN, columns)
+            torch.arange(group.size * SHARDS * columns, dtype=torch.float32)
+            .view(group.size * SHARDS, columns)
             .add_(k)
             .sqrt_()
         )
-        total = group.reduce(rows[group.rank * OWN : (group.rank + 1) * OWN], "many")
+        total = group.reduce(rows[group.rank * SHARDS : (group.rank + 1) * SHARDS], "many")
         assert torch.equal(total, ordered_sum(rows)), k
         if pauses[k]:
             time.sleep(1e-3)
 
 
 def check_scheduling() -> None:
-    """Gloo's thread does not interrupt the one that sends (SCHED_BATCH)."""
+    """Check that gloo's thread has the policy SCHED_BATCH, so that it does not interrupt a rank that sends."""
     tasks = [task for task in Path("/proc/self/task").iterdir() if "gloo_tcp_loop" in task.joinpath("comm").read_text()]
     assert [os.sched_getscheduler(int(task.name)) for task in tasks] == [os.SCHED_BATCH]
 
 
-def memories() -> str:
+def memory_maps() -> str:
     return Path("/proc/self/maps").read_text()
 
 
-def lose_last(group: Group, verb: str) -> None:
-    """The last rank is killed, or stopped, in the middle of its work; the others must be told, not left waiting."""
+def lose_last(group: Group, scenario: str) -> None:
+    """Kill or stop the last rank in the middle of its work: the others must raise RankLost instead of waiting."""
     last = group.size - 1
-    part = group.split(range(1, group.size), [OWN] * last)
+    subgroup = group.split(range(1, group.size), [SHARDS] * last)
     channels = [group.channel(last, target, SPECS, 2, "lost") for target in range(last)]
     for k in range(1000):
-        if k == 50 and group.rank == last and verb != "apart":
-            os.kill(os.getpid(), signal.SIGSTOP if verb == "late" else signal.SIGKILL)
-        if verb == "reduce":
-            group.reduce(torch.ones(OWN, 100), "lost")
-        elif verb == "gather":
-            group.gather(torch.ones(OWN, 30_000), "lost")
-        elif verb == "barrier":
+        if k == 50 and group.rank == last and scenario != "partition":
+            os.kill(os.getpid(), signal.SIGSTOP if scenario == "late" else signal.SIGKILL)
+        if scenario == "reduce":
+            group.reduce(torch.ones(SHARDS, 100), "lost")
+        elif scenario == "gather":
+            group.gather(torch.ones(SHARDS, 30_000), "lost")
+        elif scenario == "barrier":
             group.barrier("lost")
-        elif verb == "apart":  # the network between the hosts goes down
-            group.reduce(torch.ones(OWN, 100), "lost")
+        elif scenario == "partition":  # the test cuts the network between the hosts
+            group.reduce(torch.ones(SHARDS, 100), "lost")
             if k == 50:
-                print("going on", flush=True)
+                print("running", flush=True)
             time.sleep(0.01)
-        elif verb == "late":  # rank 0 gives up first, and rank 1 must not think that it is rank 0 that was lost
+        elif scenario == "late":  # rank 0 gives up first, and rank 1 must not report rank 0 as lost
             if k == 50 and group.rank:
                 time.sleep(1)
-            group.reduce(torch.ones(OWN, 100), "lost")
-        elif verb == "part":  # rank 0 is no member. It finds out when it meets the others, who have ended by then
+            group.reduce(torch.ones(SHARDS, 100), "lost")
+        elif (
+            scenario == "subgroup"
+        ):  # without rank 0, which notices when it synchronizes with the others: they have ended by then
             if group.rank:
-                part.reduce(torch.ones(OWN, 100), "lost")
+                subgroup.reduce(torch.ones(SHARDS, 100), "lost")
             elif k == 50:
                 time.sleep(1)
                 group.barrier("lost")
@@ -252,31 +258,31 @@ def lose_last(group: Group, verb: str) -> None:
                 group.barrier("next")
 
 
-def join(kind: str, rank: int, size: int, meeting: str, descriptor: int, timeout: float) -> Group:
-    """The group of a kind: `shared`, `network`, `moved` from the network to shared memory, or one of several hosts.
+def join(kind: str, rank: int, size: int, address: str, descriptor: int, timeout: float) -> Group:
+    """Create a group of a kind: `shared`, `network`, `nccl`, `upgraded` from the network to shared memory, or of several hosts.
 
-    On `hosts` rank 0 only claims to be elsewhere; on `machines` the last rank really is.
+    With `hosts` rank 0 only pretends to be on another host; with `machines` the last rank is in another network namespace.
     """
     if kind == "shared":
         group: Group = SharedMemoryGroup(descriptor, rank, size, timeout)
-        assert "/memfd:lockstep" in memories()
-        assert "/dev/shm" not in memories()
+        assert "/memfd:lockstep" in memory_maps()
+        assert "/dev/shm" not in memory_maps()
         return group
-    network = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, meeting)
+    network = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, address)
     if kind in ("network", "nccl"):
         return network
     if kind == "hosts":
-        neighbours._host = lambda: min(rank, 1)
-    group = share_host(network, timeout)
-    assert isinstance(group, SharedMemoryGroup) == (kind == "moved")
-    assert ("/memfd:lockstep" in memories()) == (kind == "moved" or rank != ALONE[kind] % size)
+        neighbors.host_id = lambda: min(rank, 1)
+    group = upgrade_to_shared_memory(network, timeout)
+    assert isinstance(group, SharedMemoryGroup) == (kind == "upgraded")
+    assert ("/memfd:lockstep" in memory_maps()) == (kind == "upgraded" or rank != ALONE[kind] % size)
     return group
 
 
-def work(group: Group, kind: str) -> None:
-    """Everything that should go well."""
-    check_verbs(group)
-    check_parts(group)
+def check_all(group: Group, kind: str) -> None:
+    """Run all checks in which no rank is lost."""
+    check_operations(group)
+    check_subgroups(group)
     check_channels(group)
     check_order(group)
     check_many(group, 2000 if kind == "shared" else 100)
@@ -290,12 +296,12 @@ def work(group: Group, kind: str) -> None:
     assert check_end(group) == (kind != "shared")
 
 
-def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descriptor: int) -> None:
+def main(kind: str, scenario: str, rank: int, size: int, address: str, descriptor: int) -> None:
     torch.set_num_threads(1)
     shared.ARENA = SMALL
-    group = join(kind, rank, size, meeting, descriptor, 3.0 if scenario in ("late", "absent", "apart") else TIMEOUT)
+    group = join(kind, rank, size, address, descriptor, 3.0 if scenario in ("late", "absent", "partition") else TIMEOUT)
     if scenario == "work":
-        work(group, kind)
+        check_all(group, kind)
     elif scenario == "devices":
         check_devices(group)
     else:
@@ -303,9 +309,9 @@ def main(kind: str, scenario: str, rank: int, size: int, meeting: str, descripto
 
 
 if __name__ == "__main__":
-    kind, scenario, rank, size, meeting, *rest = sys.argv[1:]
+    kind, scenario, rank, size, address, *rest = sys.argv[1:]
     try:
-        main(kind, scenario, int(rank), int(size), meeting, int(rest[0]) if rest else -1)
-    except RankLost as lost:
-        print(lost, flush=True)
+        main(kind, scenario, int(rank), int(size), address, int(rest[0]) if rest else -1)
+    except RankLost as error:
+        print(error, flush=True)
         sys.exit(3)

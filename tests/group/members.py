@@ -1,4 +1,4 @@
-"""Starts processes of member.py."""
+"""Functions that start processes of member.py."""
 
 import os
 import re
@@ -15,20 +15,20 @@ HOST = re.escape(socket.gethostname())
 Ranks = list["subprocess.Popen[str]"]
 
 
-def start(ranks: Ranks, kind: str, scenario: str, size: int, folder: Path, come: int | None = None) -> None:
-    """The first `come` ranks of a world; None: all."""
+def start(ranks: Ranks, kind: str, scenario: str, size: int, folder: Path, count: int | None = None) -> None:
+    """Start the first `count` ranks of a world of `size` ranks (None: all) and append them to `ranks`."""
     descriptor = create_memory(size)
-    for rank in range(size if come is None else come):
+    for rank in range(size if count is None else count):
         ranks.append(member(kind, scenario, rank, size, f"file://{folder}/meeting", descriptor))
     os.close(descriptor)
 
 
-def member(*words: object, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
-    """`python member.py WORDS`, of which the last is a file descriptor to pass on, or -1."""
+def member(*arguments: object, prefix: tuple[str, ...] = ()) -> "subprocess.Popen[str]":
+    """Start `python member.py ARGUMENTS`. The last argument is a file descriptor that the process inherits, or -1."""
     path = os.pathsep.join([str(MEMBER.parents[2] / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [*prefix, sys.executable, str(MEMBER), *map(str, words)],
-        pass_fds=[int(str(words[-1]))] if words[-1] != -1 else [],
+        [*prefix, sys.executable, str(MEMBER), *map(str, arguments)],
+        pass_fds=[int(str(arguments[-1]))] if arguments[-1] != -1 else [],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,26 +1,26 @@
-"""What needs no processes of its own."""
+"""Tests of groups and channels that need only one rank."""
 
 import pytest
 import torch
 
-from lockstep.group.channel import LocalChannel, Spec, footprint
+from lockstep.group.channel import LocalChannel, Spec, slot_bytes
 from lockstep.group.group import Clock, ordered_sum
 from lockstep.group.solo import Solo
 
 
-def test_an_ordered_sum_adds_one_row_after_the_other() -> None:
+def test_ordered_sum_adds_rows_one_after_the_other() -> None:
     # in float32, (1e8 + 1) - 1e8 is 0 and (1e8 - 1e8) + 1 is 1
     assert ordered_sum(torch.tensor([[1e8], [1.0], [-1e8]])).item() == 0
     assert ordered_sum(torch.tensor([[1e8], [-1e8], [1.0]])).item() == 1
 
 
-def test_an_ordered_sum_leaves_its_parts_as_they_are() -> None:
+def test_ordered_sum_does_not_change_its_input() -> None:
     parts = torch.ones(3, 4)
     assert ordered_sum(parts).tolist() == [3] * 4
     assert torch.equal(parts, torch.ones(3, 4))
 
 
-def test_alone_there_is_nobody_to_wait_for() -> None:
+def test_solo_operations_do_not_wait() -> None:
     group, parts = Solo(), torch.rand(3, 4, generator=torch.Generator())
     assert torch.equal(group.gather(parts, "rows"), parts)
     assert torch.equal(group.reduce(parts, "sum"), ordered_sum(parts))
@@ -29,22 +29,22 @@ def test_alone_there_is_nobody_to_wait_for() -> None:
     assert group.timings()[0] == 0
 
 
-def test_a_clock_begins_anew_when_it_is_read() -> None:
+def test_reading_a_clock_resets_it() -> None:
     clock = Clock()
     clock.waited, clock.moved = 1.0, 2.0
     assert clock.read() == (1.0, 2.0)
     assert clock.read() == (0.0, 0.0)
 
 
-def test_alone_the_only_part_is_oneself_with_the_same_clock() -> None:
+def test_splitting_a_solo_gives_a_solo_with_the_same_clock() -> None:
     group = Solo()
-    part = group.split([0], [3])
-    assert (part.rank, part.size, part.counts) == (0, 1, (3,))
-    assert part.clock is group.clock
-    assert part.gather(torch.ones(3, 2), "rows").shape == (3, 2)
+    subgroup = group.split([0], [3])
+    assert (subgroup.rank, subgroup.size, subgroup.counts) == (0, 1, (3,))
+    assert subgroup.clock is group.clock
+    assert subgroup.gather(torch.ones(3, 2), "rows").shape == (3, 2)
     with pytest.raises(AssertionError, match="2 rows from rank 0"):
-        part.gather(torch.ones(2, 2), "rows")
-    part.reduce(torch.ones(3, 2), "sum")
+        subgroup.gather(torch.ones(2, 2), "rows")
+    subgroup.reduce(torch.ones(3, 2), "sum")
     waited, moved = group.timings()
     assert waited == 0 < moved
 
@@ -52,7 +52,7 @@ def test_alone_the_only_part_is_oneself_with_the_same_clock() -> None:
 SPECS: list[Spec] = [((3, 5), torch.float32), ((7,), torch.bool), ((), torch.int64), ((2, 3), torch.float64)]
 
 
-def test_a_local_channel_has_fixed_arrays_that_begin_as_zeros() -> None:
+def test_local_channel_slots_are_fixed_and_initially_zero() -> None:
     channel = Solo().channel(0, 0, SPECS, 2, "rollouts")
     assert isinstance(channel, LocalChannel)
     for number in (0, 1):
@@ -66,11 +66,11 @@ def test_a_local_channel_has_fixed_arrays_that_begin_as_zeros() -> None:
         [1, 1, 1, 1],
         [2, 1, 2, 2],
     ]
-    assert all(one is other for one, other in zip(channel.slot(3), channel.slot(5), strict=True))
-    assert footprint(SPECS) == 64 * 4
+    assert all(tensor is other for tensor, other in zip(channel.slot(3), channel.slot(5), strict=True))
+    assert slot_bytes(SPECS) == 64 * 4
 
 
-def test_a_local_channel_has_what_was_sent_only() -> None:
+def test_local_channel_receives_only_messages_that_were_sent() -> None:
     channel = Solo().channel(0, 0, SPECS, 1, "rollouts")
     channel.slot(51)[2].fill_(7)
     channel.send(51)

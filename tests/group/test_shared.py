@@ -1,4 +1,4 @@
-"""Shared memory, with ranks that are threads of this process."""
+"""Tests of shared memory, with ranks that are threads of this process."""
 
 import gc
 import os
@@ -20,17 +20,17 @@ SPECS: list[Spec] = [((3, 5), torch.float32), ((7,), torch.bool), ((), torch.int
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def together(work: Callable[[int], None], ranks: int) -> None:
-    """`work(rank)` in a thread for each rank; the first error is raised here."""
+def run_ranks(work: Callable[[int], None], ranks: int) -> None:
+    """Run `work(rank)` in a thread for each rank, and raise the first error."""
     errors: list[BaseException] = []
 
-    def guarded(rank: int) -> None:
+    def catch_errors(rank: int) -> None:
         try:
             work(rank)
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(rank,)) for rank in range(ranks)]
+    threads = [threading.Thread(target=catch_errors, args=(rank,)) for rank in range(ranks)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -44,7 +44,7 @@ Join = Callable[..., list[SharedMemoryGroup]]
 
 @pytest.fixture(name="join")
 def fixture_join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
-    """`join(3, timeout=1)`: the groups of three ranks."""
+    """Return `join(size, timeout)`, which creates the groups of `size` ranks. They are closed after the test."""
     monkeypatch.setattr(shared, "ARENA", 1 << 16)
     joined: list[weakref.ref[SharedMemoryGroup]] = []
 
@@ -54,53 +54,53 @@ def fixture_join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
         def enter(rank: int) -> None:
             groups[rank] = SharedMemoryGroup(os.dup(descriptor), rank, size, timeout)
 
-        together(enter, size)
+        run_ranks(enter, size)
         os.close(descriptor)
         joined.extend(map(weakref.ref, groups.values()))
         return [groups[rank] for rank in range(size)]
 
     yield join
-    for group in filter(None, (found() for found in joined)):
+    for group in filter(None, (reference() for reference in joined)):
         group.close()
 
 
 @pytest.mark.timeout(20)
-def test_a_rank_that_does_not_come_is_named_with_the_phase(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rank_is_named_with_the_phase(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = join(3, 0.5)
     other = threading.Thread(target=groups[1].barrier, args=("advantages",), daemon=True)
-    monkeypatch.setattr(threading, "excepthook", lambda lost: None)  # it is not told in time either
+    monkeypatch.setattr(threading, "excepthook", lambda error: None)  # the thread raises RankLost too
     other.start()
-    line = rf"^rank 2 \(process {os.getpid()} on host .*\) is lost in phase 'advantages': it did not arrive within 0\.5 s \(see runtime.timeout\)$"
+    line = rf"^rank 2 \(process {os.getpid()} on host .*\) is lost in phase 'advantages': no response within 0\.5 s \(see runtime.timeout\)$"
     with pytest.raises(RankLost, match=line):
         groups[0].barrier("advantages")
     other.join()
 
 
 @pytest.mark.timeout(20)
-def test_a_rank_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "ARENA", 1 << 16)
     with pytest.raises(RankLost, match=r"^rank 1 on host .* in phase 'start'"):
         SharedMemoryGroup(create_memory(2), 0, 2, 0.3)
 
 
 @pytest.mark.timeout(20)
-def test_in_a_part_and_on_a_channel_it_is_the_rank_of_the_world_that_is_named(join: Join) -> None:
+def test_subgroups_and_channels_name_the_lost_rank_by_its_number_among_all_ranks(join: Join) -> None:
     groups = join(3, 0.3)
-    parts = [group.split([1, 2], [1, 1]) for group in groups]
+    subgroups = [group.split([1, 2], [1, 1]) for group in groups]
     with pytest.raises(RankLost, match=r"^rank 2 .* in phase 'gradients'"):
-        parts[1].reduce(torch.ones(1, 4), "gradients")
+        subgroups[1].reduce(torch.ones(1, 4), "gradients")
     channels = [group.channel(2, 0, SPECS, 1, "rollouts") for group in groups]
     assert channels[0] is not None
     with pytest.raises(RankLost, match=r"^rank 2 .* in phase 'rollouts'"):
         channels[0].receive(0)
 
 
-def test_memory_has_no_name_in_any_folder() -> None:
+def test_memory_has_no_name_in_the_file_system() -> None:
     descriptor = create_memory(2)
     try:
         assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).startswith("/memfd:")
         assert os.fstat(descriptor).st_nlink == 0
-        assert os.fstat(descriptor).st_blocks == 0  # pages come when they are touched
+        assert os.fstat(descriptor).st_blocks == 0  # pages are allocated when they are touched
         assert not os.get_inheritable(descriptor)
     finally:
         os.close(descriptor)
@@ -110,17 +110,17 @@ def test_memory_grows_and_never_shrinks() -> None:
     descriptor = create_memory(2)
     os.set_inheritable(descriptor, True)
     first, second = Memory(os.dup(descriptor)), Memory(descriptor)
-    ours = [first.region(size) for size in (100, PAGE, 1 << 30)]
-    ours[2][1 << 29] = 7
+    first_regions = [first.region(size) for size in (100, PAGE, 1 << 30)]
+    first_regions[2][1 << 29] = 7
     length = os.fstat(descriptor).st_size
-    second.skip(100)  # it comes later, and takes what it needs from the same places
-    theirs = second.region(PAGE)
+    second.skip(100)  # a rank that maps the same regions later gets the same memory
+    second_region = second.region(PAGE)
     assert os.fstat(descriptor).st_size == length
     assert second.region(1 << 30)[1 << 29] == 7
-    ours[1][PAGE - 1] = 5
-    assert theirs[PAGE - 1] == 5
+    first_regions[1][PAGE - 1] = 5
+    assert second_region[PAGE - 1] == 5
     assert os.fstat(descriptor).st_blocks * 512 < 100 * PAGE
-    assert not os.get_inheritable(descriptor)  # no environment's process gets it
+    assert not os.get_inheritable(descriptor)  # processes of environments do not inherit it
     second.close()
     second.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -129,47 +129,49 @@ def test_memory_grows_and_never_shrinks() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_ranks_contribute_what_they_were_dealt(join: Join) -> None:
+def test_ranks_contribute_the_counts_given_to_split(join: Join) -> None:
     groups, counts = join(3), (2, 0, 3)
-    rows = torch.arange(5 * 20_000.0).view(5, 20_000).sqrt()  # several pieces of an arena
+    rows = torch.arange(5 * 20_000.0).view(5, 20_000).sqrt()  # more than one arena: several pieces
 
     def work(rank: int) -> None:
-        part = groups[rank].split([0, 1, 2], counts)
-        assert part.counts == counts
+        subgroup = groups[rank].split([0, 1, 2], counts)
+        assert subgroup.counts == counts
         start = sum(counts[:rank])
-        mine = rows[start : start + counts[rank]]
-        assert torch.equal(part.gather(mine, "rows"), rows)
-        assert torch.equal(part.reduce(mine, "sum"), ordered_sum(rows))
-        assert part.gather(mine[:, :0], "nothing").shape == (5, 0)
+        own_rows = rows[start : start + counts[rank]]
+        assert torch.equal(subgroup.gather(own_rows, "rows"), rows)
+        assert torch.equal(subgroup.reduce(own_rows, "sum"), ordered_sum(rows))
+        assert subgroup.gather(own_rows[:, :0], "nothing").shape == (5, 0)
         with pytest.raises(AssertionError, match=f"1 rows from rank {rank}"):
-            part.gather(rows[:1], "rows")
+            subgroup.gather(rows[:1], "rows")
 
-    together(work, 3)
+    run_ranks(work, 3)
 
 
 @pytest.mark.timeout(20)
-def test_a_part_works_while_others_do_something_else(join: Join) -> None:
+def test_subgroups_work_independently(join: Join) -> None:
     groups = join(4)
 
     def work(rank: int) -> None:
         group = groups[rank]
-        parts: list[Group] = [group.split(members, [1, 1]) for members in ([0, 2], [1, 3])]
-        mine, other = parts[rank % 2], parts[1 - rank % 2]
-        assert (mine.rank, mine.size) == (rank // 2, 2)
+        subgroups: list[Group] = [group.split(members, [1, 1]) for members in ([0, 2], [1, 3])]
+        own, other = subgroups[rank % 2], subgroups[1 - rank % 2]
+        assert (own.rank, own.size) == (rank // 2, 2)
         assert (other.rank, other.size) == (0, 1)
-        assert mine.clock is other.clock is group.clock
+        assert own.clock is other.clock is group.clock
         for k in range(30 if rank % 2 else 50):
-            assert mine.gather(torch.tensor([[rank, k]]), "rows").tolist() == [[rank % 2, k], [rank % 2 + 2, k]]
-        alone = group.split([3], [2])
-        assert (alone.size, alone.counts) == (1, (2,) if rank == 3 else (1,))
-        assert group.reduce(torch.ones(2, 3), "sum").tolist() == [8] * 3  # without counts: equally many
+            assert own.gather(torch.tensor([[rank, k]]), "rows").tolist() == [[rank % 2, k], [rank % 2 + 2, k]]
+        solo = group.split([3], [2])
+        assert (solo.size, solo.counts) == (1, (2,) if rank == 3 else (1,))
+        assert (
+            group.reduce(torch.ones(2, 3), "sum").tolist() == [8] * 3
+        )  # without counts: the same number of rows from each rank
         group.barrier("end")
 
-    together(work, 4)
+    run_ranks(work, 4)
 
 
 @pytest.mark.timeout(20)
-def test_a_channel_is_written_in_place_and_read_in_place(join: Join) -> None:
+def test_source_and_target_of_a_channel_share_memory(join: Join) -> None:
     groups = join(3)
     ends: list[list[Channel | None]] = [
         [group.channel(*ends, SPECS, 2, "rollouts") for ends in ((2, 0), (0, 2), (1, 1))] for group in groups
@@ -185,21 +187,21 @@ def test_a_channel_is_written_in_place_and_read_in_place(join: Join) -> None:
     assert all(tensor.data_ptr() % 64 == 0 for number in (0, 1) for tensor in source.slot(number))
     assert not any(tensor.any() for number in (0, 1) for tensor in target.slot(number))
     source.slot(51)[0].fill_(3)
-    assert (target.slot(51)[0] == 3).all()  # before anything was sent: it is the same memory
+    assert (target.slot(51)[0] == 3).all()  # before `send`: it is the same memory
     assert not target.slot(52)[0].any()
     source.send(51)
     target.receive(51)
 
 
 @pytest.mark.timeout(20)
-def test_a_channel_waits_for_its_message(join: Join) -> None:
+def test_receive_waits_for_the_message(join: Join) -> None:
     groups = join(2)
     source, target = (group.channel(0, 1, SPECS, 2, "rollouts") for group in groups)
     assert source is not None
     assert target is not None
     for group in groups:
         group.timings()
-    got = []
+    received = []
 
     def work(rank: int) -> None:
         for number in (3, 4, 7, 8):
@@ -209,33 +211,33 @@ def test_a_channel_waits_for_its_message(join: Join) -> None:
                 source.send(number)
             else:
                 target.receive(number)
-                got.append(int(target.slot(number)[2]))
+                received.append(int(target.slot(number)[2]))
 
-    together(work, 2)
-    assert got == [3, 4, 7, 8]
+    run_ranks(work, 2)
+    assert received == [3, 4, 7, 8]
     assert groups[1].timings()[0] > 0
     assert groups[0].timings() == (0.0, 0.0)
 
 
-def memories() -> int:
-    """How often this process holds shared memory: open files and mapped regions."""
+def count_shared_memories() -> int:
+    """Count the open files and mapped regions of shared memory of this process."""
     files = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
     return "\n".join([*files, Path("/proc/self/maps").read_text()]).count("memfd:lockstep")
 
 
-def test_closing_lets_go_of_the_memory(join: Join) -> None:
+def test_closing_releases_the_memory(join: Join) -> None:
     gc.collect()
-    before = memories()
+    before = count_shared_memories()
     groups = join(2)
-    parts = [group.split([0, 1], [1, 1]) for group in groups]
+    subgroups = [group.split([0, 1], [1, 1]) for group in groups]
     channels = [group.channel(0, 1, SPECS, 1, "rollouts") for group in groups]
     slot = channels[0].slot(0)
-    assert memories() > before
+    assert count_shared_memories() > before
     for group in groups:
         group.close()
         group.close()
-    slot[0].fill_(1)  # still there for who holds it
-    del slot, channels, parts, group
+    slot[0].fill_(1)  # the slot stays valid
+    del slot, channels, subgroups, group
     groups.clear()
     gc.collect()
-    assert memories() == before
+    assert count_shared_memories() == before

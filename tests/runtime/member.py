@@ -1,6 +1,7 @@
-"""One rank of several, started by test_runtime.py: `member.py FOLDER KIND BACKEND PRECISION RANK SIZE MEMORY`.
+"""Program of one rank, started by test_runtime.py: `member.py FOLDER KIND BACKEND PRECISION RANK SIZE MEMORY`.
 
-Joins (MEMORY is a file descriptor, or `-`), uses what a runtime has, and leaves `RANK.npz`. One that hangs says where, and ends.
+It joins the other ranks (MEMORY is a file descriptor, or `-`), uses all parts of a runtime, and writes the results to `RANK.npz`. If it
+hangs, it prints a traceback and ends.
 """
 
 import faulthandler
@@ -16,12 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
+from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
-from lockstep.runtime.runtime import join
 from lockstep.runtime.settings import RuntimeConfig
 
 MEMBERS = (0, 2)
+"""The ranks of the subgroup."""
 COUNTS = (2, 1)
+"""Numbers of rows that they contribute."""
 
 
 def policy_of(autocast: object) -> Policy:
@@ -41,36 +44,36 @@ def gradients(policy: nn.Module, module: nn.Module, rank: int) -> np.ndarray:
 
 def main(folder: Path, kind: str, backend: str, precision: str, rank: int, size: int, memory: int | None) -> None:
     before = (torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS"), warnings.formatwarning, [*warnings.filters])
-    place = RankInfo(rank, size, rank, size, "lockstep", memory, f"file://{folder}/meeting")
+    rank_info = RankInfo(rank, size, rank, size, "lockstep", memory, f"file://{folder}/meeting")
     config = RuntimeConfig(kind=kind, device="cpu", backend=backend, precision=precision, timeout=30)  # type: ignore[arg-type]
-    found: dict[str, object] = {}
-    with join(place, config) as runtime:
+    results: dict[str, object] = {}
+    with join(rank_info, config) as runtime:
         group = runtime.group
         after = (torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS"), warnings.formatwarning)
-        found["left alone"] = after == before[:3] and [*warnings.filters][: len(before[3])] == before[3]
-        found["group"] = type(group).__name__
-        found["cores"] = runtime.cores
-        found["by fabric"] = getattr(group, "_collective", None) is not None
+        results["process unchanged"] = after == before[:3] and [*warnings.filters][: len(before[3])] == before[3]
+        results["group"] = type(group).__name__
+        results["cores"] = runtime.cores
+        results["uses fabric"] = getattr(group, "_collective", None) is not None
         rows = torch.arange(6, dtype=torch.float64).view(2, 3) + 10 * rank
         group.timings()
-        found["all"] = group.gather(rows, "all").numpy()
-        found["sum"] = group.reduce(rows, "all").numpy()
-        found["flags"] = group.gather(torch.tensor([[rank % 2 == 0]]), "flags").numpy()
+        results["all"] = group.gather(rows, "all").numpy()
+        results["sum"] = group.reduce(rows, "all").numpy()
+        results["flags"] = group.gather(torch.tensor([[rank % 2 == 0]]), "flags").numpy()
         group.barrier("all")
-        found["timings"] = np.array(group.timings())
-        part = group.split(MEMBERS, COUNTS)
+        results["timings"] = np.array(group.timings())
+        subgroup = group.split(MEMBERS, COUNTS)
         if rank in MEMBERS:
-            own = COUNTS[MEMBERS.index(rank)]
-            found["part"] = part.gather(rows[:own], "part").numpy()
-            found["part sum"] = part.reduce(rows[:own].to(torch.float32), "part").numpy()
+            count = COUNTS[MEMBERS.index(rank)]
+            results["subgroup"] = subgroup.gather(rows[:count], "subgroup").numpy()
+            results["subgroup sum"] = subgroup.reduce(rows[:count].to(torch.float32), "subgroup").numpy()
         policy = policy_of(runtime.autocast(runtime.device))
-        found["alone"] = gradients(policy, policy, rank)
+        results["own gradients"] = gradients(policy, policy, rank)
         module = runtime.replicate(policy, MEMBERS)
-        found["replicated"] = isinstance(module, DistributedDataParallel)
-        found["together"] = gradients(policy, module, rank)
-        found["only"] = runtime.replicate(policy, (1,)) is policy
-        found["output"] = policy(batch_of(rank))[0].detach().numpy()
-    np.savez(folder / f"{rank}.npz", **found)
+        results["replicated"] = isinstance(module, DistributedDataParallel)
+        results["replicated gradients"] = gradients(policy, module, rank)
+        results["single member unchanged"] = runtime.replicate(policy, (1,)) is policy
+        results["output"] = policy(batch_of(rank))[0].detach().numpy()
+    np.savez(folder / f"{rank}.npz", **results)
 
 
 if __name__ == "__main__":

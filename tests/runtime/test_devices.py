@@ -1,4 +1,4 @@
-"""Devices: which one is whose, and that ranks agree about them. What needs a GPU is skipped without."""
+"""Tests of the choice of devices, and of training on GPUs, which are skipped without one."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.live_runs import digests
-from tests.runtime.test_hosts import Among
+from tests.runtime.test_hosts import FakeGroup
 from tests.watched import judged
 
 from lockstep.algorithm.agent import Agent
@@ -23,20 +23,20 @@ from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
 CPU = torch.device("cpu")
-SEAT = HostSlot(0, 1, 1)
-EVERYBODY = range(3)
+HOST_SLOT = HostSlot(0, 1, 1)
+ALL_RANKS = range(3)
 TRAINER, PLAYER, GPU = range(3)
-"""Columns of what ranks tell each other."""
-MIXED = "is 'auto': some hosts have a CUDA device and some have not; say cpu or cuda"
+"""Columns of the rows that ranks exchange."""
+MIXED = "is 'auto': some hosts have a CUDA device and some do not; use cpu or cuda"
 
 
-def place_of(rank: int) -> RankInfo:
+def rank_info_of(rank: int) -> RankInfo:
     return RankInfo(rank, 3, rank, 3)
 
 
-def test_alone_on_the_cpu() -> None:
-    found = choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), SEAT, [0], [0])
-    assert (found.trainer, found.player, found.own_gpus) == (CPU, CPU, False)
+def test_single_rank_on_the_cpu() -> None:
+    devices = choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), HOST_SLOT, [0], [0])
+    assert (devices.trainer, devices.player, devices.own_gpus) == (CPU, CPU, False)
 
 
 @pytest.mark.parametrize(("column", "name"), [(TRAINER, "device"), (PLAYER, "player_device")])
@@ -46,16 +46,16 @@ def test_ranks_on_different_kinds_of_devices_are_refused(
     monkeypatch.setattr(stop, "_PATIENCE", 0.0)
     config, others = RuntimeConfig(device="cpu"), {1: {column: 1}}
     with pytest.raises(ValueError, match=f"runtime.{name} {MIXED}"):
-        choose_devices(place_of(0), config, Among(0, 3, others), SEAT, EVERYBODY, EVERYBODY)
+        choose_devices(rank_info_of(0), config, FakeGroup(0, 3, others), HOST_SLOT, ALL_RANKS, ALL_RANKS)
     with pytest.raises(SystemExit) as caught:
-        choose_devices(place_of(2), config, Among(2, 3, others), SEAT, EVERYBODY, EVERYBODY)
+        choose_devices(rank_info_of(2), config, FakeGroup(2, 3, others), HOST_SLOT, ALL_RANKS, ALL_RANKS)
     assert caught.value.code == 2
 
 
-def test_who_does_not_train_may_be_without() -> None:
+def test_ranks_that_do_not_train_may_have_no_gpu() -> None:
     config, others = RuntimeConfig(device="cpu"), {1: {TRAINER: -1, PLAYER: 0}, 2: {TRAINER: 0, PLAYER: -1}}
-    found = choose_devices(place_of(0), config, Among(0, 3, others), SEAT, [0, 2], [0, 1])
-    assert found.trainer == CPU
+    devices = choose_devices(rank_info_of(0), config, FakeGroup(0, 3, others), HOST_SLOT, [0, 2], [0, 1])
+    assert devices.trainer == CPU
 
 
 def agent_on(device: torch.device) -> Agent:
@@ -66,43 +66,43 @@ def agent_on(device: torch.device) -> Agent:
 
 
 @pytest.mark.gpu
-def test_an_agent_begins_the_same_on_every_device() -> None:
-    here, there = agent_on(CPU), agent_on(torch.device("cuda"))
-    assert here.digest() == there.digest()
-    there.load(here.state())
-    assert here.digest() == there.digest()
-    assert {tensor.device for tensor in there.state().values()} == {CPU}
+def test_agent_is_initialized_equally_on_every_device() -> None:
+    cpu_agent, gpu_agent = agent_on(CPU), agent_on(torch.device("cuda"))
+    assert cpu_agent.digest() == gpu_agent.digest()
+    gpu_agent.load(cpu_agent.state())
+    assert cpu_agent.digest() == gpu_agent.digest()
+    assert {tensor.device for tensor in gpu_agent.state().values()} == {CPU}
     rows, noise = torch.ones(4, 3), torch.zeros(4, 2)
-    done = []
-    for agent in (here, there):
-        taken = torch.zeros(1, 4, 2)
-        actor = agent.actor(noise.unsqueeze(0).numpy(), taken.numpy())
-        done.append((torch.from_numpy(actor.act(0, rows.numpy())), taken, actor.log_probs(), agent.values(rows)))
-    for mine, its in zip(*done, strict=True):
-        assert its.device == CPU
-        assert torch.allclose(mine, its, atol=1e-5)
-    for mine, its in zip(judged(here, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), judged(there, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
-        assert its.device == CPU
-        assert torch.allclose(mine, its, atol=1e-5)
+    outputs = []
+    for agent in (cpu_agent, gpu_agent):
+        actions = torch.zeros(1, 4, 2)
+        actor = agent.actor(noise.unsqueeze(0).numpy(), actions.numpy())
+        outputs.append((torch.from_numpy(actor.act(0, rows.numpy())), actions, actor.log_probs(), agent.values(rows)))
+    for on_cpu, on_gpu in zip(*outputs, strict=True):
+        assert on_gpu.device == CPU
+        assert torch.allclose(on_cpu, on_gpu, atol=1e-5)
+    for on_cpu, on_gpu in zip(judged(cpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), judged(gpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
+        assert on_gpu.device == CPU
+        assert torch.allclose(on_cpu, on_gpu, atol=1e-5)
 
 
-CHOSEN = """
+PROGRAM = """
 import sys, torch
-from tests.runtime.test_devices import SEAT, RankInfo, RuntimeConfig, Solo, choose_devices
-choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cuda"), Solo(), SEAT, [0], [0])
+from tests.runtime.test_devices import HOST_SLOT, RankInfo, RuntimeConfig, Solo, choose_devices
+choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cuda"), Solo(), HOST_SLOT, [0], [0])
 print(torch.get_deterministic_debug_mode(), "torch._inductor" in sys.modules)
 """
 
 
 @pytest.mark.gpu
-def test_a_gpu_computes_the_same_each_time_and_the_compiler_is_left_alone(root: Path, environ: dict[str, str]) -> None:
+def test_cuda_is_deterministic_and_the_compiler_is_not_imported(root: Path, environ: dict[str, str]) -> None:
     environ |= {"PYTHONPATH": os.pathsep.join([str(root), environ["PYTHONPATH"]])}
-    found = subprocess.run([sys.executable, "-c", CHOSEN], env=environ, capture_output=True, text=True)
-    assert found.stdout == "1 False\n", found.stderr
+    finished = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True)
+    assert finished.stdout == "1 False\n", finished.stderr
 
 
 def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
-    """Digests of a short run on the GPU, whose ranks share it if there is only one."""
+    """Train a short run on the GPU, which the ranks share if there is only one, and return its digests."""
     short = (
         "--rollout.steps",
         64,
@@ -126,7 +126,7 @@ def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.serial
 class TestOnTheGPU:
-    def test_ranks_that_share_a_gpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
+    def test_ranks_on_one_gpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
         alone = trained(run_cli, tmp_path, "alone", "--ranks", 1)
         assert trained(run_cli, tmp_path, "again", "--ranks", 1) == alone
         assert trained(run_cli, tmp_path, "two", "--ranks", 2) == alone
@@ -150,7 +150,7 @@ class TestOnTheGPU:
         assert trained(run_cli, tmp_path, "one", *fabric, "--ranks", 1) == alone
         assert trained(run_cli, tmp_path, "two", *fabric, "--ranks", 2) == alone
 
-    def test_replicated_gradients_learn(self, run_cli, tmp_path: Path) -> None:
+    def test_training_with_ddp(self, run_cli, tmp_path: Path) -> None:
         assert trained(run_cli, tmp_path, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
 
     @pytest.mark.skipif(
@@ -175,6 +175,6 @@ class TestOnTheGPU:
         )
         rc, _, err = run_cli("train", "cartpole", *words, "--env.count", 4 * (count + 1))
         assert rc == 2
-        assert "and it needs one for each" in err
+        assert "NCCL needs one for each rank" in err
         assert len(err.splitlines()) == 1
         assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""Ranks of one host: who is which of them, and which cores are whose."""
+"""Tests of local ranks and of the cores that each rank of a host gets."""
 
 import os
 
@@ -9,23 +9,25 @@ from torch import Tensor
 from lockstep.group.memory import usable_cores
 from lockstep.group.solo import Solo
 from lockstep.runtime import hosts
-from lockstep.runtime.hosts import HostSlot, take_seat
+from lockstep.runtime.hosts import HostSlot, find_host_slot
 from lockstep.runtime.threads import share_of_cores
 
-needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system binds no processes")
+needs_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system can't bind processes to cores"
+)
 
 
 @pytest.mark.parametrize("cores", range(1, 9))
 @pytest.mark.parametrize("ranks", range(1, 9))
-def test_no_core_is_idle_and_none_is_shared_without_need(cores: int, ranks: int) -> None:
+def test_shares_of_cores_are_even_and_complete(cores: int, ranks: int) -> None:
     shares = [share_of_cores(rank, ranks, cores) for rank in range(ranks)]
     assert sum(shares) == max(cores, ranks)
     assert max(shares) - min(shares) <= 1
     assert min(shares) >= 1
 
 
-class Among(Solo):
-    """A rank among others, whose rows are given as functions of its own."""
+class FakeGroup(Solo):
+    """Group of `size` ranks in one process: the rows of the other ranks are copies of this one's, with the given columns changed."""
 
     def __init__(self, rank: int, size: int, others: dict[int, dict[int, int]]) -> None:
         super().__init__()
@@ -39,33 +41,33 @@ class Among(Solo):
         return rows
 
 
-def test_alone_all_cores_are_its_own() -> None:
-    assert take_seat(Solo()) == HostSlot(0, usable_cores(), usable_cores())
+def test_single_rank_gets_all_cores() -> None:
+    assert find_host_slot(Solo()) == HostSlot(0, usable_cores(), usable_cores())
 
 
-def test_ranks_of_other_hosts_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_other_hosts_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "usable_cores", lambda: 5)
-    others = {0: {0: 1}, 3: {0: 1}, 4: {0: 2}}  # ranks 0, 3 and 4 are elsewhere; 1, 2 and 5 here
-    seats = [take_seat(Among(rank, 6, others)) for rank in (1, 2, 5)]
-    assert [seat.local_rank for seat in seats] == [0, 1, 2]
-    assert [seat.cores for seat in seats] == [2, 2, 1]
+    others = {0: {0: 1}, 3: {0: 1}, 4: {0: 2}}  # ranks 0, 3 and 4 are on other hosts; 1, 2 and 5 on this one
+    slots = [find_host_slot(FakeGroup(rank, 6, others)) for rank in (1, 2, 5)]
+    assert [slot.local_rank for slot in slots] == [0, 1, 2]
+    assert [slot.cores for slot in slots] == [2, 2, 1]
 
 
 @needs_affinity
-def test_ranks_that_are_bound_keep_their_own_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_ranks_keep_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "usable_cores", lambda: 4)
     allowed = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(allowed)})
         word, bit = divmod(min(allowed), 32)
-        elsewhere = {1: {1 + word: 1 << (bit + 1) % 32}}
-        assert take_seat(Among(0, 2, elsewhere)) == HostSlot(0, 4, 2)
-        assert take_seat(Among(2, 3, elsewhere)) == HostSlot(2, 2, 2)
+        others = {1: {1 + word: 1 << (bit + 1) % 32}}
+        assert find_host_slot(FakeGroup(0, 2, others)) == HostSlot(0, 4, 2)
+        assert find_host_slot(FakeGroup(2, 3, others)) == HostSlot(2, 2, 2)
     finally:
         os.sched_setaffinity(0, allowed)
 
 
-def test_cores_are_numbered_by_bits() -> None:
-    row = hosts._cores()
+def test_core_set_has_one_bit_per_core() -> None:
+    row = hosts._core_set()
     assert sum(word.bit_count() for word in row) == usable_cores()
     assert int(torch.tensor(row).max()) < 2**32

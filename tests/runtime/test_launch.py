@@ -1,4 +1,4 @@
-"""Our own launch: what it opens while it runs, and what it leaves when it is over."""
+"""Tests of the launcher of `--ranks`: open sockets, environment of the ranks, files left behind, exit codes."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 
 
 def listening(processes: list[int]) -> list[str]:
-    """Hexadecimal addresses that the processes' TCP sockets listen on."""
+    """Return the hexadecimal addresses on which the processes' TCP sockets listen."""
     sockets = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
@@ -29,18 +29,18 @@ def listening(processes: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["auto", "gloo"])
-def test_nothing_listens_to_other_hosts(begin, tmp_path: Path, backend: str) -> None:
+def test_no_socket_listens_to_other_hosts(begin, tmp_path: Path, backend: str) -> None:
     run = tmp_path / "run"
     words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run", "--run.progress", "off"]
     begin(*words, "--runtime.backend", backend, "--total-steps", 10_000_000)
     wait_for(reached(run, 1), "an iteration")
-    found = listening(ranks_of(run))
-    assert set(found) <= _LOOPBACK
-    assert bool(found) is (backend == "gloo"), "shared memory needs no socket"
+    addresses = listening(ranks_of(run))
+    assert set(addresses) <= _LOOPBACK
+    assert bool(addresses) is (backend == "gloo"), "shared memory needs no socket"
 
 
-def test_ranks_import_from_where_the_launcher_does(environ: dict[str, str], tmp_path: Path) -> None:
-    """The console script does not look for packages in the working folder; so its ranks don't either."""
+def test_ranks_use_the_module_search_path_of_the_launcher(environ: dict[str, str], tmp_path: Path) -> None:
+    """The console script does not import from the working folder, so its ranks must not either."""
     (tmp_path / "gymnasium.py").write_text("raise SystemExit('the wrong gymnasium')\n")
     script = tmp_path / "bin" / "lockstep"
     script.parent.mkdir()
@@ -53,23 +53,23 @@ def test_ranks_import_from_where_the_launcher_does(environ: dict[str, str], tmp_
     assert finished.returncode == 0, finished
 
 
-def test_nothing_is_left_in_shared_memory_or_temporary_folders(run_cli, tmp_path: Path) -> None:
-    def left() -> set[Path]:
+def test_no_files_remain_in_shared_memory_or_temporary_folders(run_cli, tmp_path: Path) -> None:
+    def remaining() -> set[Path]:
         return {*Path("/dev/shm").glob("*lockstep*"), *tmp_path.glob("lockstep-*")}
 
     for backend in ("auto", "gloo"):
         words = ["train", "cartpole", "--ranks", 2, "--rollout.steps", 32, "--total-steps", 1024, "--name", backend]
         finished = run_cli(*words, "--runtime.backend", backend, env={"TMPDIR": str(tmp_path)})
         assert finished.rc == 0, finished
-    assert left() == set()
+    assert remaining() == set()
 
 
-def test_the_first_failure_is_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert launch(["digest", str(tmp_path / "nothing")], 2, RuntimeConfig()) == 2
+def test_exit_code_is_that_of_the_first_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch(["digest", str(tmp_path / "missing")], 2, RuntimeConfig()) == 2
     assert "there is no such run" in capfd.readouterr().err
 
 
-def test_an_unknown_exit_code_of_a_rank_is_named_and_mapped(
+def test_unknown_exit_code_of_a_rank_is_printed_and_mapped(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(7)\n")
@@ -78,8 +78,8 @@ def test_an_unknown_exit_code_of_a_rank_is_named_and_mapped(
     assert re.search(r"^lockstep: rank [01] ended with exit code 7$", capfd.readouterr().err, re.MULTILINE)
 
 
-def test_a_signal_in_the_first_moments_of_a_rank_asks_it_to_stop(run_cli, environ, tmp_path: Path) -> None:
-    """Python runs `sitecustomize` before anything of ours."""
+def test_signal_at_the_start_of_a_rank_stops_the_run(run_cli, environ, tmp_path: Path) -> None:
+    """Python runs `sitecustomize` before any code of lockstep."""
     kill = "os.kill(os.getpid(), signal.SIGTERM) if os.environ.get('LOCKSTEP_RANK') == '1' else None"
     (tmp_path / "sitecustomize.py").write_text(f"import os, signal\n{kill}\n")
     path = f"{tmp_path}{os.pathsep}{environ['PYTHONPATH']}"

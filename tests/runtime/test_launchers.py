@@ -1,4 +1,4 @@
-"""Ranks that somebody else started: how they stop, and that none is left."""
+"""Tests of ranks that torchrun and mpirun start: how they stop, and that none remains."""
 
 import os
 import signal
@@ -20,12 +20,12 @@ LAUNCHERS = [
 
 
 def words(run: Path) -> list[str]:
-    where = ["--out", str(run.parent), "--name", run.name, "--run.progress", "off", "--plan.shards", "2"]
+    options = ["--out", str(run.parent), "--name", run.name, "--run.progress", "off", "--plan.shards", "2"]
     return [
         "lockstep",
         "train",
         "cartpole",
-        *where,
+        *options,
         "--rollout.steps",
         "32",
         "--runtime.compile",
@@ -38,23 +38,23 @@ def words(run: Path) -> list[str]:
 
 
 def launched(run: Path) -> list[int]:
-    """Process ids of the ranks that are alive."""
-    found = []
+    """Return the process ids of the ranks that are alive."""
+    ranks = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             alive = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
             command = {*process.joinpath("cmdline").read_bytes().split(b"\0")}
         except OSError:
             continue
-        own = {b"train", str(run.parent).encode(), run.name.encode()} <= command
-        if alive and own and not command & {b"torch.distributed.run", b"mpirun"}:
-            found.append(int(process.name))
-    return found
+        is_rank = {b"train", str(run.parent).encode(), run.name.encode()} <= command
+        if alive and is_rank and not command & {b"torch.distributed.run", b"mpirun"}:
+            ranks.append(int(process.name))
+    return ranks
 
 
 @pytest.fixture
 def begun(tmp_path: Path, environ: dict[str, str]):
-    """`begun(launcher, run)` is the launcher's process, once its ranks have done 3 iterations."""
+    """Return `begun(launcher, run)`, which starts a launcher and waits until its ranks have done 3 iterations."""
     started: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def start(launcher: tuple[str, ...], run: Path) -> subprocess.Popen[bytes]:
@@ -72,40 +72,40 @@ def begun(tmp_path: Path, environ: dict[str, str]):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for left in launched(run):
-            os.kill(left, signal.SIGKILL)
+        for rank in launched(run):
+            os.kill(rank, signal.SIGKILL)
 
 
 def stopped_cleanly(run: Path) -> bool:
-    """Whether the last iteration that was recorded has a checkpoint."""
+    """Return True if the last recorded iteration has a checkpoint."""
     last = rows(run)[-1]["iteration"]
     return (run / "checkpoints" / f"{last:08d}").is_dir()
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_what_asks_the_launcher_to_stop_reaches_the_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_signal_to_the_launcher_stops_the_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run = tmp_path / "run"
     process = begun(launcher, run)
     process.send_signal(signal.SIGTERM)
     process.wait(30)
-    wait_for(lambda: not launched(run), "no rank left", 20)
+    wait_for(lambda: not launched(run), "no rank running", 20)
     assert stopped_cleanly(run)
     assert not [*tmp_path.glob("lockstep-meeting-*")]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_ranks_stop_when_their_launcher_is_killed(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_killing_the_launcher_stops_the_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run = tmp_path / "run"
     process = begun(launcher, run)
     process.kill()
     process.wait(30)
-    wait_for(lambda: not launched(run), "no rank left", 20)
+    wait_for(lambda: not launched(run), "no rank running", 20)
     assert stopped_cleanly(run)
     assert not [*tmp_path.glob("lockstep-meeting-*")]
 
 
 @pytest.mark.command("mpirun")
-def test_mpirun_passes_sigusr1_on_and_gives_code_75(begun, tmp_path: Path) -> None:
+def test_mpirun_forwards_sigusr1_and_returns_code_75(begun, tmp_path: Path) -> None:
     process = begun(MPIRUN, tmp_path / "run")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(30) == 75
@@ -113,12 +113,12 @@ def test_mpirun_passes_sigusr1_on_and_gives_code_75(begun, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_killed_rank_leaves_no_other(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_killing_one_rank_ends_all_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run = tmp_path / "run"
     process = begun(launcher, run)
     os.kill(launched(run)[0], signal.SIGKILL)
     assert process.wait(60) != 0
-    wait_for(lambda: not launched(run), "no rank left", 20)
+    wait_for(lambda: not launched(run), "no rank running", 20)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ def test_a_killed_rank_leaves_no_other(begun, tmp_path: Path, launcher: tuple[st
     ],
 )
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_bad_input_is_told_once_and_leaves_nothing(
+def test_bad_input_is_reported_once_and_creates_no_run(
     run_cli, tmp_path: Path, launcher: tuple[str, ...], bad: list[str], part: str
 ) -> None:
     finished = run_cli("train", "cartpole", *bad, "--name", "run", prefix=launcher)
-    told = [line for line in finished.stderr.splitlines() if line.startswith("lockstep: ")]
+    messages = [line for line in finished.stderr.splitlines() if line.startswith("lockstep: ")]
     assert finished.rc != 0
-    assert len(told) == 1, finished.stderr
-    assert part in told[0]
+    assert len(messages) == 1, finished.stderr
+    assert part in messages[0]
     assert not launched(tmp_path / "run")
     assert not (tmp_path / "runs").exists()

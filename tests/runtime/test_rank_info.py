@@ -1,4 +1,4 @@
-"""Which rank this is, from what launchers leave in the environment."""
+"""Tests of reading the rank from the environment variables of launchers."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ SRUN = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
 }
-# as `sbatch --ntasks 4` gives them to its script, and an interactive `salloc` to its shell
+# variables of a script of `sbatch --ntasks 4`, and of the shell of an interactive `salloc`
 BATCH = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 SHELL = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
 
@@ -40,26 +40,26 @@ def test_every_launcher_is_recognized(variables: dict[str, str], launcher: str) 
 
 
 @pytest.mark.parametrize("variables", [{}, {"RANK": "0"}, BATCH, SHELL])
-def test_what_no_launcher_started_has_no_place(variables: dict[str, str]) -> None:
+def test_process_without_a_launcher_has_no_rank(variables: dict[str, str]) -> None:
     assert find_rank_info(variables) is None
 
 
-def test_the_nearer_launcher_wins() -> None:
+def test_launcher_takes_precedence_over_the_scheduler() -> None:
     assert find_rank_info(SRUN | OPEN_MPI | TORCHRUN | {"RANK": "0"}) == RankInfo(0, 4, 1, 2, "torchrun")
     assert find_rank_info(SRUN | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}) == RankInfo(2, 4, 1, 2, "mpirun")
     assert find_rank_info(BATCH | OPEN_MPI) == RankInfo(3, 4, 1, 2, "mpirun")
 
 
-def test_a_world_of_one_is_on_one_host() -> None:
-    place = find_rank_info({"RANK": "0", "WORLD_SIZE": "1"})
-    assert place == RankInfo(0, 1, 0, 1, "torchrun")
-    assert place.on_one_host
+def test_single_rank_is_on_one_host() -> None:
+    rank_info = find_rank_info({"RANK": "0", "WORLD_SIZE": "1"})
+    assert rank_info == RankInfo(0, 1, 0, 1, "torchrun")
+    assert rank_info.on_one_host
 
 
-def test_hosts_are_unknown_where_the_launcher_does_not_say() -> None:
-    place = find_rank_info({"RANK": "0", "WORLD_SIZE": "2"})
-    assert place == RankInfo(0, 2, None, None, "torchrun")
-    assert not place.on_one_host
+def test_local_rank_is_unknown_if_the_launcher_does_not_set_it() -> None:
+    rank_info = find_rank_info({"RANK": "0", "WORLD_SIZE": "2"})
+    assert rank_info == RankInfo(0, 2, None, None, "torchrun")
+    assert not rank_info.on_one_host
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_hosts_are_unknown_where_the_launcher_does_not_say() -> None:
     [("4", "0", 4), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("1,2", "1", 2), ("", "0", None), ("2", "5", None)],
 )
 def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
-    place = find_rank_info(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
-    assert place is not None
-    assert place.local_size == local_size
+    rank_info = find_rank_info(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
+    assert rank_info is not None
+    assert rank_info.local_size == local_size
 
 
 @pytest.mark.parametrize(
@@ -81,25 +81,25 @@ def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "-1"}, "OMPI_COMM_WORLD_LOCAL_SIZE is '-1'"),
     ],
 )
-def test_nonsense_gets_one_line(variables: dict[str, str], line: str) -> None:
+def test_invalid_variables_are_reported_in_one_line(variables: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError, match="is") as caught:
         find_rank_info(variables)
     assert str(caught.value).startswith(line)
 
 
-def test_ranks_find_their_launcher_through_shells(environ: dict[str, str]) -> None:
+def test_launcher_process_skips_shells(environ: dict[str, str]) -> None:
     code = (
         "import os\n"
         "from lockstep.runtime.rank_info import find_rank_info, launcher_process\n"
         "print(launcher_process(find_rank_info()), os.getppid())\n"
     )
-    # `true` keeps the shells from replacing themselves by what they start
+    # with `true` at the end the shells fork instead of replacing themselves by the last command
     command = ["sh", "-c", "sh -c \"$0 -c '$1'; true\"; true", sys.executable, code]
     for variables in (OPEN_MPI, HYDRA, SRUN):
         done = subprocess.run(command, env=environ | variables, capture_output=True, text=True, check=True)
-        found, parent = map(int, done.stdout.split())
-        assert found == os.getpid() != parent
+        launcher, parent = map(int, done.stdout.split())
+        assert launcher == os.getpid() != parent
 
 
-def test_the_launcher_of_an_own_rank_is_its_parent() -> None:
+def test_launcher_of_a_rank_of_lockstep_is_its_parent() -> None:
     assert launcher_process(RankInfo(0, 2)) == os.getppid()

@@ -1,4 +1,4 @@
-"""Where ranks meet, and how they do it through files in which a former meeting may have left something."""
+"""Tests of the choice of the address, and of the rendezvous through files, where files of an earlier run may remain."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.runtime.rank_info import RankInfo, find_rank_info
-from lockstep.runtime.rendezvous import FileMeeting, choose_rendezvous, first_host
+from lockstep.runtime.rendezvous import FileRendezvous, choose_rendezvous, first_host
 from lockstep.runtime.settings import RuntimeConfig
 
 ONE_HOST = RankInfo(1, 2, 1, 2, "mpirun")
@@ -22,38 +22,40 @@ SLURM = {
 MASTER = {"MASTER_ADDR": "host", "MASTER_PORT": "1"}
 
 
-def met(path: Path, size: int, timeout: float = 20) -> set[Path]:
-    """The files that `size` ranks agree on when they come at once."""
+def agreed_files(path: Path, size: int, timeout: float = 20) -> set[Path]:
+    """Run a rendezvous of `size` ranks that start together, and return the files on which they agree."""
     with ThreadPoolExecutor(size) as pool:
-        return {*pool.map(lambda rank: FileMeeting(path, rank, size).meet(timeout), range(size))}
+        return {*pool.map(lambda rank: FileRendezvous(path, rank, size).wait(timeout), range(size))}
 
 
-def test_the_users_word_counts_most(tmp_path: Path) -> None:
-    for rendezvous in (f"file://{tmp_path}/meet", "tcp://somewhere:1", "env://"):
-        assert choose_rendezvous(ONE_HOST, rendezvous, MASTER).meeting == rendezvous
-    assert choose_rendezvous(TWO_HOSTS, None, MASTER).meeting == "env://"
+def test_configured_address_takes_precedence(tmp_path: Path) -> None:
+    for address in (f"file://{tmp_path}/meet", "tcp://somewhere:1", "env://"):
+        assert choose_rendezvous(ONE_HOST, address, MASTER).rendezvous == address
+    assert choose_rendezvous(TWO_HOSTS, None, MASTER).rendezvous == "env://"
 
 
-def test_on_one_host_it_is_a_file_that_all_ranks_find() -> None:
-    first, second = (choose_rendezvous(RankInfo(rank, 2, rank, 2, "mpirun"), None, {}).meeting for rank in range(2))
+def test_ranks_of_one_host_choose_the_same_file() -> None:
+    first, second = (choose_rendezvous(RankInfo(rank, 2, rank, 2, "mpirun"), None, {}).rendezvous for rank in range(2))
     assert first == second
     assert first.startswith(f"file://{tempfile.gettempdir()}/lockstep-meeting-{os.getuid()}-")
     others = [
-        choose_rendezvous(ONE_HOST, None, {"PMIX_NAMESPACE": "7"}).meeting,
-        choose_rendezvous(RankInfo(1, 3, 1, 3, "mpirun"), None, {}).meeting,
-        choose_rendezvous(RankInfo(1, 2, 1, 2, "srun"), None, SLURM).meeting,
+        choose_rendezvous(ONE_HOST, None, {"PMIX_NAMESPACE": "7"}).rendezvous,
+        choose_rendezvous(RankInfo(1, 3, 1, 3, "mpirun"), None, {}).rendezvous,
+        choose_rendezvous(RankInfo(1, 2, 1, 2, "srun"), None, SLURM).rendezvous,
     ]
     assert len({first, *others}) == 4
 
 
-def test_alone_nobody_is_met() -> None:
-    assert choose_rendezvous(RankInfo(0, 1, 0, 1, "mpirun"), None, {}).meeting == ""
+def test_single_rank_has_no_address() -> None:
+    assert choose_rendezvous(RankInfo(0, 1, 0, 1, "mpirun"), None, {}).rendezvous == ""
 
 
-def test_slurm_meets_on_the_steps_first_host() -> None:
-    place = RankInfo(1, 4, 1, 2, "srun")
-    assert choose_rendezvous(place, None, SLURM).meeting == f"tcp://x02:{12_000 + (31 * 4711 + 2) % 20_000}"
-    assert choose_rendezvous(place, None, SLURM | {"SLURM_STEP_ID": "3"}) != choose_rendezvous(place, None, SLURM)
+def test_slurm_uses_the_first_host_of_the_step() -> None:
+    rank_info = RankInfo(1, 4, 1, 2, "srun")
+    assert choose_rendezvous(rank_info, None, SLURM).rendezvous == f"tcp://x02:{12_000 + (31 * 4711 + 2) % 20_000}"
+    assert choose_rendezvous(rank_info, None, SLURM | {"SLURM_STEP_ID": "3"}) != choose_rendezvous(
+        rank_info, None, SLURM
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,18 +74,18 @@ def test_first_host(nodes: str, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "rendezvous", "part"),
+    ("rank_info", "address", "part"),
     [
-        (TWO_HOSTS, None, "runtime.rendezvous is needed: nothing says where the 4 ranks meet"),
-        (find_rank_info({"RANK": "0", "WORLD_SIZE": "2"}), None, "runtime.rendezvous is needed"),
-        (RankInfo(0, 4, 0, 2, "srun"), None, "runtime.rendezvous is needed"),
+        (TWO_HOSTS, None, "runtime.rendezvous is None: the launcher gives no address for the 4 ranks"),
+        (find_rank_info({"RANK": "0", "WORLD_SIZE": "2"}), None, "runtime.rendezvous is None"),
+        (RankInfo(0, 4, 0, 2, "srun"), None, "runtime.rendezvous is None"),
         (ONE_HOST, "env://", "MASTER_ADDR and MASTER_PORT"),
         (ONE_HOST, "file:///nowhere/at/all", "'file:///nowhere/at/all': the file's folder does not exist"),
     ],
 )
-def test_nowhere_to_meet_gets_one_line(place: RankInfo, rendezvous: str | None, part: str) -> None:
+def test_missing_address_is_reported_in_one_line(rank_info: RankInfo, address: str | None, part: str) -> None:
     with pytest.raises(ValueError, match=r"runtime\.rendezvous") as caught:
-        choose_rendezvous(place, rendezvous, {"MASTER_PORT": "1"})
+        choose_rendezvous(rank_info, address, {"MASTER_PORT": "1"})
     assert part in str(caught.value)
 
 
@@ -94,56 +96,56 @@ def test_addresses_are_checked(address: str) -> None:
     assert "file:///PATH" in str(caught.value)
 
 
-def test_a_former_meeting_does_not_confuse(tmp_path: Path) -> None:
+def test_files_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "meet"
     files = []
-    for size in (3, 3, 2, 4):  # nothing is removed between them, as after a kill
-        agreed = met(path, size)
+    for size in (3, 3, 2, 4):  # no files are removed in between, as after a kill
+        agreed = agreed_files(path, size)
         assert len(agreed) == 1
         files += agreed
-        files[-1].write_text("what torch.distributed leaves")
+        files[-1].write_text("content written by torch.distributed")
     assert len(set(files)) == 4
 
 
 @pytest.mark.parametrize("late", [0, 2])
-def test_a_rank_that_comes_late_is_waited_for(tmp_path: Path, late: int) -> None:
+def test_ranks_wait_for_a_late_rank(tmp_path: Path, late: int) -> None:
     path = tmp_path / "meet"
-    met(path, 3)
+    agreed_files(path, 3)
     with ThreadPoolExecutor(3) as pool:
-        early = [pool.submit(FileMeeting(path, rank, 3).meet, 20) for rank in range(3) if rank != late]
-        assert not any(meeting.done() for meeting in early)
+        early = [pool.submit(FileRendezvous(path, rank, 3).wait, 20) for rank in range(3) if rank != late]
+        assert not any(future.done() for future in early)
         with pytest.raises(TimeoutError):
             early[0].result(0.3)
-        last = pool.submit(FileMeeting(path, late, 3).meet, 20)
-        assert len({meeting.result() for meeting in (*early, last)}) == 1
+        last = pool.submit(FileRendezvous(path, late, 3).wait, 20)
+        assert len({future.result() for future in (*early, last)}) == 1
 
 
-def test_who_does_not_come_is_named(tmp_path: Path) -> None:
+def test_missing_ranks_are_named(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError) as caught:
-        FileMeeting(tmp_path / "meet", 0, 3).meet(0.1)
-    assert caught.value.args == ("ranks 1, 2", f"nobody came to file://{tmp_path}/meet in time")
+        FileRendezvous(tmp_path / "meet", 0, 3).wait(0.1)
+    assert caught.value.args == ("ranks 1, 2", f"timed out waiting at file://{tmp_path}/meet")
     with pytest.raises(TimeoutError) as caught:
-        FileMeeting(tmp_path / "meet", 2, 3).meet(0.1)
+        FileRendezvous(tmp_path / "meet", 2, 3).wait(0.1)
     assert caught.value.args[0] == "rank 0"
 
 
-def test_only_its_own_files_are_cleared(tmp_path: Path) -> None:
+def test_only_files_of_the_rendezvous_are_removed(tmp_path: Path) -> None:
     path = tmp_path / "meet[1]"
-    (file,) = met(path, 2)
+    (file,) = agreed_files(path, 2)
     file.touch()
     others = {path, *(path.with_name(f"{path.name}.{ending}") for ending in ("tar", "rank-x", "yaml"))}
     for other in others:
         other.touch()
-    FileMeeting(path, 0, 2).clear()
+    FileRendezvous(path, 0, 2).remove()
     assert {*tmp_path.iterdir()} == others
 
 
-def test_a_private_folder_is_for_nobody_else(tmp_path: Path) -> None:
+def test_private_folder_must_not_be_accessible_to_others(tmp_path: Path) -> None:
     path = tmp_path / "lockstep-meeting-0-x" / "meeting"
-    met(path, 2)
+    agreed_files(path, 2)
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    FileMeeting(path, 0, 2).clear()
+    FileRendezvous(path, 0, 2).remove()
     assert not path.parent.exists()
     path.parent.mkdir(mode=0o755)
-    with pytest.raises(PermissionError, match="somebody else"):
-        FileMeeting(path, 0, 2).meet(1)
+    with pytest.raises(PermissionError, match="only this user can access"):
+        FileRendezvous(path, 0, 2).wait(1)

@@ -1,4 +1,4 @@
-"""What a rank gets when it joins: real processes, both kinds of runtime, every backend that needs no GPU."""
+"""Tests of `join` with real processes: both kinds of runtime, every backend that needs no GPU."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ CASES = [
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: " ".join(case[:3]))
 def joined(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory):
-    """(config, expected group, what each rank found)."""
+    """Start SIZE ranks; return the config, the name of the expected group, and the results of each rank."""
     kind, backend, precision, group = request.param
     config = RuntimeConfig(kind=kind, backend=backend, precision=precision)
     folder = tmp_path_factory.mktemp("ranks")
@@ -51,61 +51,61 @@ def joined(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.
     ]
     if memory is not None:
         os.close(memory)
-    said = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * SIZE, "\n".join(said)
-    assert said == [""] * SIZE
-    assert not [*folder.glob("meeting*")], "nothing is left of the meeting"
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * SIZE, "\n".join(outputs)
+    assert outputs == [""] * SIZE
+    assert not [*folder.glob("meeting*")], "the files of the rendezvous are removed"
     return config, group, [np.load(folder / f"{rank}.npz") for rank in range(SIZE)]
 
 
-def test_the_group_is_the_one_asked_for(joined) -> None:
-    _, group, found = joined
-    assert [str(own["group"]) for own in found] == [group] * SIZE
-    assert all(bool(own["by fabric"]) is (group == "FabricGroup") for own in found)
+def test_group_is_of_the_requested_kind(joined) -> None:
+    _, group, results = joined
+    assert [str(result["group"]) for result in results] == [group] * SIZE
+    assert all(bool(result["uses fabric"]) is (group == "FabricGroup") for result in results)
 
 
-def test_rows_come_in_the_order_of_ranks(joined) -> None:
-    _, _, found = joined
+def test_rows_are_in_rank_order(joined) -> None:
+    _, _, results = joined
     rows = np.arange(6.0).reshape(2, 3)
-    for own in found:
-        np.testing.assert_array_equal(own["all"], np.concatenate([rows, rows + 10, rows + 20]))
-        np.testing.assert_array_equal(own["sum"], [69, 75, 81])
-        np.testing.assert_array_equal(own["flags"], [[True], [False], [True]])
-        assert (own["timings"] > 0).all(), "waiting is told apart from moving"
+    for result in results:
+        np.testing.assert_array_equal(result["all"], np.concatenate([rows, rows + 10, rows + 20]))
+        np.testing.assert_array_equal(result["sum"], [69, 75, 81])
+        np.testing.assert_array_equal(result["flags"], [[True], [False], [True]])
+        assert (result["timings"] > 0).all(), "both waiting and moving are measured"
     for rank in MEMBERS:
-        np.testing.assert_array_equal(found[rank]["part"], np.concatenate([rows, rows[:1] + 20]))
-        np.testing.assert_array_equal(found[rank]["part sum"], [23, 26, 29])
+        np.testing.assert_array_equal(results[rank]["subgroup"], np.concatenate([rows, rows[:1] + 20]))
+        np.testing.assert_array_equal(results[rank]["subgroup sum"], [23, 26, 29])
 
 
-def test_replicated_gradients_are_averaged_over_the_members(joined) -> None:
-    _, _, found = joined
-    alone = [own["alone"] for own in found]
-    assert [bool(own["replicated"]) for own in found] == [rank in MEMBERS for rank in range(SIZE)]
-    mean = (alone[0] + alone[2]) / 2
-    assert not np.allclose(alone[0], mean)
+def test_replicated_gradients_are_averaged_over_members(joined) -> None:
+    _, _, results = joined
+    own_gradients = [result["own gradients"] for result in results]
+    assert [bool(result["replicated"]) for result in results] == [rank in MEMBERS for rank in range(SIZE)]
+    mean = (own_gradients[0] + own_gradients[2]) / 2
+    assert not np.allclose(own_gradients[0], mean)
     for rank in MEMBERS:
-        np.testing.assert_allclose(found[rank]["together"], mean, rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(found[1]["together"], alone[1])
-    assert all(bool(own["only"]) for own in found), "one member needs no replica"
+        np.testing.assert_allclose(results[rank]["replicated gradients"], mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(results[1]["replicated gradients"], own_gradients[1])
+    assert all(bool(result["single member unchanged"]) for result in results), "a single member needs no replica"
 
 
-def test_networks_compute_in_the_precision_asked_for(joined) -> None:
-    config, _, found = joined
+def test_networks_compute_in_the_configured_precision(joined) -> None:
+    config, _, results = joined
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if config.precision == "bf16" else nullcontext
-    for rank, own in enumerate(found):
+    for rank, result in enumerate(results):
         policy = policy_of(autocast)
-        np.testing.assert_array_equal(own["output"], policy(batch_of(rank))[0].detach().numpy())
-        np.testing.assert_array_equal(own["alone"], gradients(policy, policy, rank))
+        np.testing.assert_array_equal(result["output"], policy(batch_of(rank))[0].detach().numpy())
+        np.testing.assert_array_equal(result["own gradients"], gradients(policy, policy, rank))
     exact = policy_of(nullcontext)(batch_of(0))[0].detach().numpy()
-    assert np.array_equal(found[0]["output"], exact) is (config.precision == "fp32")
+    assert np.array_equal(results[0]["output"], exact) is (config.precision == "fp32")
 
 
-def test_the_process_is_left_as_it_was(joined) -> None:
-    _, _, found = joined
-    assert all(bool(own["left alone"]) for own in found)
+def test_joining_does_not_change_threads_or_warnings(joined) -> None:
+    _, _, results = joined
+    assert all(bool(result["process unchanged"]) for result in results)
 
 
-def test_cores_are_dealt_out(joined) -> None:
-    _, _, found = joined
-    cores = [int(own["cores"]) for own in found]
+def test_cores_are_split_over_ranks(joined) -> None:
+    _, _, results = joined
+    cores = [int(result["cores"]) for result in results]
     assert sum(cores) == max(SIZE, len(os.sched_getaffinity(0)))

@@ -1,4 +1,4 @@
-"""What torch.distributed leaves behind."""
+"""Test of process groups that are destroyed while a module still refers to them."""
 
 import os
 import subprocess
@@ -22,8 +22,8 @@ from lockstep.runtime.world import World
 
 faulthandler.dump_traceback_later(60, exit=True)
 torch.set_num_threads(1)
-rank, meeting, rounds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-world = World(RankInfo(rank, 2, rank, 2, "lockstep", None, meeting), RuntimeConfig(timeout=30))
+rank, address, rounds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+world = World(RankInfo(rank, 2, rank, 2, "lockstep", None, address), RuntimeConfig(timeout=30))
 
 
 def replicate() -> None:
@@ -39,8 +39,8 @@ world.close(failed=False)
 """
 
 
-def test_a_replicated_module_that_goes_away_does_not_hang(root: Path, tmp_path: Path) -> None:
-    """PyTorch deadlocks in a few of a hundred when the module is the last to let go of its group."""
+def test_deleting_a_replicated_module_does_not_deadlock(root: Path, tmp_path: Path) -> None:
+    """PyTorch deadlocks in a few of a hundred rounds if the module holds the last reference to its group."""
     command = [sys.executable, "-c", WORK]
     environ = os.environ | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
     ranks = [
@@ -53,5 +53,5 @@ def test_a_replicated_module_that_goes_away_does_not_hang(root: Path, tmp_path: 
         )
         for rank in range(2)
     ]
-    said = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)

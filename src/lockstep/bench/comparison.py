@@ -12,7 +12,7 @@ from lockstep.bench.repeats import Spread, disturbance_note, ratios, spread
 from lockstep.bench.training import PHASES, prepared
 from lockstep.bench.workloads import PEERS, Peer, Workload
 from lockstep.config import Config
-from lockstep.processes.children import Failed, child, own_environment
+from lockstep.processes.children import ProcessFailed, child, module_environment
 
 __all__ = ["SKIPPED", "Finish", "InstalledPeer", "find_peers", "record", "table", "time_lockstep", "time_program"]
 
@@ -74,7 +74,7 @@ def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[In
 
 
 def time_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:
-    """Run and time a program that prints `steps N` after every update, on one thread. Raises Failed if the program fails."""
+    """Run and time a program that prints `steps N` after every update, on one thread. Raises ProcessFailed if the program fails."""
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     variables = {**(os.environ if environment is None else environment), **threads, "PYTHONUNBUFFERED": "1"}
     begun = time.perf_counter()
@@ -87,7 +87,7 @@ def time_program(command: Sequence[str], environment: Mapping[str, str] | None =
                 marks.append((time.perf_counter() - begun, int(mark[1])))
     seconds = time.perf_counter() - begun
     if len(_counted(marks)) < 2:
-        raise Failed(f"{' '.join(command)} made fewer than 2 updates after {SKIPPED} steps; increase --updates")
+        raise ProcessFailed(f"{' '.join(command)} made fewer than 2 updates after {SKIPPED} steps; increase --updates")
     return Finish(_rate(marks), seconds, marks[0][0])
 
 
@@ -101,19 +101,19 @@ def _rate(marks: Sequence[Mark]) -> float:
 
 
 def time_lockstep(config: Config, ranks: int, updates: int) -> Finish:
-    """Run and time lockstep with a resolved config. Raises Failed if the run fails.
+    """Run and time lockstep with a resolved config. Raises ProcessFailed if the run fails.
 
     The marks are taken from the metrics of the run, because lockstep prints the lines of several updates at once.
     """
     begun = time.perf_counter()
     with prepared(config, ranks, updates, "off") as (command, folder):
-        with child(command, own_environment()):
+        with child(command, module_environment()):
             pass  # leaving the block waits for the end of the process
         seconds, rows = time.perf_counter() - begun, folder.metrics()
     marks = [(float(str(row["seconds"])), int(str(row["env_steps"]))) for row in rows]
     counted = rows[len(marks) - len(_counted(marks)) + 1 :]
     if len(_counted(marks)) < 2:
-        raise Failed(f"lockstep made fewer than 2 updates after {SKIPPED} steps; increase --updates")
+        raise ProcessFailed(f"lockstep made fewer than 2 updates after {SKIPPED} steps; increase --updates")
     phases = {
         name: 1e3 * sum(float(str(row[f"t_{name}"])) for row in counted) / len(counted) for name in ("iter", *PHASES)
     }

@@ -23,7 +23,7 @@ from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.modules import import_environments
 from lockstep.group.memory import usable_cores
-from lockstep.processes.children import Failed, child, own, own_environment
+from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
 from lockstep.randomness import stream
 from lockstep.runtime.threads import arithmetic_threads, limit_threads, share_of_cores
 
@@ -40,7 +40,7 @@ _WARMUP = 0.2
 def engine_rate(config: Config, ranks: int, seconds: float) -> float:
     """Measure the environment steps per second of all playing ranks together, without training. Reset rows are not counted.
 
-    `config` must be resolved. Raises Failed if a process fails.
+    `config` must be resolved. Raises ProcessFailed if a process fails.
     """
     playing = Plan.make(config.plan, ranks).playing
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, ExitStack() as stack:
@@ -48,8 +48,8 @@ def engine_rate(config: Config, ranks: int, seconds: float) -> float:
         file.write_text(json.dumps(encode(config)))
         module = [config.env.module] if config.env.module else []
         arguments = [str(ranks), str(seconds), *module]
-        commands = [own("lockstep.bench.stepping", str(file), str(rank), *arguments) for rank in playing]
-        processes = [stack.enter_context(child(command, own_environment(), reads=True)) for command in commands]
+        commands = [module_command("lockstep.bench.stepping", str(file), str(rank), *arguments) for rank in playing]
+        processes = [stack.enter_context(child(command, module_environment(), reads=True)) for command in commands]
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != "ready\n":
@@ -60,7 +60,7 @@ def engine_rate(config: Config, ranks: int, seconds: float) -> float:
                 process.stdin.write("go\n")
                 process.stdin.flush()
             return sum(float(process.stdout.readline() or 0) for process in processes if process.stdout)
-    raise Failed("a process that steps environments exited before its first step")
+    raise ProcessFailed("a process that steps environments exited before its first step")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
-from lockstep.processes.children import Failed, child, own, own_environment
+from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
+from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
 
 __all__ = ["PHASES", "Training", "default_warmup", "peaks", "prepared", "train"]
@@ -24,7 +25,6 @@ PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 _MIN_ITERATIONS = 5
 """Smallest number of iterations of a run whose length is given in seconds."""
 _ENDLESS = 10**7
-_STOPPED = 75
 _POLL_INTERVAL = 0.1
 """Seconds between two measurements of the memory."""
 
@@ -106,7 +106,7 @@ def prepared(
         arguments: tuple[str, ...] = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
         if config.env.module:
             arguments += ("--env.module", config.env.module)
-        yield own("lockstep", *arguments), RunFolder(Path(temporary) / "measured")
+        yield module_command("lockstep", *arguments), RunFolder(Path(temporary) / "measured")
 
 
 def train(
@@ -130,12 +130,12 @@ def train(
         warmup: Iterations at the beginning that are not counted; None means `default_warmup`.
         metrics_folder: New folder that gets a copy of the metrics and the config; None for no copy.
 
-    Raises Failed if the run fails or has too few iterations.
+    Raises ProcessFailed if the run fails or has too few iterations.
     """
     if goal is not None:
         iterations = config.run.total_steps // (config.env.count * config.rollout.steps)
     with prepared(config, ranks, iterations, "off") as (command, folder):
-        with child(command, own_environment(), (0, _STOPPED)) as process:
+        with child(command, module_environment(), (DONE, PREEMPTED)) as process:
             first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
         rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
         if metrics_folder is not None:
@@ -144,7 +144,7 @@ def train(
                 shutil.copyfile(folder.path / name, metrics_folder / name)
     required = (iterations or _MIN_ITERATIONS) if goal is None else 2
     if len(rows) < max(required, (warmup or 0) + 1):
-        raise Failed(
+        raise ProcessFailed(
             f"training ended after {len(rows)} iterations: at least {required} are required"
             if len(rows) < required
             else f"training ended after {len(rows)} iterations, of which {warmup} are warm-up; decrease --warmup"

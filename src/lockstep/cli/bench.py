@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from lockstep.cli.benchmarks import tell
-from lockstep.processes.children import Failed
+from lockstep.processes.children import ProcessFailed
 from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         code = import_module(f"lockstep.cli.bench_{kind}").main(argv[1:])
         assert isinstance(code, int)
         return code
-    except Failed as error:
+    except ProcessFailed as error:
         tell(f"lockstep: {error}")
         return 1
 

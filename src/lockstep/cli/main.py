@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from lockstep import __version__
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, INTERRUPTED, PIPE_CLOSED
 
 __all__ = ["main"]
 
@@ -34,9 +35,6 @@ _HIDDEN = ("rank", "film", "track")
 _OBJECTS = 100_000
 """Python looks for garbage after so many new objects. By default after 700, which is a tenth of the time that PyTorch takes to be
 imported: what is imported stays."""
-_USAGE_ERROR = 2
-_INTERRUPTED = 130
-_PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,17 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         print("lockstep: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail again while it exits
-        return _PIPE_CLOSED
+        return PIPE_CLOSED
     return code
 
 
 def _exit_code(error: ValueError | RuntimeError) -> int:
     """Return the exit code of an error that has one; raise any other error again."""
     if isinstance(error, ValueError):
-        return _USAGE_ERROR
+        return BAD_INPUT
     from lockstep.experiment.start import exit_codes
 
     code = exit_codes().get(type(error))
@@ -78,11 +76,11 @@ def _exit_code(error: ValueError | RuntimeError) -> int:
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
-        return 0 if words else _USAGE_ERROR
+        return DONE if words else BAD_INPUT
     verb = words[0]
     if verb in ("-V", "--version", "version"):
         print(f"lockstep {__version__}")
-        return 0
+        return DONE
     if verb not in VERBS and verb not in _HIDDEN:
         close = get_close_matches(verb, (*VERBS, "--help", "--version"), 1)
         raise ValueError(

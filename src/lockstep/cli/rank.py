@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.processes.parent import die_with_parent, look_where_parent_looks
+from lockstep.processes.parent import add_parent_path, die_with_parent
 from lockstep.run.stop import listen
 
 __all__ = ["main"]
@@ -29,9 +29,9 @@ def main(argv: Sequence[str]) -> int:
         local_rank=rank,
         local_size=size,
         memory=int(memory) if memory else None,
-        meeting=environment.get("LOCKSTEP_MEETING", ""),
+        rendezvous=environment.get("LOCKSTEP_MEETING", ""),
     )
-    look_where_parent_looks()
+    add_parent_path()
     for module in argv[2:]:
         import_reference(module)
     return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["main", "read"]
 
 _OWN = ("--config", "--over", "--search", "--trials", "--jobs", "--ranks", "--out")
-_FAILED = 1
 Tree = Mapping[str, Mapping[str, object]]
 
 
@@ -111,7 +110,7 @@ def _search(
 
 def _close(sweep: "Sweep", about: Mapping[str, object]) -> int:
     """Writes and prints what came of it, and gives the exit code."""
-    from lockstep.experiment.start import PREEMPTED
+    from lockstep.processes.exit_codes import DONE, FAILED, PREEMPTED
     from lockstep.run.stop import asked_to_stop
     from lockstep.sweep.results import best, table
 
@@ -127,7 +126,7 @@ def _close(sweep: "Sweep", about: Mapping[str, object]) -> int:
     if asked_to_stop():
         print("stopped; the same command goes on")
         return PREEMPTED
-    return _FAILED if failed else 0
+    return FAILED if failed else DONE
 
 
 def _tell(line: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from lockstep.cli.arguments import Arguments
+from lockstep.processes.exit_codes import DONE, FAILED, INTERRUPTED, PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.telemetry.attempts import Start, read_starts
@@ -20,8 +21,7 @@ _PERIOD = 0.5
 """Seconds between two looks."""
 _LATE = 5.0
 """Seconds without an iteration after which that is said."""
-_CODES = {"done": 0, "stopped": 75, "failed": 1}
-_INTERRUPTED = 130
+_CODES = {"done": DONE, "stopped": PREEMPTED, "failed": FAILED}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _on_terminal(folder) if sys.stdout.isatty() and sys.stderr.isatty() else _in_lines(folder)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:

@@ -14,13 +14,15 @@ from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import PREEMPTED, exit_codes, prepare_resume, run_rank
+from lockstep.experiment.start import exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
+from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
+from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
-from lockstep.runtime.runtime import Runtime, join
+from lockstep.runtime.runtime import Runtime
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 

@@ -1,4 +1,4 @@
-"""The cache of compiled libraries: a folder that only the user can write, in which each library is checked before it is loaded."""
+"""Cache of compiled libraries: a folder that only the user can write. Every library is checked before it is loaded."""
 
 import fcntl
 import hashlib
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["CacheUnusable", "cache_folder", "check_folder", "defect", "locked", "share", "store", "tidy"]
+__all__ = ["CacheUnusable", "cache_folder", "check_folder", "clean_up", "find_defect", "lock_key", "locked", "store"]
 
-_KEPT = 200
-"""Libraries in the cache, of 1 to 2 MB each. The least recently used ones are removed."""
+_MAX_LIBRARIES = 200
+"""Number of libraries that the cache keeps, of 1 to 2 MB each. The least recently used ones are removed."""
 _OTHERS_CAN_WRITE = 0o022
+"""Permission bits of the group and of other users."""
 _POLL = 0.05
 """Seconds between two attempts to take a lock."""
 
@@ -24,29 +25,30 @@ class CacheUnusable(OSError):
 
 
 def cache_folder() -> Path:
-    """The folder of the cache: `LOCKSTEP_CACHE`, else `lockstep` in the user's cache folder."""
-    chosen = os.environ.get("LOCKSTEP_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lockstep"
+    """Return the folder of the cache: `LOCKSTEP_CACHE`, else `lockstep` in the user's cache folder."""
+    folder = os.environ.get("LOCKSTEP_CACHE")
+    return Path(folder) if folder else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lockstep"
 
 
 def check_folder(folder: Path) -> None:
-    """Create the folder if it is missing. Raises CacheUnusable if that fails, or if another user could write into it.
+    """Create the folder if it is missing, and check that no other user can write into it.
 
-    A library of the cache is code that runs with the user's rights.
+    Libraries of the cache are code that runs with the user's permissions. Raises CacheUnusable if the folder can't be created, or if
+    another user owns it or can write into it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        raise CacheUnusable(f"{folder} can't be written ({error.strerror})") from None
+        raise CacheUnusable(f"{folder} can't be created ({error.strerror})") from None
     if status.st_uid not in (0, os.geteuid()):
         raise CacheUnusable(f"{folder} belongs to another user")
     if status.st_mode & _OTHERS_CAN_WRITE:
-        raise CacheUnusable(f"{folder} can be written by other users (`chmod go-w {folder}` prevents it)")
+        raise CacheUnusable(f"{folder} is writable by other users (run `chmod go-w {folder}`)")
 
 
-def defect(library: Path) -> str | None:
-    """Describe why a library can't be loaded; "" if there is none, None if it is as it was stored."""
+def find_defect(library: Path) -> str | None:
+    """Compare a library with its recorded hash. Return the defect, None if it is intact, "" if there is no such library."""
     try:
         content = library.read_bytes()
     except FileNotFoundError:
@@ -54,20 +56,20 @@ def defect(library: Path) -> str | None:
     except OSError as error:
         return f"can't be read ({error.strerror})"
     try:
-        expected = json.loads(_record(library).read_text())
+        recorded = json.loads(_record(library).read_text())
     except (OSError, ValueError, RecursionError):
         return "has no readable record of its hash"
-    return None if expected == _description(content) else "does not match its recorded hash"
+    return None if recorded == _description(content) else "does not match its recorded hash"
 
 
 def store(built: Path, library: Path) -> None:
-    """Move a library from the folder in which it was built into the cache, with a record of its hash. The caller holds its lock."""
+    """Move a built library into the cache, together with a record of its hash. The caller holds the lock of `library`."""
     record = built.with_suffix(".json")
     record.write_text(json.dumps(_description(built.read_bytes())))
     for path in (built, record):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    # a kill in between leaves a library without its record, which is compiled again
+    # if the process is killed between these steps, the library has no record and is compiled again
     _record(library).unlink(missing_ok=True)
     built.replace(library)
     record.replace(_record(library))
@@ -80,19 +82,20 @@ def store(built: Path, library: Path) -> None:
 
 @contextmanager
 def locked(library: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of this library, which it shares with a sixteenth of the cache. `check` is called while waiting, and may raise.
+    """Hold the lock of a library for the duration of the block. One sixteenth of the cache shares a lock.
 
-    Raises CacheUnusable if the folder can't be written.
+    `check` is called repeatedly while waiting for the lock, and may raise to stop waiting. Raises CacheUnusable if the lock file can't be
+    opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(library.parent / f"lock-{share(library)}", flags, 0o600)
+        descriptor = os.open(library.parent / f"lock-{lock_key(library)}", flags, 0o600)
     except OSError as error:
         raise CacheUnusable(f"{library.parent} can't be written ({error.strerror})") from None
     try:
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system releases it if this process dies
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it if this process ends
                 break
             except BlockingIOError:
                 check()
@@ -102,28 +105,32 @@ def locked(library: Path, check: Callable[[], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def share(library: Path) -> str:
-    """The part of a library's name that libraries with the same lock have in common."""
+def lock_key(library: Path) -> str:
+    """Return the first character of a library's name, which all libraries with the same lock have in common."""
     return library.name[0]
 
 
-def tidy(library: Path) -> None:
-    """Remove what killed processes that held the same lock have left, and libraries beyond the number that is kept."""
-    for left in library.parent.glob(f"building-{share(library)}-*"):
-        shutil.rmtree(left, ignore_errors=True)
-    for old in sorted(library.parent.glob("*.so"), key=_last_use)[:-_KEPT]:
+def clean_up(library: Path) -> None:
+    """Remove the build folders of processes that were killed, and the least recently used libraries above the maximum number.
+
+    Only build folders with the same lock as `library` are removed. The caller holds this lock.
+    """
+    for abandoned in library.parent.glob(f"building-{lock_key(library)}-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    for old in sorted(library.parent.glob("*.so"), key=_last_use)[:-_MAX_LIBRARIES]:
         old.unlink(missing_ok=True)
         _record(old).unlink(missing_ok=True)
 
 
 def _last_use(library: Path) -> float:
-    """The time of the last use; 0 if another process has removed it."""
+    """Return the time of the last use; 0 if another process has removed the library."""
     with suppress(OSError):
         return library.stat().st_mtime
     return 0.0
 
 
 def _record(library: Path) -> Path:
+    """Return the path of the file with the size and hash of a library."""
     return library.with_suffix(".json")
 
 

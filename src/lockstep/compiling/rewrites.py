@@ -1,4 +1,4 @@
-"""Operations that are compiled in another form, because it is several times faster for small networks in float32."""
+"""Replacements of PyTorch operations in compiled formulas, several times faster for small networks in float32."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,32 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["REWRITES", "lower_products"]
+__all__ = ["REWRITES", "register_lowering"]
 
-_LIMIT = 9.0
-_ABOVE = (9.999999796e-01, 1.338103772e-01, 3.495601896e-03, 2.060928902e-05, 1.335491344e-08)
-_BELOW = (1.0, 4.671435337e-01, 2.587703601e-02, 3.285656452e-04, 7.776668600e-07)
+_TANH_LIMIT = 9.0
+_NUMERATOR = (9.999999796e-01, 1.338103772e-01, 3.495601896e-03, 2.060928902e-05, 1.335491344e-08)
+_DENOMINATOR = (1.0, 4.671435337e-01, 2.587703601e-02, 3.285656452e-04, 7.776668600e-07)
+"""Coefficients of the polynomials P and Q of `_tanh`, from the constant term on."""
 _NARROW = 4
-"""Columns up to which a product by hand beats that of BLAS, which is made for square ones."""
+"""Maximum number of columns (or rows) for which explicit sums are faster than BLAS, which is optimized for square matrices."""
 _TALL, _LARGE = 128, 2**21
-"""Rows, and multiplications, from which oneDNN's product beats MKL's on AMD's processors: by half for 512 × 64 times 64 × 64, by more than 2 for
-512 × 128 times 128 × 128.
+"""Numbers of rows and of multiplications from which oneDNN is faster than MKL on AMD processors: 1.5 times for 512 × 64 times 64 × 64, more than
+2 times for 512 × 128 times 128 × 128.
 """
-_ALONE: tuple[str, list[float], str] = ("none", [], "")
-"""No other operation is fused with it."""
+_UNFUSED: tuple[str, list[float], str] = ("none", [], "")
+"""Arguments of a oneDNN product with which no other operation is fused."""
 _OPERATIONS = torch.library.Library("lockstep", "DEF")
 _OPERATIONS.define("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor")
 
 
 def _tanh(x: Tensor) -> Tensor:
-    """A rational approximation, x P(x²) / Q(x²), fitted to 2e-8 up to |x| = 9, where tanh is 1 to within rounding: 4e-7 in float32.
+    """Approximate tanh by x P(x²) / Q(x²), which is fitted to 2e-8 up to |x| = 9, where tanh is 1 up to rounding. Error in float32: 4e-7.
 
-    As short as this it is vectorized and costs a tenth of the library's.
+    The compiler vectorizes this short form; it costs a tenth of the library's tanh.
     """
-    x = x.clamp(-_LIMIT, _LIMIT)
+    x = x.clamp(-_TANH_LIMIT, _TANH_LIMIT)
     square = x * x
-    above, below = _polynomial(_ABOVE, square), _polynomial(_BELOW, square)
-    return x * above / below
+    numerator, denominator = _polynomial(_NUMERATOR, square), _polynomial(_DENOMINATOR, square)
+    return x * numerator / denominator
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
 
 
 def _product(left: Tensor, right: Tensor) -> Any:
-    """`[M, K] @ [K, N]` with few rows or columns in the result, as N or M sums that are fused with what comes before."""
+    """Compute `[M, K] @ [K, N]`. For small N or M use N or M sums, which inductor fuses with the operations before them."""
     if right.shape[1] <= _NARROW:
         return torch.stack([(left * column).sum(1) for column in right.unbind(1)]).t()
     if left.shape[0] <= _NARROW:
@@ -61,40 +62,43 @@ def _product_and_bias(bias: Tensor, left: Tensor, right: Tensor, **scales: Any) 
 
 
 def _linear(left: Tensor, right: Tensor, bias: Tensor | None) -> Any:
-    """The product by oneDNN where it is the faster one."""
+    """Compute `left @ right + bias` with oneDNN where it is faster, else return NotImplemented, which leaves the operation as it is."""
     large = left.shape[0] >= _TALL and left.numel() * right.shape[1] >= _LARGE
-    return torch.ops.lockstep.linear(left, right.t(), bias) if large and _by_amd() else NotImplemented
+    return torch.ops.lockstep.linear(left, right.t(), bias) if large and _is_amd() else NotImplemented
 
 
 @cache
-def _by_amd() -> bool:
-    """Whether this processor is AMD's: MKL keeps its best code for Intel's."""
+def _is_amd() -> bool:
+    """Return True on AMD processors if oneDNN is available. MKL uses its fastest code on Intel processors only."""
     information = Path("/proc/cpuinfo")
     return torch.backends.mkldnn.is_available() and information.exists() and "AuthenticAMD" in information.read_text()
 
 
 @torch.library.impl(_OPERATIONS, "linear", "CPU")
-def _computed(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`left @ weightᵀ + bias` by oneDNN. An operation of our own, for inductor fuses PyTorch's with others that want frozen weights."""
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(left, weight, bias, *_ALONE)
-    return found
+def _linear_cpu(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Compute `left @ weightᵀ + bias` with oneDNN.
+
+    It is an operation of its own, because inductor fuses PyTorch's with others that need frozen weights.
+    """
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(left, weight, bias, *_UNFUSED)
+    return product
 
 
 @torch.library.impl(_OPERATIONS, "linear", "Meta")
-def _shaped(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear_meta(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return left.new_empty(left.shape[0], weight.shape[0])
 
 
-def lower_products() -> None:
-    """Tells inductor how products by oneDNN are compiled."""
+def register_lowering() -> None:
+    """Register with inductor how it compiles products with oneDNN."""
     from torch._inductor.ir import TensorBox
     from torch._inductor.lowering import lowerings
     from torch._inductor.mkldnn_ir import LinearUnary
 
-    def lowered(left: Any, weight: Any, bias: Any) -> Any:
-        return TensorBox.create(LinearUnary.create(left, weight, bias, *_ALONE))
+    def lower(left: Any, weight: Any, bias: Any) -> Any:
+        return TensorBox.create(LinearUnary.create(left, weight, bias, *_UNFUSED))
 
-    lowerings[torch.ops.lockstep.linear.default] = lowered
+    lowerings[torch.ops.lockstep.linear.default] = lower
 
 
 REWRITES: dict[Any, Callable[..., Any]] = {
@@ -102,3 +106,4 @@ REWRITES: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.mm.default: _product,
     torch.ops.aten.addmm.default: _product_and_bias,
 }
+"""The replacements, in the form of a decomposition table of `make_fx`."""

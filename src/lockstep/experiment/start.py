@@ -10,6 +10,7 @@ from lockstep.config.decode import decode
 from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 from lockstep.group.memory import usable_cores
+from lockstep.processes.exit_codes import FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from lockstep.run.run import Run
 
 __all__ = [
-    "BAD_INPUT",
-    "PREEMPTED",
     "RESUMABLE_FIELDS",
     "exit_codes",
     "extended_by",
@@ -35,10 +34,6 @@ __all__ = [
 _NO_COMPILER = (
     "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
 )
-BAD_INPUT = 2
-"""Exit code of ranks that ended because of a user's mistake."""
-PREEMPTED = 75
-"""Exit code of ranks that stopped because of a signal."""
 RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
@@ -162,11 +157,11 @@ def exit_codes() -> dict[type[Exception], int]:
 
     return {
         StoppedEarly: PREEMPTED,
-        CompilerFailed: 1,
-        EnvironmentFailed: 1,
-        NonFinite: 3,
-        RankLost: 4,
-        ReplicasDiffer: 5,
+        CompilerFailed: FAILED,
+        EnvironmentFailed: FAILED,
+        NonFinite: NON_FINITE,
+        RankLost: RANK_LOST,
+        ReplicasDiffer: REPLICAS_DIFFER,
     }
 
 
@@ -182,7 +177,7 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
 
 def run_rank(place: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
     """Join the other ranks, and train as `execute` does."""
-    from lockstep.runtime.runtime import join
+    from lockstep.runtime.join import join
 
     plan = Plan.make(config.plan, place.size)
     with join(place, config.runtime, plan.training, plan.playing) as runtime:

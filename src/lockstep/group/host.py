@@ -1,4 +1,4 @@
-"""Ranks of one host: the memory that they share, how one waits for another, and channels between them."""
+"""Ranks of one host: their shared memory, how one rank waits for another, and channels between them."""
 
 import os
 import socket
@@ -11,122 +11,132 @@ from typing import NoReturn
 
 import torch
 
-from lockstep.group.channel import PATIENCE, Channel, Spec, footprint, laid_out
+from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
-from lockstep.group.memory import LINE, Memory, usable_cores
+from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
 
 __all__ = ["Host", "SharedMemoryChannel"]
 
 _SPINS = 100
 _YIELDS = 1000
-_NAPS = (5e-5, 1e-3)
-"""Seconds of the shortest and the longest sleep between two looks."""
-_CHECK_EVERY = 0.2
+_SLEEPS = (5e-5, 1e-3)
+"""Seconds of the shortest and of the longest sleep between two polls."""
+_LIVENESS_INTERVAL = 0.2
+"""Seconds between two checks that the awaited process is alive."""
 
 
 class Host:
-    """The ranks of one host. What one tells another is a number in shared memory that only rises.
+    """Shared memory of the ranks of one host. Ranks notify each other through counters in it, which only increase.
 
-    The memory's first region has a cache line for every rank: its process id, and one more than the rank that it found lost.
+    The first region of the memory has a cache line of int64 values for every rank: its process id, then 1 + the rank that it
+    found lost (0: none).
     """
 
-    blame: Callable[[int, str, str], RankLost] | None = None
-    """The error for a lost rank, its phase and the reason, where there are other hosts too."""
+    make_error: Callable[[int, str, str], RankLost] | None = None
+    """Creates the error from a lost rank, its phase and the reason, if the world has several hosts."""
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
-        """`file` is a descriptor of shared memory, `ranks` are the world's ranks that share it, `timeout` is in seconds, per wait."""
+        """Map the memory and register this process.
+
+        Args:
+            file: Descriptor of the shared memory.
+            rank: This rank.
+            ranks: The ranks of the world that share the memory.
+            timeout: Seconds, per wait.
+        """
         self.rank = rank
         self.ranks = tuple(ranks)
         self.memory = Memory(file)
         self._timeout = timeout
-        self._lines = memoryview(self.memory.region(len(ranks) * LINE)).cast("q")
-        self._place = {peer: place * LINE // 8 for place, peer in enumerate(ranks)}
-        self._lines[self._place[rank]] = os.getpid()
+        self._cells = memoryview(self.memory.region(len(ranks) * CACHE_LINE)).cast("q")
+        self._offset = {peer: index * CACHE_LINE // 8 for index, peer in enumerate(ranks)}
+        self._cells[self._offset[rank]] = os.getpid()
         self._lock = Lock()
-        self.have_cores(usable_cores())
+        self.set_core_count(usable_cores())
 
-    def have_cores(self, count: int) -> None:
-        """Says how many cores the ranks have together. The first guess is this rank's; a launcher may have bound each to its own."""
-        # Spinning spares some microseconds, but steals the core from a peer that has none of its own. So does more spinning
-        # where other programs run: both ranks may be on one core then (75 µs for a reduction with 2000, 20 with 100).
+    def set_core_count(self, count: int) -> None:
+        """Set the number of cores that the ranks have together.
+
+        The initial value is the number that this rank may use; a launcher may have bound each rank to different cores.
+        """
+        # Spinning saves some microseconds, but takes the core from a peer that has none to itself. More spinning does the
+        # same if other programs run: both ranks may be on one core then (75 µs for a reduction with 2000 spins, 20 with 100).
         self._spins = _SPINS if len(self.ranks) <= count else 0
 
     def fence(self) -> None:
-        """Keeps a counter from overtaking what it announces, on processors that may do so (x86 does not).
+        """Order memory accesses, so that no counter update overtakes the data that it announces (x86 does this by itself).
 
-        Two round trips of a lock are a full memory barrier: nothing passes the first release downwards, nor the second
-        acquisition upwards, nor these each other.
+        Two acquire-release pairs of a lock are a full memory barrier: earlier accesses stay before the first release, later ones
+        stay after the second acquisition, and these two are not reordered.
         """
         for _ in range(2):
             with self._lock:
                 pass
 
-    def wait(self, counters: memoryview, place: int, target: int, peer: int, phase: str, patience: float = 1) -> None:
-        """Returns when `counters[place]` is `target` or more. `peer` is the rank of the world that raises it.
+    def wait(self, counters: memoryview, index: int, target: int, peer: int, phase: str, patience: float = 1) -> None:
+        """Wait until `counters[index]` is `target` or more. `peer` is the rank of the world that increases the counter.
 
-        Raises RankLost when it has ended, or does not come within `patience` times the timeout.
+        Raises RankLost if that rank's process has ended, or if the wait takes longer than `patience` times the timeout.
         """
         for _ in range(self._spins):
-            if counters[place] >= target:
+            if counters[index] >= target:
                 return
         for _ in range(_YIELDS):
-            if counters[place] >= target:
+            if counters[index] >= target:
                 return
             os.sched_yield()
-        begun = checked = now = time.monotonic()
-        while counters[place] < target:
-            # Who has waited for long may wait 2 % longer: a rank that sleeps leaves the core to those that work.
-            time.sleep(min(max((now - begun) / 50, _NAPS[0]), _NAPS[1]))
+        start = checked = now = time.monotonic()
+        while counters[index] < target:
+            # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
+            time.sleep(min(max((now - start) / 50, _SLEEPS[0]), _SLEEPS[1]))
             now = time.monotonic()
-            if now - checked > _CHECK_EVERY:
+            if now - checked > _LIVENESS_INTERVAL:
                 checked = now
-                if self._ended(peer) and counters[place] < target:
+                if self._ended(peer) and counters[index] < target:
                     self._lose(peer, phase)
-                if now - begun > patience * self._timeout:
-                    self._lose(
-                        peer, phase, f"it did not arrive within {patience * self._timeout:g} s (see runtime.timeout)"
-                    )
+                if now - start > patience * self._timeout:
+                    self._lose(peer, phase, f"no response within {patience * self._timeout:g} s (see runtime.timeout)")
 
     def _lose(self, peer: int, phase: str, why: str = "its process has ended") -> NoReturn:
-        """Raises RankLost, for the rank that `peer` found lost if that is why it has ended."""
-        found, lost = self._lines[self._place[peer] + 1] - 1, peer
-        if found >= 0 and self._ended(peer):
-            if not self._ended(found):
-                why = f"rank {peer} has waited for it in vain"
-            lost = found
-        self._lines[self._place[self.rank] + 1] = lost + 1
-        if self.blame is not None:
-            raise self.blame(lost, phase, why)
-        process = self._lines[self._place[lost]]  # 0: it never came
+        """Raise RankLost for `peer`, or for the rank that `peer` found lost if this is why `peer` has ended."""
+        lost_by_peer, lost = self._cells[self._offset[peer] + 1] - 1, peer
+        if lost_by_peer >= 0 and self._ended(peer):
+            if not self._ended(lost_by_peer):
+                why = f"rank {peer} timed out waiting for it"
+            lost = lost_by_peer
+        self._cells[self._offset[self.rank] + 1] = lost + 1
+        if self.make_error is not None:
+            raise self.make_error(lost, phase, why)
+        process = self._cells[self._offset[lost]]  # 0: it has never started
         where = f"(process {process} on host {socket.gethostname()})" if process else f"on host {socket.gethostname()}"
         raise RankLost(f"rank {lost} {where}", phase, why)
 
     def _ended(self, peer: int) -> bool:
-        process = self._lines[self._place[peer]]
+        process = self._cells[self._offset[peer]]
         return process > 0 and not _alive(process)
 
     def channel(
         self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str, clock: Clock
     ) -> "SharedMemoryChannel | None":
-        """See `Group.channel`. Every rank of the host calls it."""
+        """Create a channel, see `Group.channel`. Every rank of the host calls it."""
         if self.rank in (source, target):
             return SharedMemoryChannel(self, source, specs, depth, phase, clock)
-        self.memory.skip(LINE + depth * footprint(specs))
+        self.memory.skip(CACHE_LINE + depth * slot_bytes(specs))
         return None
 
     def close(self) -> None:
-        """Lets go of the memory."""
-        self._lines.release()
+        """Release the memory."""
+        self._cells.release()
         self.memory.close()
 
 
 class SharedMemoryChannel(Channel):
-    """Written in place and read in place. The region begins with a counter: one more than the last message's number."""
+    """Channel whose source and target map the same memory. The region starts with a counter: 1 + the number of the last message."""
 
     def __init__(self, host: Host, source: int, specs: Sequence[Spec], depth: int, phase: str, clock: Clock) -> None:
-        region = host.memory.region(LINE + depth * footprint(specs))
-        self._slots = laid_out(torch.frombuffer(region, dtype=torch.uint8)[LINE:], specs, depth)
-        self._sent = memoryview(region)[:LINE].cast("q")
+        region = host.memory.region(CACHE_LINE + depth * slot_bytes(specs))
+        self._slots = make_slots(torch.frombuffer(region, dtype=torch.uint8)[CACHE_LINE:], specs, depth)
+        self._sent = memoryview(region)[:CACHE_LINE].cast("q")
         self._host = host
         self._source = source
         self._phase = phase
@@ -139,13 +149,13 @@ class SharedMemoryChannel(Channel):
 
     def receive(self, number: int) -> None:
         """See `Channel.receive`."""
-        begun = perf_counter()
+        start = perf_counter()
         self._host.wait(self._sent, 0, number + 1, self._source, self._phase, PATIENCE)
         self._host.fence()
-        self._clock.waited += perf_counter() - begun
+        self._clock.waited += perf_counter() - start
 
     def close(self) -> None:
-        """See `Channel.close`; the slots stay readable."""
+        """Release the counter. The slots stay readable."""
         self._sent.release()
 
 
@@ -154,4 +164,4 @@ def _alive(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state not in "ZX"  # a zombie has ended; only its parent has not looked yet
+    return state not in "ZX"  # a zombie has ended; its parent has not collected its exit code yet

@@ -1,4 +1,4 @@
-"""Ranks anywhere, through torch.distributed."""
+"""Group of ranks on any hosts, through torch.distributed."""
 
 import socket
 from collections.abc import Sequence
@@ -12,228 +12,252 @@ from torch import Tensor
 from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group
 from lockstep.group.host import Host
-from lockstep.group.neighbours import find_neighbours
-from lockstep.group.shared import SharedMemoryGroup, part_of_host
+from lockstep.group.neighbors import find_neighbors
+from lockstep.group.point_to_point import NetworkChannel, PointToPoint
+from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
 from lockstep.group.solo import Solo
-from lockstep.group.wire import NetworkChannel, Wire
 
-__all__ = ["NetworkGroup", "share_host"]
+__all__ = ["NetworkGroup", "upgrade_to_shared_memory"]
 
-_NAME = 64
-"""Bytes of a host's name, by which it is called in messages."""
+_NAME_BYTES = 64
+"""Maximum size of a host's name in messages."""
 
 
 class NetworkGroup(Group):
     """Ranks that send their rows to each other.
 
-    Only `_move` and `_meet` know how tensors travel: a subclass that has other means overrides these two.
+    Only `_move` and `_synchronize` depend on the transport: a subclass with another one overrides these two.
     """
 
     host: Host | None = None
-    """The memory that this rank shares with others of its host, if the world is on several: channels between them use it."""
-    neighbours: Sequence[Sequence[int]] = ()
+    """The memory that this rank shares with others of its host, if the world is on several hosts. Channels between them use it."""
+    neighbors: Sequence[Sequence[int]] = ()
     """The ranks of each host that share memory; the same on every rank."""
 
     def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str = "env://") -> None:
-        """Meets the other ranks. `timeout` in seconds bounds the meeting and every wait.
+        """Connect to the other ranks.
 
-        `backend` is torch.distributed's: `gloo`, `mpi`, or `nccl`, which is for tensors on CUDA devices, beside gloo for the
-        others. If this process has met the other ranks already (torch.distributed is initialized), that stays as it is, also
-        after `close`, and must have a backend for the CPU. Raises RankLost when they do not all come.
+        If torch.distributed is already initialized in this process, the group uses it, leaves it as it is after `close`, and
+        expects a backend for the CPU in it.
+
+        Args:
+            backend: A backend of torch.distributed: `gloo`, `mpi`, or `nccl`. NCCL is used for tensors on CUDA devices, and gloo for
+                all others.
+            rank: This rank.
+            size: Number of ranks.
+            timeout: Seconds, for the rendezvous and for every wait.
+            init_method: Address of the rendezvous, as in torch.distributed.
+
+        Raises RankLost if not all ranks connect in time.
         """
-        self._join(Wire(backend, rank, size, timeout, init_method), range(size), (), Clock())
+        self._join(PointToPoint(backend, rank, size, timeout, init_method), range(size), (), Clock())
         self.barrier("start")
-        self._wire.hosts = self._names()
+        self._p2p.hosts = self._host_names()
 
-    def _join(self, wire: Wire, members: Sequence[int], counts: Sequence[int], clock: Clock) -> None:
-        self.rank = members.index(wire.rank)
+    def _join(self, p2p: PointToPoint, members: Sequence[int], counts: Sequence[int], clock: Clock) -> None:
+        self.rank = members.index(p2p.rank)
         self.size = len(members)
         self.clock = clock
-        self.counts, self.dealt = tuple(counts) or (1,) * len(members), bool(counts)
-        self._wire = wire
+        self.counts, self.fixed_counts = tuple(counts) or (1,) * len(members), bool(counts)
+        self._p2p = p2p
         self._members = members
-        self._peers = [(place, peer) for place, peer in enumerate(members) if peer != wire.rank]
-        self._tag = wire.tags(2)
-        self._called = torch.zeros(1, dtype=torch.uint8)
-        self._calls = torch.zeros(len(members), 1, dtype=torch.uint8)
-        self._devices: dist.ProcessGroup | None = None
-        self._made: list[Group | Channel] = []
+        self._peers = [(index, peer) for index, peer in enumerate(members) if peer != p2p.rank]
+        self._tag = p2p.reserve_tags(2)
+        self._ready_out = torch.zeros(1, dtype=torch.uint8)
+        self._ready_in = torch.zeros(len(members), 1, dtype=torch.uint8)
+        self._nccl_group: dist.ProcessGroup | None = None
+        self._owned: list[Group | Channel] = []
 
-    def _names(self) -> list[str]:
-        name = socket.gethostname().encode()[:_NAME]
-        row = torch.zeros(1, _NAME, dtype=torch.uint8)
+    def _host_names(self) -> list[str]:
+        name = socket.gethostname().encode()[:_NAME_BYTES]
+        row = torch.zeros(1, _NAME_BYTES, dtype=torch.uint8)
         row[0, : len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
-        return [bytes(found).rstrip(b"\0").decode(errors="replace") for found in self.gather(row, "start").tolist()]
+        return [bytes(name).rstrip(b"\0").decode(errors="replace") for name in self.gather(row, "start").tolist()]
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
-        counts = self.rows_of(len(parts))
+        counts = self.row_counts(len(parts))
         rows = parts.reshape(len(parts), prod(parts.shape[1:]))
-        if parts.is_cuda and self._wire.nccl:
-            moved = self._move_devices(rows, counts, phase)
+        if parts.is_cuda and self._p2p.nccl:
+            all_rows = self._move_on_devices(rows, counts, phase)
         else:
-            moved = self._move(rows.cpu(), counts, phase).to(parts.device)
-        return moved.view(sum(counts), *parts.shape[1:])
+            all_rows = self._move(rows.cpu(), counts, phase).to(parts.device)
+        return all_rows.view(sum(counts), *parts.shape[1:])
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
-        """`[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank, on the CPU.
+        """Gather rows on the CPU: `[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank.
 
-        A rank's call goes before its rows: until it comes this rank waits, from then on rows move. Raises RankLost.
+        A rank sends a message of one byte before its rows: the time until it arrives counts as waiting, the time after it as moving.
+        Raises RankLost.
         """
-        begun = perf_counter()
-        wire, tag = self._wire, self._tag
-        everybody = rows.new_empty(sum(counts), rows.shape[1])
-        shares = everybody.split(list(counts))
-        mine = shares[self.rank].copy_(rows)
-        arriving = []
-        for place, peer in self._peers:
-            call = wire.receive(self._calls[place], peer, tag, phase)
-            share = shares[place]
-            arriving.append((peer, call, wire.receive(_bytes(share), peer, tag + 1, phase) if share.numel() else None))
-        leaving = [(peer, wire.send(self._called, peer, tag, phase)) for _, peer in self._peers]
-        if mine.numel():
-            leaving += [(peer, wire.send(_bytes(mine), peer, tag + 1, phase)) for _, peer in self._peers]
-        called = perf_counter()
-        for peer, call, _ in arriving:
-            wire.wait(call, peer, phase)
-        waited = perf_counter()
-        for peer, _, body in arriving:
+        start = perf_counter()
+        p2p, tag = self._p2p, self._tag
+        all_rows = rows.new_empty(sum(counts), rows.shape[1])
+        shares = all_rows.split(list(counts))
+        own_share = shares[self.rank].copy_(rows)
+        receives = []
+        for index, peer in self._peers:
+            ready = p2p.receive(self._ready_in[index], peer, tag, phase)
+            share = shares[index]
+            body = p2p.receive(_as_bytes(share), peer, tag + 1, phase) if share.numel() else None
+            receives.append((peer, ready, body))
+        sends = [(peer, p2p.send(self._ready_out, peer, tag, phase)) for _, peer in self._peers]
+        if own_share.numel():
+            sends += [(peer, p2p.send(_as_bytes(own_share), peer, tag + 1, phase)) for _, peer in self._peers]
+        started = perf_counter()
+        for peer, ready, _ in receives:
+            p2p.wait(ready, peer, phase)
+        all_ready = perf_counter()
+        for peer, _, body in receives:
             if body is not None:
-                wire.wait(body, peer, phase)
-        for peer, work in leaving:
-            wire.wait(work, peer, phase)
-        self.clock.waited += waited - called
-        self.clock.moved += called - begun + perf_counter() - waited
-        return everybody
+                p2p.wait(body, peer, phase)
+        for peer, work in sends:
+            p2p.wait(work, peer, phase)
+        self.clock.waited += all_ready - started
+        self.clock.moved += started - start + perf_counter() - all_ready
+        return all_rows
 
-    def _meet(self, phase: str, patience: float = 1) -> None:
-        """Returns when every rank has called it. Raises RankLost."""
-        begun = perf_counter()
-        wire, tag = self._wire, self._tag
-        works = [(peer, wire.receive(self._calls[place], peer, tag, phase)) for place, peer in self._peers]
-        works += [(peer, wire.send(self._called, peer, tag, phase)) for _, peer in self._peers]
+    def _synchronize(self, phase: str, patience: float = 1) -> None:
+        """Wait until every rank has called it. Raises RankLost."""
+        start = perf_counter()
+        p2p, tag = self._p2p, self._tag
+        works = [(peer, p2p.receive(self._ready_in[index], peer, tag, phase)) for index, peer in self._peers]
+        works += [(peer, p2p.send(self._ready_out, peer, tag, phase)) for _, peer in self._peers]
         for peer, work in works:
-            wire.wait(work, peer, phase, patience)
-        self.clock.waited += perf_counter() - begun
+            p2p.wait(work, peer, phase, patience)
+        self.clock.waited += perf_counter() - start
 
-    def _move_devices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
-        """`_move` from device to device. NCCL wants as many rows of everybody, and can't tell who is lost: so they meet first."""
-        self._meet(phase)
-        begun = perf_counter()
+    def _move_on_devices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
+        """Gather rows from device to device, as `_move` does on the CPU.
+
+        NCCL needs the same number of rows from every rank, and can't say which rank is lost: so the rows are padded, and the ranks
+        synchronize first.
+        """
+        self._synchronize(phase)
+        start = perf_counter()
         most = max(counts)
         padded = rows.new_zeros(most, rows.shape[1])
         padded[: len(rows)] = rows
-        everybody = padded.new_empty(self.size * most, rows.shape[1])
-        if everybody.numel():
-            dist.all_gather_single(everybody.view(torch.uint8), padded.view(torch.uint8), self._devices)
+        all_rows = padded.new_empty(self.size * most, rows.shape[1])
+        if all_rows.numel():
+            dist.all_gather_single(all_rows.view(torch.uint8), padded.view(torch.uint8), self._nccl_group)
         if most * self.size != sum(counts):
-            shares = everybody.split(most)
-            everybody = torch.cat([share[:count] for share, count in zip(shares, counts, strict=True)])
-        self.clock.moved += perf_counter() - begun
-        return everybody
+            shares = all_rows.split(most)
+            all_rows = torch.cat([share[:count] for share, count in zip(shares, counts, strict=True)])
+        self.clock.moved += perf_counter() - start
+        return all_rows
 
     def barrier(self, phase: str, patience: float = 1) -> None:
         """See `Group.barrier`."""
-        self._meet(phase, patience)
+        self._synchronize(phase, patience)
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
-        """See `Group.split`. Ranks that share memory use it."""
-        if any(set(members) <= set(ranks) for ranks in self.neighbours):
+        """See `Group.split`. Members that share memory use it."""
+        if any(set(members) <= set(ranks) for ranks in self.neighbors):
             if self.host is None or not set(members) <= set(self.host.ranks):
                 return Solo((), self.clock)
-            part = part_of_host(self.host, members, counts, self.clock)
+            subgroup = make_host_subgroup(self.host, members, counts, self.clock)
         else:
-            part = self._part(members, counts)
-        self._made.append(part)
-        return part
+            subgroup = self._make_subgroup(members, counts)
+        self._owned.append(subgroup)
+        return subgroup
 
-    def _part(self, members: Sequence[int], counts: Sequence[int]) -> Group:
-        """`split` for ranks that do not share memory."""
-        return _part(self._wire, members, counts, self.clock)
+    def _make_subgroup(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+        """Create the group of ranks that do not share memory, see `Group.split`."""
+        p2p = self._p2p
+        nccl_group = dist.new_group(list(members), backend="nccl") if p2p.nccl and len(members) > 1 else None
+        if self.rank in members and len(members) > 1:
+            assert nccl_group is None or isinstance(nccl_group, dist.ProcessGroup)
+            return _Subgroup(p2p, members, counts, self.clock, nccl_group)
+        if len(members) > 1:
+            p2p.reserve_tags(2)
+        return Solo(counts if self.rank in members else (), self.clock)
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
-        """See `Group.channel`. Between ranks that share memory it uses that."""
+        """See `Group.channel`. A channel between ranks that share memory uses it."""
         if source == target:
             return LocalChannel(specs, depth) if self.rank == source else None
-        made: Channel | None = None
-        if any({source, target} <= set(ranks) for ranks in self.neighbours):
+        channel: Channel | None = None
+        if any({source, target} <= set(ranks) for ranks in self.neighbors):
             if self.host is not None and {source, target} <= set(self.host.ranks):
-                made = self.host.channel(source, target, specs, depth, phase, self.clock)
+                channel = self.host.channel(source, target, specs, depth, phase, self.clock)
         else:
-            tag = self._wire.tags(2)
+            tag = self._p2p.reserve_tags(2)
             if self.rank in (source, target):
-                made = NetworkChannel(self._wire, source, target, specs, depth, phase, self.clock, tag)
-        if made is not None:
-            self._made.append(made)
-        return made
+                channel = NetworkChannel(self._p2p, source, target, specs, depth, phase, self.clock, tag)
+        if channel is not None:
+            self._owned.append(channel)
+        return channel
 
-    def settle(self, neighbours: Sequence[Sequence[int]], memory: int, timeout: float) -> None:
-        """From now on these ranks of each host use shared memory; `memory` is a file descriptor of this rank's, or -1."""
-        self.neighbours = neighbours
+    def set_neighbors(self, neighbors: Sequence[Sequence[int]], memory: int, timeout: float) -> None:
+        """Use shared memory between the neighbors from now on.
+
+        Args:
+            neighbors: The ranks of each host that share memory, from `find_neighbors`.
+            memory: File descriptor of this rank's memory, or -1.
+            timeout: Seconds, per wait.
+        """
+        self.neighbors = neighbors
         if memory >= 0:
-            mine = next(ranks for ranks in neighbours if self.rank in ranks)
-            self.host = Host(memory, self.rank, mine, timeout)
-            self.host.blame = self._wire.blame
-        self.barrier("start")  # from here on every process id is in the memory
+            own_host = next(ranks for ranks in neighbors if self.rank in ranks)
+            self.host = Host(memory, self.rank, own_host, timeout)
+            self.host.make_error = self._p2p.make_error
+        self.barrier("start")  # after it every process id is in the memory
 
-    def have_cores(self, count: int) -> None:
-        """See `Group.have_cores`."""
+    def set_core_count(self, count: int) -> None:
+        """See `Group.set_core_count`."""
         if self.host is not None:
-            self.host.have_cores(count)
+            self.host.set_core_count(count)
 
     def close(self) -> None:
         """See `Group.close`."""
-        for made in self._made:
-            made.close()
+        for owned in self._owned:
+            owned.close()
         if self.host is not None:
             self.host.close()
-        self._wire.close()
+        self._p2p.close()
 
 
-def share_host(group: NetworkGroup, timeout: float) -> Group:
-    """Shared memory instead of `group` if all its ranks are on one host and may open each other's memory.
+def upgrade_to_shared_memory(group: NetworkGroup, timeout: float) -> Group:
+    """Return the group of the same ranks that uses shared memory where possible. `timeout` is in seconds, per wait.
 
-    If only some are, the same `group`, which from now on uses shared memory for channels and parts between these. Either way
-    torch.distributed stays as it is until the group is closed.
+    If all ranks are on one host and can open each other's memory, the result is a SharedMemoryGroup. Otherwise it is `group`, which
+    from now on uses shared memory for channels and subgroups of ranks that can. In both cases torch.distributed stays initialized until
+    the group is closed.
     """
-    neighbours, memory = find_neighbours(group)
-    if neighbours and len(neighbours[0]) == group.size:
+    neighbors, memory = find_neighbors(group)
+    if neighbors and len(neighbors[0]) == group.size:
         shared = SharedMemoryGroup(memory, group.rank, group.size, timeout)
         shared.adopt(group)
         return shared
-    group.settle(neighbours, memory, timeout)
+    group.set_neighbors(neighbors, memory, timeout)
     return group
 
 
-class _Part(NetworkGroup):
-    """Some of the world's ranks."""
+class _Subgroup(NetworkGroup):
+    """Group of some of the world's ranks."""
 
     def __init__(
-        self, wire: Wire, members: Sequence[int], counts: Sequence[int], clock: Clock, devices: dist.ProcessGroup | None
+        self,
+        p2p: PointToPoint,
+        members: Sequence[int],
+        counts: Sequence[int],
+        clock: Clock,
+        nccl_group: dist.ProcessGroup | None,
     ) -> None:
-        self._join(wire, tuple(members), counts, clock)
-        self._devices = devices
+        self._join(p2p, tuple(members), counts, clock)
+        self._nccl_group = nccl_group
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
-        raise AssertionError("only the world is split")
+        raise AssertionError("only the group of all ranks can be split")
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
-        raise AssertionError("only the world has channels")
+        raise AssertionError("only the group of all ranks has channels")
 
     def close(self) -> None:
-        """The connections are the world's."""
+        """Do nothing: the group of all ranks owns the connections."""
 
 
-def _part(wire: Wire, members: Sequence[int], counts: Sequence[int], clock: Clock) -> Group:
-    devices = dist.new_group(list(members), backend="nccl") if wire.nccl and len(members) > 1 else None
-    if wire.rank in members and len(members) > 1:
-        assert devices is None or isinstance(devices, dist.ProcessGroup)
-        return _Part(wire, members, counts, clock, devices)
-    if len(members) > 1:
-        wire.tags(2)
-    return Solo(counts if wire.rank in members else (), clock)
-
-
-def _bytes(rows: Tensor) -> Tensor:
-    """As bytes, because gloo does not know all types."""
+def _as_bytes(rows: Tensor) -> Tensor:
+    """View a tensor as bytes, because gloo does not support all dtypes."""
     return rows.view(-1).view(torch.uint8)

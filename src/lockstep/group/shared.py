@@ -1,13 +1,13 @@
-"""Ranks of one host, through anonymous shared memory.
+"""Group of ranks on one host, through anonymous shared memory.
 
 A group's region of the memory (`lockstep.group.memory`):
 
-    header   64 bytes a rank (its own cache line): how many exchanges it has entered
-    arena 0  rows of the even exchanges, all ranks' one after the other
+    header   64 bytes a rank (its own cache line): the number of exchanges that it has entered
+    arena 0  rows of the even exchanges, those of all ranks one after the other
     arena 1  rows of the odd exchanges
 
-A rank writes its rows, raises its counter and waits until every counter is as high. One wait is enough, because it writes to
-an arena again only two exchanges later, and then everybody has entered the exchange between, so has read this one.
+A rank writes its rows, increments its counter and waits until every counter is at least as high. One wait per exchange is enough: a
+rank writes to the same arena again two exchanges later, and by then every rank has entered the exchange in between, so it has read this one.
 """
 
 from collections.abc import Sequence
@@ -21,41 +21,50 @@ from torch import Tensor
 from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
-from lockstep.group.memory import LINE
+from lockstep.group.memory import CACHE_LINE
 from lockstep.group.solo import Solo
 
-__all__ = ["SharedMemoryGroup", "part_of_host"]
+__all__ = ["SharedMemoryGroup", "make_host_subgroup"]
 
 ARENA = 64 << 20
-"""Bytes of an arena. Larger payloads go in pieces."""
-_KNOWN = 64
-"""Layouts that are remembered."""
+"""Bytes of an arena. Larger payloads are exchanged in several pieces."""
+_MAX_LAYOUTS = 64
+"""Number of layouts that are cached."""
 
 
 class _View(NamedTuple):
-    """A piece of a payload in an arena."""
+    """Views of one piece of a payload in one arena."""
 
-    mine: Tensor
+    own_rows: Tensor
     """`[counts[rank], columns]`"""
-    everybody: Tensor
+    all_rows: Tensor
     """`[sum(counts), columns]`"""
     rows: tuple[Tensor, ...]
-    """The rows of `everybody`."""
+    """The rows of `all_rows`."""
 
 
 class _Piece(NamedTuple):
+    """Columns of a payload that are exchanged at once."""
+
     columns: slice | None
-    """None: all."""
+    """The columns; None: all."""
     views: tuple[_View, _View]
-    """In arena 0 and 1."""
+    """The views in arena 0 and in arena 1."""
 
 
 class SharedMemoryGroup(Group):
-    """See the module's docstring."""
+    """Group of ranks that exchange rows through the memory described at the top of this module."""
 
     def __init__(self, memory: int, rank: int, size: int, timeout: float) -> None:
-        """Joins the world. `memory` is a file descriptor of `create_memory(size)`, which the group closes; `timeout` is in
-        seconds, per wait.
+        """Join the other ranks.
+
+        Args:
+            memory: File descriptor from `create_memory(size)`. The group closes it.
+            rank: This rank.
+            size: Number of ranks.
+            timeout: Seconds, per wait.
+
+        Raises RankLost if not all ranks join in time.
         """
         self._join(Host(memory, rank, range(size), timeout), range(size), (), Clock())
         self.barrier("start")
@@ -64,104 +73,104 @@ class SharedMemoryGroup(Group):
         self.rank = members.index(host.rank)
         self.size = len(members)
         self.clock = clock
-        self.counts, self.dealt = tuple(counts) or (1,) * len(members), bool(counts)
+        self.counts, self.fixed_counts = tuple(counts) or (1,) * len(members), bool(counts)
         self._host = host
         self._members = members
-        region = host.memory.region(_region(self.size))
+        region = host.memory.region(_region_bytes(self.size))
         self._bytes = torch.frombuffer(region, dtype=torch.uint8)
-        self._counters = memoryview(region)[: self.size * LINE].cast("q")
+        self._counters = memoryview(region)[: self.size * CACHE_LINE].cast("q")
         self._entered = 0
         self._layouts: dict[tuple[torch.Size, torch.dtype], list[_Piece]] = {}
-        self._made: list[Group | Channel] = []
+        self._owned: list[Group | Channel] = []
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.gather`."""
         pieces = self._pieces(parts.shape, parts.dtype)
         if len(pieces) == 1:
-            everybody = self._exchange(parts, pieces[0], phase).everybody
-            begun = perf_counter()
-            whole = everybody.to(parts.device, copy=True)
-            self.clock.moved += perf_counter() - begun
+            shared_rows = self._exchange(parts, pieces[0], phase).all_rows
+            start = perf_counter()
+            all_rows = shared_rows.to(parts.device, copy=True)
+            self.clock.moved += perf_counter() - start
         else:
-            whole = parts.new_empty(len(pieces[0].views[0].rows), prod(parts.shape[1:]))
+            all_rows = parts.new_empty(len(pieces[0].views[0].rows), prod(parts.shape[1:]))
             for piece in pieces:
-                everybody = self._exchange(parts, piece, phase).everybody
-                begun = perf_counter()
-                whole[:, piece.columns] = everybody
-                self.clock.moved += perf_counter() - begun
-        return whole.view(len(whole), *parts.shape[1:])
+                shared_rows = self._exchange(parts, piece, phase).all_rows
+                start = perf_counter()
+                all_rows[:, piece.columns] = shared_rows
+                self.clock.moved += perf_counter() - start
+        return all_rows.view(len(all_rows), *parts.shape[1:])
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
-        """See `Group.reduce`; adds straight from the shared rows."""
+        """See `Group.reduce`. The sum is computed directly from the shared rows."""
         sums = []
         for piece in self._pieces(parts.shape, parts.dtype):
             rows = self._exchange(parts, piece, phase).rows
-            begun = perf_counter()
+            start = perf_counter()
             sums.append(ordered_sum(rows))
-            self.clock.moved += perf_counter() - begun
+            self.clock.moved += perf_counter() - start
         total = sums[0] if len(sums) == 1 else torch.cat(sums)
         return total.to(parts.device) if parts.is_cuda else total
 
     def _exchange(self, parts: Tensor, piece: _Piece, phase: str) -> _View:
-        """Everybody's rows of a piece, to be used before the next exchange."""
-        begun = perf_counter()
+        """Write this rank's columns of `piece` and wait for those of all ranks. The view is valid until the next exchange."""
+        start = perf_counter()
         view = piece.views[self._entered % 2]
         if parts.dim() != 2:
             parts = parts.reshape(len(parts), prod(parts.shape[1:]))
-        view.mine.copy_(parts if piece.columns is None else parts[:, piece.columns])
-        entered = perf_counter()
+        view.own_rows.copy_(parts if piece.columns is None else parts[:, piece.columns])
+        written = perf_counter()
         self._enter(phase)
-        arrived = perf_counter()
-        self.clock.waited += arrived - entered
-        self.clock.moved += entered - begun
+        self.clock.waited += perf_counter() - written
+        self.clock.moved += written - start
         return view
 
     def _pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
-        """How parts of this shape are laid out in the arenas."""
-        known = self._layouts.get((shape, dtype))
-        if known is None:
-            if len(self._layouts) == _KNOWN:
+        """Return the cached layout of parts of this shape in the arenas."""
+        pieces = self._layouts.get((shape, dtype))
+        if pieces is None:
+            if len(self._layouts) == _MAX_LAYOUTS:
                 self._layouts.clear()
-            known = self._layouts[shape, dtype] = self._lay_out(shape, dtype)
-        return known
+            pieces = self._layouts[shape, dtype] = self._make_pieces(shape, dtype)
+        return pieces
 
-    def _lay_out(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
-        counts, columns = self.rows_of(shape[0]), prod(shape[1:])
-        total, start = sum(counts), sum(counts[: self.rank])
-        width = max(1, ARENA // (total * dtype.itemsize))
+    def _make_pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
+        counts, columns = self.row_counts(shape[0]), prod(shape[1:])
+        total, first_row = sum(counts), sum(counts[: self.rank])
+        max_width = max(1, ARENA // (total * dtype.itemsize))
         pieces = []
-        for left in range(0, max(columns, 1), width):
-            wide = min(width, columns - left)
+        for first_column in range(0, max(columns, 1), max_width):
+            width = min(max_width, columns - first_column)
             views = []
             for arena in range(2):
-                begin = self.size * LINE + arena * ARENA
-                length = total * wide * dtype.itemsize
-                everybody = self._bytes[begin : begin + length].view(dtype).view(total, wide)
-                views.append(_View(everybody[start : start + shape[0]], everybody, everybody.unbind(0)))
-            pieces.append(_Piece(slice(left, left + wide) if wide < columns else None, (views[0], views[1])))
+                begin = self.size * CACHE_LINE + arena * ARENA
+                length = total * width * dtype.itemsize
+                all_rows = self._bytes[begin : begin + length].view(dtype).view(total, width)
+                views.append(_View(all_rows[first_row : first_row + shape[0]], all_rows, all_rows.unbind(0)))
+            selected = slice(first_column, first_column + width) if width < columns else None
+            pieces.append(_Piece(selected, (views[0], views[1])))
         return pieces
 
     def barrier(self, phase: str, patience: float = 1) -> None:
         """See `Group.barrier`."""
-        begun = perf_counter()
+        start = perf_counter()
         self._enter(phase, patience)
-        self.clock.waited += perf_counter() - begun
+        self.clock.waited += perf_counter() - start
 
     def _enter(self, phase: str, patience: float = 1) -> None:
-        """Raises this rank's counter and waits until nobody's is lower."""
+        """Increment this rank's counter and wait until no rank's counter is lower."""
         self._entered += 1
         self._host.fence()
-        self._counters[self.rank * LINE // 8] = self._entered
+        self._counters[self.rank * CACHE_LINE // 8] = self._entered
         for member, peer in enumerate(self._members):
-            if self._counters[member * LINE // 8] < self._entered:
-                self._host.wait(self._counters, member * LINE // 8, self._entered, peer, phase, patience)
+            if self._counters[member * CACHE_LINE // 8] < self._entered:
+                self._host.wait(self._counters, member * CACHE_LINE // 8, self._entered, peer, phase, patience)
         self._host.fence()
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """See `Group.split`."""
-        part = part_of_host(self._host, members, counts, self.clock)
-        self.adopt(part)
-        return part
+        subgroup = make_host_subgroup(self._host, members, counts, self.clock)
+        self.adopt(subgroup)
+        return subgroup
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
         """See `Group.channel`."""
@@ -172,47 +181,47 @@ class SharedMemoryGroup(Group):
             self.adopt(channel)
         return channel
 
-    def adopt(self, made: Group | Channel) -> None:
-        """Closes `made` when this group is closed."""
-        self._made.append(made)
+    def adopt(self, owned: Group | Channel) -> None:
+        """Close `owned` when this group is closed."""
+        self._owned.append(owned)
 
-    def have_cores(self, count: int) -> None:
-        """See `Group.have_cores`."""
-        self._host.have_cores(count)
+    def set_core_count(self, count: int) -> None:
+        """See `Group.set_core_count`."""
+        self._host.set_core_count(count)
 
     def close(self) -> None:
         """See `Group.close`."""
-        for made in self._made:
-            made.close()
+        for owned in self._owned:
+            owned.close()
         self._counters.release()
         self._host.close()
 
 
-class _Part(SharedMemoryGroup):
-    """Some of the world's ranks."""
+class _Subgroup(SharedMemoryGroup):
+    """Group of some of the host's ranks."""
 
     def __init__(self, host: Host, members: Sequence[int], counts: Sequence[int], clock: Clock) -> None:
         self._join(host, tuple(members), counts, clock)
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
-        raise AssertionError("only the world is split")
+        raise AssertionError("only the group of all ranks can be split")
 
     def channel(self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str) -> Channel | None:
-        raise AssertionError("only the world has channels")
+        raise AssertionError("only the group of all ranks has channels")
 
     def close(self) -> None:
-        """The memory is the world's."""
+        """Release the counters. The group of all ranks owns the memory."""
         self._counters.release()
 
 
-def part_of_host(host: Host, members: Sequence[int], counts: Sequence[int], clock: Clock) -> Group:
-    """The group of some of the host's ranks. Every rank of the host calls it; see `Group.split`."""
+def make_host_subgroup(host: Host, members: Sequence[int], counts: Sequence[int], clock: Clock) -> Group:
+    """Create a group of some of the host's ranks, see `Group.split`. Every rank of the host calls it."""
     if len(members) == 1 or host.rank not in members:
         if len(members) > 1:
-            host.memory.skip(_region(len(members)))
+            host.memory.skip(_region_bytes(len(members)))
         return Solo(counts if host.rank in members else (), clock)
-    return _Part(host, members, counts, clock)
+    return _Subgroup(host, members, counts, clock)
 
 
-def _region(size: int) -> int:
-    return size * LINE + 2 * ARENA
+def _region_bytes(size: int) -> int:
+    return size * CACHE_LINE + 2 * ARENA

@@ -1,4 +1,4 @@
-"""A group of one."""
+"""Group of one rank."""
 
 from collections.abc import Sequence
 
@@ -11,26 +11,26 @@ __all__ = ["Solo"]
 
 
 class Solo(Group):
-    """One rank that carries all shards."""
+    """Group whose only rank owns all shards."""
 
     rank = 0
     size = 1
 
     def __init__(self, counts: Sequence[int] = (), clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.counts, self.dealt = tuple(counts) or (1,), bool(counts)
+        self.counts, self.fixed_counts = tuple(counts) or (1,), bool(counts)
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
-        """All rows are here."""
-        self.rows_of(parts.shape[0])
+        """Return `parts` unchanged: this rank has all rows."""
+        self.row_counts(parts.shape[0])
         return parts
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
-        """A single row is its own sum, and is not copied."""
-        return parts[0] if self.rows_of(parts.shape[0]) == (1,) else super().reduce(parts, phase)
+        """See `Group.reduce`. A single row is returned without a copy."""
+        return parts[0] if self.row_counts(parts.shape[0]) == (1,) else super().reduce(parts, phase)
 
     def barrier(self, phase: str, patience: float = 1) -> None:
-        """Nobody to wait for."""
+        """Do nothing: there is no other rank."""
 
     def split(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         """See `Group.split`."""
@@ -42,4 +42,4 @@ class Solo(Group):
         return LocalChannel(specs, depth)
 
     def close(self) -> None:
-        """Nobody to leave."""
+        """Do nothing: there is no connection to close."""

@@ -1,4 +1,4 @@
-"""Other processes that this one starts. They end with it, however it ends."""
+"""Child processes with captured output. They end with this process, however it ends."""
 
 import os
 import subprocess
@@ -11,20 +11,20 @@ from typing import IO
 
 from lockstep.processes.parent import die_with_parent
 
-__all__ = ["Failed", "child", "own", "own_environment"]
+__all__ = ["ProcessFailed", "child", "module_command", "module_environment"]
 
 
-class Failed(RuntimeError):
-    """A process did not do its work. The message has its last words."""
+class ProcessFailed(RuntimeError):
+    """A child process failed. The message has the last line that it wrote to standard error."""
 
 
-def own(*words: str) -> list[str]:
-    """The command that runs a module of this installation: its name, then its arguments."""
-    return [sys.executable, "-P", "-m", *words]
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this installation with `arguments`."""
+    return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def own_environment() -> dict[str, str]:
-    """Variables with which `own` finds what this process finds."""
+def module_environment() -> dict[str, str]:
+    """Return the environment in which a `module_command` finds the modules that this process finds."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}  # noqa: PTH109
 
 
@@ -32,10 +32,17 @@ def own_environment() -> dict[str, str]:
 def child(
     command: Sequence[str], environment: Mapping[str, str], succeeds: Sequence[int] = (0,), reads: bool = False
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A started process, whose output can be read; with `reads`, it reads what is written to its input.
+    """Start a process and yield it. Its standard output is a pipe.
 
-    At the end of the block it is waited for; where an exception ends the block, it is killed. Raises Failed when it ends with
-    another code than those of `succeeds`.
+    At the end of the block wait for the process; if the block raises an exception, kill it.
+
+    Args:
+        command: The program and its arguments.
+        environment: The environment variables of the process.
+        succeeds: Exit codes that are not failures.
+        reads: Make its standard input a pipe too; otherwise it is empty.
+
+    Raises ProcessFailed if the command can't be run, or if its exit code is not in `succeeds`.
     """
     with tempfile.TemporaryFile("w+") as errors:
         try:
@@ -49,19 +56,19 @@ def child(
                 preexec_fn=partial(die_with_parent, os.getpid()),
             )
         except OSError as error:
-            raise Failed(f"{command[0]} can't be run: {error.strerror}") from None
+            raise ProcessFailed(f"{command[0]} can't be run: {error.strerror}") from None
         try:
             yield process
         except BaseException:
             process.kill()
             process.communicate()
             raise
-        process.communicate()  # reads what is left, so that it can end
+        process.communicate()  # reads the rest of the output: a full pipe would block the process
         if process.returncode not in succeeds:
-            raise Failed(f"{' '.join(command)} ended with code {process.returncode}: {_last_words(errors)}")
+            raise ProcessFailed(f"{' '.join(command)} ended with code {process.returncode}: {_last_line(errors)}")
 
 
-def _last_words(errors: IO[str]) -> str:
+def _last_line(errors: IO[str]) -> str:
     errors.seek(0)
     lines = [line.strip() for line in errors if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no error message"

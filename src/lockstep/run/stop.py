@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from lockstep.processes.exit_codes import BAD_INPUT
+
 __all__ = [
     "SIGNALS",
     "StoppedEarly",
@@ -123,7 +125,7 @@ def end_unheard() -> NoReturn:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     time.sleep(_PATIENCE)
-    raise SystemExit(2)
+    raise SystemExit(BAD_INPUT)
 
 
 def _hear(number: int, frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""Lightning Fabric for devices, precision and ranks.
+"""Lightning Fabric as the runtime: it decides precision, wraps replicated modules and moves the rows of groups.
 
-Fabric is made in processes that exist already and have met already: it finds torch.distributed initialized and goes on from
-there. `Fabric.launch` is for scripts that Fabric itself starts, so it is not called, under `fabric run` either.
+Fabric is created in ranks that are already connected: it finds torch.distributed initialized and uses it. `Fabric.launch` is meant for
+scripts that Fabric itself starts, so it is not called, not even under `fabric run`.
 """
 
 import logging
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from lockstep.group.group import Clock, Group, RankLost
 from lockstep.group.network import NetworkGroup
+from lockstep.group.point_to_point import PointToPoint
 from lockstep.group.solo import Solo
-from lockstep.group.wire import Wire
 from lockstep.runtime.devices import Devices
 from lockstep.runtime.hosts import HostSlot
 from lockstep.runtime.rank_info import RankInfo
@@ -29,21 +29,23 @@ from lockstep.runtime.world import World
 
 
 @contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Fabric, when it is imported, changes how all warnings look. It also reads the options of `fabric run`, which have been
-    compared with the config already, and would take them for those of a script that it may rule itself.
+def _isolated() -> Iterator[None]:
+    """Keep Fabric from changing this process, and hide the options of `fabric run` from it.
+
+    Importing Fabric changes the format of all warnings. The options have already been compared with the config; Fabric would apply
+    them as those of a script that it controls.
     """
     options = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("LT_")}
-    look = warnings.formatwarning
+    format_warning = warnings.formatwarning
     try:
         with warnings.catch_warnings():
             yield
     finally:
-        warnings.formatwarning = look
+        warnings.formatwarning = format_warning
         os.environ.update(options)
 
 
-with _as_it_was():
+with _isolated():
     from lightning_fabric import Fabric
     from lightning_fabric.plugins.collectives.torch_collective import TorchCollective
     from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
@@ -59,18 +61,19 @@ if TYPE_CHECKING:
 __all__ = ["FabricGroup", "FabricRuntime"]
 
 _PRECISION = {"fp32": "32-true", "bf16": "bf16-mixed", "fp64": "64-true"}
+"""Fabric's names of the values of `runtime.precision`."""
 
 
-class _Ranks(ClusterEnvironment):
-    """Our own place, for launchers that Fabric does not know."""
+class _RankEnvironment(ClusterEnvironment):
+    """Cluster environment made from a `RankInfo`, for launchers that Fabric does not support."""
 
     creates_processes_externally = True
     main_address = "127.0.0.1"
     main_port = 0
 
-    def __init__(self, place: RankInfo, local_rank: int) -> None:
+    def __init__(self, rank_info: RankInfo, local_rank: int) -> None:
         super().__init__()
-        self._place = place
+        self._rank_info = rank_info
         self._local_rank = local_rank
 
     @staticmethod
@@ -78,16 +81,16 @@ class _Ranks(ClusterEnvironment):
         return False
 
     def world_size(self) -> int:
-        return self._place.size
+        return self._rank_info.size
 
     def set_world_size(self, size: int) -> None:
-        """It is as it is."""
+        """Do nothing: the rank is fixed."""
 
     def global_rank(self) -> int:
-        return self._place.rank
+        return self._rank_info.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """It is as it is."""
+        """Do nothing: the rank is fixed."""
 
     def local_rank(self) -> int:
         return self._local_rank
@@ -96,97 +99,109 @@ class _Ranks(ClusterEnvironment):
         return 0
 
 
-def _strategy(place: RankInfo, seat: HostSlot, device: torch.device, **options: object) -> Strategy:
-    """Fabric's own detection where torchrun, or `fabric run`, started the ranks; else they are where our `place` says."""
-    if place.size == 1:
+def _strategy(rank_info: RankInfo, host_slot: HostSlot, device: torch.device, **options: object) -> Strategy:
+    """Create Fabric's strategy for this rank.
+
+    If torchrun or `fabric run` started the ranks, Fabric reads the rank from their variables; else it gets `rank_info`.
+    """
+    if rank_info.size == 1:
         return SingleDeviceStrategy(device)
-    found = TorchElasticEnvironment() if TorchElasticEnvironment.detect() else _Ranks(place, seat.local_rank)
-    # Fabric takes the device at the rank's number on its host: the list has this rank's device wherever that may point
-    devices = [device] * (max(seat.local_rank, found.local_rank()) + 1)
-    return DDPStrategy(parallel_devices=devices, cluster_environment=found, **options)  # type: ignore[arg-type]
+    detected = TorchElasticEnvironment.detect()
+    environment = TorchElasticEnvironment() if detected else _RankEnvironment(rank_info, host_slot.local_rank)
+    # Fabric takes the device at the index of the local rank: every entry of the list is this rank's device
+    devices = [device] * (max(host_slot.local_rank, environment.local_rank()) + 1)
+    return DDPStrategy(parallel_devices=devices, cluster_environment=environment, **options)  # type: ignore[arg-type]
 
 
 class FabricRuntime(Runtime):
-    """Fabric decides how networks compute, wraps what is replicated, and moves the rows of a `FabricGroup`."""
+    """Runtime in which Fabric decides the precision, wraps replicated modules, and moves the rows of a `FabricGroup`."""
 
-    def __init__(self, world: World, group: Group, devices: Devices, seat: HostSlot) -> None:
-        super().__init__(world, group, devices, seat)
-        place, config = world.place, world.config
-        if place.size > 1:
-            world.meet()  # or Fabric would look for the others in its own way
-        with _as_it_was():
+    def __init__(self, world: World, group: Group, devices: Devices, host_slot: HostSlot) -> None:
+        super().__init__(world, group, devices, host_slot)
+        rank_info, config = world.rank_info, world.config
+        if rank_info.size > 1:
+            world.connect()  # otherwise Fabric would connect the ranks by itself
+        with _isolated():
             self._fabric = Fabric(
                 accelerator=self.device.type,
-                devices=1,  # how many is the strategy's business
-                strategy=_strategy(place, seat, self.device),
+                devices=1,  # the strategy has its own list
+                strategy=_strategy(rank_info, host_slot, self.device),
                 precision=_PRECISION[config.precision],  # type: ignore[arg-type]
-                plugins=[_Ranks(place, seat.local_rank)] if place.size == 1 else None,
+                plugins=[_RankEnvironment(rank_info, host_slot.local_rank)] if rank_info.size == 1 else None,
             )
             self._fabric.strategy.setup_environment()
-        assert (self._fabric.global_rank, self._fabric.world_size) == (place.rank, place.size)
+        assert (self._fabric.global_rank, self._fabric.world_size) == (rank_info.rank, rank_info.size)
         if isinstance(group, FabricGroup):
-            group.travel_by(TorchCollective())
+            group.use_collective(TorchCollective())
 
     def autocast(self, device: torch.device) -> "Autocast":
         """See `Runtime.autocast`."""
-        if device.type != self.device.type:  # Fabric knows one
+        if device.type != self.device.type:  # Fabric supports only one kind of device
             return torch_autocast(self._world.config, device)
         return self._fabric.autocast
 
     def _wrap(self, module: nn.Module, process_group: dist.ProcessGroup) -> nn.Module:
-        with _as_it_was():
-            strategy = _strategy(self._world.place, self._seat, self.device, process_group=process_group)
+        with _isolated():
+            strategy = _strategy(self._world.rank_info, self._host_slot, self.device, process_group=process_group)
             return strategy.setup_module(module)
 
 
 class FabricGroup(NetworkGroup):
-    """Its rows travel by Fabric's collectives. Who has come is told by messages, and so is what goes from one rank to another."""
+    """Group that gathers rows with Fabric's collectives. Synchronization and channels use point-to-point messages."""
 
     _collective: TorchCollective | None = None
 
-    def travel_by(self, collective: TorchCollective) -> None:
-        """From now on. The first exchanges, in which ranks agree on devices, come before there can be a Fabric."""
+    def use_collective(self, collective: TorchCollective) -> None:
+        """Gather rows with `collective` from now on.
+
+        The first exchanges, in which ranks agree on devices, happen before Fabric can be created.
+        """
         self._collective = collective
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         if self._collective is None:
             return super()._move(rows, counts, phase)
-        self._meet(phase)
-        begun = perf_counter()
-        most = max(counts)  # collectives want as many rows of everybody
+        self._synchronize(phase)
+        start = perf_counter()
+        most = max(counts)  # collectives need the same number of rows from every rank
         padded = rows.new_zeros(most, rows.shape[1])
         padded[: len(rows)] = rows
-        everybody = rows.new_empty(self.size, *padded.shape)
+        all_rows = rows.new_empty(self.size, *padded.shape)
         try:
-            self._collective.all_gather([*everybody.view(torch.uint8)], padded.view(torch.uint8))
+            self._collective.all_gather([*all_rows.view(torch.uint8)], padded.view(torch.uint8))
         except RuntimeError as error:
             peer = f"a peer of rank {self.rank} on host {socket.gethostname()}"
             raise RankLost(peer, phase, str(error).strip().partition("\n")[0]) from error
         if min(counts) < most:
-            everybody = torch.cat([share[:count] for share, count in zip(everybody, counts, strict=True)])
-        self.clock.moved += perf_counter() - begun
-        return everybody
+            all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])
+        self.clock.moved += perf_counter() - start
+        return all_rows
 
-    _move_devices = _move
+    _move_on_devices = _move
 
-    def _part(self, members: Sequence[int], counts: Sequence[int]) -> Group:
+    def _make_subgroup(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         if self._collective is None or len(members) == 1:
-            return super()._part(members, counts)
-        collective = TorchCollective().create_group(ranks=list(members))  # every rank makes it
+            return super()._make_subgroup(members, counts)
+        collective = TorchCollective().create_group(ranks=list(members))  # every rank must call it
         if self.rank in members:
-            return _Part(collective, self._wire, members, counts, self.clock)
-        self._wire.tags(2)  # those that the members take
+            return _Subgroup(collective, self._p2p, members, counts, self.clock)
+        self._p2p.reserve_tags(2)  # the members use them
         return Solo((), self.clock)
 
 
-class _Part(FabricGroup):
-    """Some of the world's ranks."""
+class _Subgroup(FabricGroup):
+    """Group of some of the world's ranks."""
 
     def __init__(
-        self, collective: TorchCollective, wire: Wire, members: Sequence[int], counts: Sequence[int], clock: Clock
+        self,
+        collective: TorchCollective,
+        p2p: PointToPoint,
+        members: Sequence[int],
+        counts: Sequence[int],
+        clock: Clock,
     ) -> None:
-        self._join(wire, tuple(members), counts, clock)
-        self.travel_by(collective)
+        self._join(p2p, tuple(members), counts, clock)
+        self.use_collective(collective)
 
     def close(self) -> None:
-        """The connections are the world's."""
+        """Do nothing: the group of all ranks owns the connections."""

@@ -1,64 +1,56 @@
-"""What a rank shares with the others of its host."""
+"""Ranks of one host: their local ranks, and how they share its cores."""
 
 import os
-import socket
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from lockstep.group.group import Group
 from lockstep.group.memory import usable_cores
+from lockstep.group.neighbors import host_id
 from lockstep.runtime.threads import share_of_cores
 
-__all__ = ["HostSlot", "number_of", "take_seat"]
+__all__ = ["HostSlot", "find_host_slot"]
 
 _WORDS = 32
-"""Of 32 bits, for the cores of a host; what lies beyond is not told apart."""
+"""Number of 32-bit words for the set of a host's cores. Core numbers from 1024 on wrap around."""
 
 
 @dataclass(frozen=True)
 class HostSlot:
-    """A rank's place on its host."""
+    """A rank's share of its host."""
 
     local_rank: int
-    """Its number among the ranks of its host."""
+    """Index of the rank among the ranks of its host."""
     cores: int
-    """How many cores are its own: a host's ranks have all that they may use, and none twice unless there are too few."""
+    """Number of cores for this rank alone: the usable cores are split over the ranks; with more ranks than cores, 1 each."""
     host_cores: int
-    """Cores that the host's ranks may use together."""
+    """Number of cores that the host's ranks may use together."""
 
 
-def take_seat(group: Group) -> HostSlot:
-    """Every rank calls it. Launchers may bind each rank to cores of its own: only ranks with the same cores share them."""
+def find_host_slot(group: Group) -> HostSlot:
+    """Compare the hosts and cores of all ranks and return this rank's share. Every rank calls it.
+
+    Launchers may bind each rank to different cores: only ranks with the same set of cores share them.
+    """
     if group.size == 1:
         return HostSlot(0, usable_cores(), usable_cores())
-    everybody = group.gather(torch.tensor([[_host(), *_cores()]]), "start")
-    own = everybody[group.rank]
-    on_host = everybody[:, 0] == own[0]
-    alike = (everybody == own).all(1)
-    together = [0] * _WORDS
-    for row in everybody[on_host].tolist():
-        together = [mine | other for mine, other in zip(together, row[1:], strict=True)]
+    rows = group.gather(torch.tensor([[host_id(), *_core_set()]]), "start")
+    own_row = rows[group.rank]
+    on_host = rows[:, 0] == own_row[0]
+    same_cores = (rows == own_row).all(1)
+    host_cores = [0] * _WORDS
+    for row in rows[on_host].tolist():
+        host_cores = [word | other for word, other in zip(host_cores, row[1:], strict=True)]
     return HostSlot(
         local_rank=int(on_host[: group.rank].sum()),
-        cores=share_of_cores(int(alike[: group.rank].sum()), int(alike.sum()), usable_cores()),
-        host_cores=max(1, sum(word.bit_count() for word in together)),
+        cores=share_of_cores(int(same_cores[: group.rank].sum()), int(same_cores.sum()), usable_cores()),
+        host_cores=max(1, sum(word.bit_count() for word in host_cores)),
     )
 
 
-def number_of(text: str) -> int:
-    """A number by which ranks compare texts."""
-    return zlib.crc32(text.encode())
-
-
-def _host() -> int:
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return number_of(socket.gethostname() + (boot.read_text() if boot.exists() else ""))
-
-
-def _cores() -> list[int]:
+def _core_set() -> list[int]:
+    """Return the cores that this process may use, as bits of 32-bit words."""
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     words = [0] * _WORDS
     for core in cores:

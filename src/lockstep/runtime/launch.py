@@ -1,7 +1,7 @@
-"""Our own launch: N ranks on this host, that end together.
+"""The launcher of `lockstep train --ranks N`: it starts N ranks on this host, which end together.
 
-Ranks meet in memory that is inherited, so that nothing listens on a port. (torchrun's store listens on every interface.)
-They die with this process, also when it is killed, and this process ends them all when one fails.
+Ranks communicate through memory that they inherit, so nothing listens on a port. (torchrun's store listens on every interface.)
+The ranks end with this process, even if it is killed, and this process ends all ranks if one fails.
 """
 
 import os
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from lockstep.group.memory import create_memory
+from lockstep.processes import exit_codes
 from lockstep.processes.parent import own_command, own_environment
 from lockstep.run.stop import SIGNALS, note
 from lockstep.runtime.checks import shares_memory
@@ -21,48 +22,48 @@ from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["launch"]
 
-_GRACE = 5.0
+_GRACE_AFTER_FAILURE = 5.0
 """Seconds that the other ranks have to end by themselves after one has failed."""
-_PATIENCE = 90.0
-"""The same, after one has ended well: rank 0 may wait for films and trackers (`run.run`)."""
-_STALLED = 4
-_LOST = 4
-_KNOWN = (0, 1, 2, 3, 4, 5, 75, 130, 137, 141)
-"""Exit codes that docs/troubleshooting.md lists, and 141 for a closed pipe; a rank with any other was ended by foreign code, such as `os._exit`."""
+_GRACE_AFTER_SUCCESS = 90.0
+"""Seconds that the other ranks have after one has ended with code 0: rank 0 may wait for videos and trackers (`run.run`)."""
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
-    """Runs `command` (words after `python -m lockstep`) as `ranks` processes, and returns the first exit code that is not 0.
+    """Run `command` as `ranks` processes and return the first exit code that is not 0.
 
-    Each finds its place in the environment: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT, LOCKSTEP_MEETING (where they meet, if
-    they need torch.distributed), LOCKSTEP_PATH (where this process looks for modules) and, where they share memory, LOCKSTEP_MEMORY (its file descriptor).
+    `command` has the arguments after `python -m lockstep`. Every process gets these environment variables: LOCKSTEP_RANK,
+    LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id), LOCKSTEP_MEETING (address of the rendezvous, if the ranks need
+    torch.distributed), LOCKSTEP_PATH (where this process looks for modules) and, if the ranks share memory, LOCKSTEP_MEMORY (its
+    file descriptor).
+
+    Raises ValueError if `runtime.backend` is shared and the system has no anonymous shared memory.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
-        memory = _memory(ranks, config)
-        shared = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
-        common = {
+        memory = _create_memory(ranks, config)
+        memory_variable = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
+        environment = {
             **own_environment(),
             "LOCKSTEP_SIZE": str(ranks),
             "LOCKSTEP_MEETING": f"file://{folder}/meeting",
-            **shared,
+            **memory_variable,
         }
-        # what comes before a rank listens, or before we pass it on, waits until then
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         processes = [
             subprocess.Popen(
                 own_command(*command),
-                env={**common, "LOCKSTEP_RANK": str(rank)},
+                env={**environment, "LOCKSTEP_RANK": str(rank)},
                 pass_fds=() if memory is None else (memory,),
-                start_new_session=True,  # a terminal's Ctrl-C reaches only us, and we pass it on once
+                start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which forwards it once
             )
             for rank in range(ranks)
         ]
         if memory is not None:
             os.close(memory)
-        return _supervise(processes, held)
+        return _supervise(processes, previous_mask)
 
 
-def _memory(ranks: int, config: RuntimeConfig) -> int | None:
+def _create_memory(ranks: int, config: RuntimeConfig) -> int | None:
     if not shares_memory(config):
         return None
     try:
@@ -75,17 +76,17 @@ def _memory(ranks: int, config: RuntimeConfig) -> int | None:
         return None
 
 
-def _supervise(processes: Sequence["subprocess.Popen[bytes]"], held: set[int]) -> int:
-    """`held` are the signals that were held back before the launch began."""
+def _supervise(processes: Sequence["subprocess.Popen[bytes]"], previous_mask: set[int]) -> int:
+    """Forward signals to the ranks and wait for them. `previous_mask` is the signal mask before the launch blocked signals."""
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
+    def forward(number: int, frame: FrameType | None) -> None:
         note(number)
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
-    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    previous_handlers = {number: signal.signal(number, forward) for number in SIGNALS}
+    signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     try:
         return _wait(processes)
     finally:
@@ -93,29 +94,33 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"], held: set[int]) -
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Waits for all. Once one has ended, the others have some seconds to follow: what keeps them longer is a fault."""
-    code, deadline = 0, float("inf")
+    """Wait for all ranks, and return the first exit code that is not 0.
+
+    After one rank has ended, the others have some seconds to end: if they do not, they hang, and the caller kills them.
+    """
+    first_failure, deadline = exit_codes.DONE, float("inf")
     while True:
         codes = [process.poll() for process in processes]
-        ended = [found for found in codes if found is not None]
-        if not code and any(ended):
-            rank, code = next((rank, found) for rank, found in enumerate(codes) if found)
-            deadline = time.monotonic() + _GRACE
-            if code < 0:
-                print(f"lockstep: rank {rank} was killed by {signal.Signals(-code).name}", file=sys.stderr, flush=True)
-                code = 1
-            elif code not in _KNOWN:
-                print(f"lockstep: rank {rank} ended with exit code {code}", file=sys.stderr, flush=True)
-                code = _LOST
+        ended = [code for code in codes if code is not None]
+        if not first_failure and any(ended):
+            rank, first_failure = next((rank, code) for rank, code in enumerate(codes) if code)
+            deadline = time.monotonic() + _GRACE_AFTER_FAILURE
+            if first_failure < 0:
+                name = signal.Signals(-first_failure).name
+                print(f"lockstep: rank {rank} was killed by {name}", file=sys.stderr, flush=True)
+                first_failure = exit_codes.FAILED
+            elif first_failure not in exit_codes.KNOWN:
+                print(f"lockstep: rank {rank} ended with exit code {first_failure}", file=sys.stderr, flush=True)
+                first_failure = exit_codes.RANK_LOST
         elif ended and deadline == float("inf"):
-            deadline = time.monotonic() + _PATIENCE
+            deadline = time.monotonic() + _GRACE_AFTER_SUCCESS
         if len(ended) == len(codes):
-            return code
+            return first_failure
         if time.monotonic() > deadline:
-            return code or _STALLED
+            return first_failure or exit_codes.RANK_LOST
         time.sleep(0.02)

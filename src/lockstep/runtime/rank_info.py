@@ -1,6 +1,6 @@
-"""Which rank this process is: what launchers leave in the environment. Importing this does not import PyTorch.
+"""This process's rank, read from the environment variables that launchers set. This module does not import PyTorch.
 
-| launcher | rank, size | among the ranks of its host |
+| launcher | rank, size | local rank, local size |
 | --- | --- | --- |
 | torchrun, `fabric run` | RANK, WORLD_SIZE | LOCAL_RANK, LOCAL_WORLD_SIZE |
 | Open MPI | OMPI_COMM_WORLD_RANK, …_SIZE | OMPI_COMM_WORLD_LOCAL_RANK, …_LOCAL_SIZE |
@@ -14,48 +14,59 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["RankInfo", "find_rank_info", "launcher_process"]
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which rank this process is, of how many, and how it meets the others."""
+    """This process's rank, the number of ranks, and how the ranks connect."""
 
     rank: int
+    """Index of this process among all ranks."""
     size: int
+    """Number of all ranks."""
     local_rank: int | None = None
-    """Its number among the ranks of its host; None: not known before they have met."""
+    """Index among the ranks of this host; None: unknown until the ranks have connected."""
     local_size: int | None = None
-    """Number of ranks on its host; None: not known before they have met."""
+    """Number of ranks on this host; None: unknown until the ranks have connected."""
     launcher: str = "lockstep"
-    """What started it, as users call it."""
+    """Command that started the rank."""
     memory: int | None = None
-    """File descriptor of shared memory that our own launch passed on."""
-    meeting: str = ""
-    """Address of the meeting, as in `runtime.rendezvous`; empty: not chosen yet."""
+    """File descriptor of the shared memory that lockstep's own launcher passes on; None: there is none."""
+    rendezvous: str = ""
+    """Address of the rendezvous, as in `runtime.rendezvous`; empty: not chosen yet."""
 
     @property
     def on_one_host(self) -> bool:
-        """Whether all ranks are known to be on one host."""
+        """True if all ranks are known to be on one host."""
         return self.size == (self.local_size or 1)
+
+
+class _LocalRank(NamedTuple):
+    """Index of a rank on its host and the number of ranks there; None: unknown."""
+
+    rank: int | None
+    size: int | None
 
 
 @dataclass(frozen=True)
 class _Launcher:
-    """Variables that a launcher sets for every rank."""
+    """Names of the variables that a launcher sets for every rank."""
 
     name: str
     rank: str
     size: str
     local_rank: str
     local_size: str
-    even_alone: bool = False
-    """Whether a rank that is the only one is under this launcher at all: a scheduler's interactive shell is one, too."""
+    counts_if_alone: bool = False
+    """The variables of a single rank mean that the launcher started it. If False they are ignored: a scheduler's interactive shell has
+    them too."""
 
 
 _LAUNCHERS = (
-    _Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", even_alone=True),
+    _Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", counts_if_alone=True),
     _Launcher(
         "mpirun",
         "OMPI_COMM_WORLD_RANK",
@@ -64,75 +75,76 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
     _Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # not SLURM_NTASKS, which a batch script has too, where no step has been started
+    # not SLURM_NTASKS: a batch script has it too, although no step has been started
     _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 )
 
 
 def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
-    """The place that a launcher gave this process, its meeting still open; None if no launcher started it.
+    """Read this process's rank from its environment, without a rendezvous; None if no launcher started it.
 
-    A launcher nearer to the process wins over the scheduler that it may run under. Raises ValueError, naming the variable, if
-    what it says makes no sense.
+    A launcher that runs under a scheduler takes precedence over it. Raises ValueError, naming the variable, if a value is not valid.
     """
     variables = os.environ if environ is None else environ
     for launcher in _LAUNCHERS:
         if launcher.rank not in variables or launcher.size not in variables:
             continue
         size = _number(variables, launcher.size, 1)
-        if size == 1 and not launcher.even_alone:
+        if size == 1 and not launcher.counts_if_alone:
             continue
         rank = _number(variables, launcher.rank, 0)
         if rank >= size:
             raise ValueError(f"{launcher.rank} is {rank}: it must be below {launcher.size}, which is {size}")
-        local_rank, local_size = _local(launcher, variables)
+        local = _local_rank(launcher, variables)
         if size == 1:
-            local_rank, local_size = 0, 1
-        return RankInfo(rank, size, local_rank, local_size, launcher.name)
+            local = _LocalRank(0, 1)
+        return RankInfo(rank, size, local.rank, local.size, launcher.name)
     return None
 
 
-def launcher_process(place: RankInfo) -> int:
-    """The nearest ancestor that is not part of a rank itself, as a shell around it is: the same for all ranks of a host.
+def launcher_process(rank_info: RankInfo) -> int:
+    """Return the id of the nearest ancestor process that does not have the rank's variables; 0 if the system does not tell.
 
-    0 where the system does not say.
+    A shell around the rank has these variables too and is skipped. The result is the same for all ranks of a host.
     """
-    variable = next((launcher.rank for launcher in _LAUNCHERS if launcher.name == place.launcher), "LOCKSTEP_RANK")
+    variable = next((launcher.rank for launcher in _LAUNCHERS if launcher.name == rank_info.launcher), "LOCKSTEP_RANK")
     process = os.getppid()
     with suppress(OSError, ValueError, IndexError):
-        while process > 1 and _has(process, variable):
+        while process > 1 and _has_variable(process, variable):
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         return process
     return 0
 
 
-def _has(process: int, variable: str) -> bool:
+def _has_variable(process: int, variable: str) -> bool:
     try:
         environ = Path(f"/proc/{process}/environ").read_bytes()
-    except PermissionError:  # a scheduler's own process
+    except PermissionError:  # a process of the scheduler
         return False
     return any(entry.startswith(f"{variable}=".encode()) for entry in environ.split(b"\0"))
 
 
-def _local(launcher: _Launcher, variables: Mapping[str, str]) -> tuple[int | None, int | None]:
+def _local_rank(launcher: _Launcher, variables: Mapping[str, str]) -> _LocalRank:
     if launcher.local_rank not in variables:
-        return None, None
+        return _LocalRank(None, None)
     local_rank = _number(variables, launcher.local_rank, 0)
     if launcher.local_size == "SLURM_STEP_TASKS_PER_NODE":
         tasks = _tasks_per_node(variables.get(launcher.local_size, ""))
         node = _number(variables, "SLURM_NODEID", 0) if "SLURM_NODEID" in variables else 0
-        return local_rank, tasks[node] if node < len(tasks) else None
-    return local_rank, _number(variables, launcher.local_size, 1) if launcher.local_size in variables else None
+        return _LocalRank(local_rank, tasks[node] if node < len(tasks) else None)
+    if launcher.local_size in variables:
+        return _LocalRank(local_rank, _number(variables, launcher.local_size, 1))
+    return _LocalRank(local_rank, None)
 
 
 def _tasks_per_node(text: str) -> list[int]:
-    """Slurm's `2(x3),1` -> [2, 2, 2, 1]; empty if it is something else."""
+    """Parse Slurm's notation: `2(x3),1` -> [2, 2, 2, 1]. Return an empty list for any other text."""
     tasks: list[int] = []
     for group in text.split(","):
-        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", group)
-        if found is None:
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", group)
+        if match is None:
             return []
-        tasks += [int(found[1])] * int(found[2] or 1)
+        tasks += [int(match[1])] * int(match[2] or 1)
     return tasks
 
 

@@ -1,13 +1,13 @@
-"""Where ranks meet that somebody else started, and how they do it through files. Importing this does not import PyTorch.
+"""Address of the rendezvous of ranks that another launcher started, and the rendezvous through files.
 
-Meeting through files (`file:///shared/meet`), for ranks that may find files of a former meeting at the same place:
+This module does not import PyTorch. The files of the rendezvous `file:///shared/meet`, where files of an earlier run may remain:
 
-    rank 1 …    meet.rank-1   a word of its own that nobody else has
-    rank 0      meet.rank-0   a token, then the words that it found; written anew whenever one of them has changed
-    rank 1 …    meet.rank-1   its word, then the token of the meet.rank-0 that has its word in it
-    all         meet.TOKEN    torch.distributed's own file, which is new for certain
+    rank 1 …    meet.rank-1   a random key of this rank
+    rank 0      meet.rank-0   a token, then the keys that it has read; rewritten whenever a key changes
+    rank 1 …    meet.rank-1   its key, then the token of the meet.rank-0 that contains this key
+    all ranks   meet.TOKEN    the file for torch.distributed, which certainly is new
 
-What is left of a former meeting has other words or another token, so nobody acts on it.
+Files of an earlier run contain other keys or another token, so no rank uses them.
 """
 
 import glob
@@ -26,77 +26,86 @@ from pathlib import Path
 
 from lockstep.runtime.rank_info import RankInfo, launcher_process
 
-__all__ = ["FileMeeting", "choose_rendezvous", "first_host"]
+__all__ = ["FileRendezvous", "choose_rendezvous", "first_host"]
 
 _POLL = 0.02
+"""Seconds between two reads of the files."""
 _PRIVATE = "lockstep-meeting-"
 _FIRST_PORT, _PORTS = 12_000, 20_000
-"""Below those that systems give to outgoing connections."""
+"""Range of ports, below those that systems use for outgoing connections."""
 
 
-def choose_rendezvous(place: RankInfo, rendezvous: str | None, environ: Mapping[str, str] | None = None) -> RankInfo:
-    """`place` with the address at which its ranks meet.
+def choose_rendezvous(rank_info: RankInfo, address: str | None, environ: Mapping[str, str] | None = None) -> RankInfo:
+    """Return `rank_info` with the address of the rendezvous.
 
-    That is `rendezvous` (the config's) if there is one, else MASTER_ADDR and MASTER_PORT, else a file in the temporary folder if
-    all ranks are on one host, else under Slurm a port of the job's first host. Raises ValueError, in one line, where none of these
-    applies.
+    It is the first of these that applies:
+
+    - `address`, which is `runtime.rendezvous` of the config, unless it is None;
+    - none, if there is only one rank;
+    - MASTER_ADDR and MASTER_PORT of the environment;
+    - a file in the temporary folder, if all ranks are on one host;
+    - a port of the first host of the job step, under Slurm.
+
+    Raises ValueError, in one line, if none applies, or if `address` can't be used.
     """
     variables = os.environ if environ is None else environ
     has_master = "MASTER_ADDR" in variables and "MASTER_PORT" in variables
-    if rendezvous is not None:
-        if rendezvous == "env://" and not has_master:
+    if address is not None:
+        if address == "env://" and not has_master:
             raise ValueError("runtime.rendezvous is 'env://': the launcher must set MASTER_ADDR and MASTER_PORT")
-        if rendezvous.startswith("file://") and not Path(rendezvous.removeprefix("file://")).parent.is_dir():
-            raise ValueError(f"runtime.rendezvous is {rendezvous!r}: the file's folder does not exist")
-        return replace(place, meeting=rendezvous)
-    if place.size == 1:
-        return place
+        if address.startswith("file://") and not Path(address.removeprefix("file://")).parent.is_dir():
+            raise ValueError(f"runtime.rendezvous is {address!r}: the file's folder does not exist")
+        return replace(rank_info, rendezvous=address)
+    if rank_info.size == 1:
+        return rank_info
     if has_master:
-        return replace(place, meeting="env://")
-    if place.on_one_host:
-        return replace(place, meeting=f"file://{_private_folder(place, variables)}/meeting")
-    if place.launcher == "srun" and (
+        return replace(rank_info, rendezvous="env://")
+    if rank_info.on_one_host:
+        return replace(rank_info, rendezvous=f"file://{_private_folder(rank_info, variables)}/meeting")
+    if rank_info.launcher == "srun" and (
         nodes := variables.get("SLURM_STEP_NODELIST", variables.get("SLURM_JOB_NODELIST"))
     ):
         job, step = (int(re.sub(r"\D", "", variables.get(name, "")) or 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-        return replace(place, meeting=f"tcp://{first_host(nodes)}:{_FIRST_PORT + (31 * job + step) % _PORTS}")
+        port = _FIRST_PORT + (31 * job + step) % _PORTS
+        return replace(rank_info, rendezvous=f"tcp://{first_host(nodes)}:{port}")
     raise ValueError(
-        f"runtime.rendezvous is needed: nothing says where the {place.size} ranks meet; give file:///PATH on a "
+        f"runtime.rendezvous is None: the launcher gives no address for the {rank_info.size} ranks; set file:///PATH on a "
         "file system that all hosts share, or tcp://HOST:PORT with rank 0's host"
     )
 
 
 def first_host(nodes: str) -> str:
-    """The first host of Slurm's notation: `node[01-04,7],x1` -> `node01`."""
+    """Return the first host of a list in Slurm's notation: `node[01-04,7],x1` -> `node01`."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     assert first is not None
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0])
 
 
 @dataclass(frozen=True)
-class FileMeeting:
-    """One rank's part in a meeting through files; `path` is the start of their names."""
+class FileRendezvous:
+    """One rank's part of a rendezvous through files."""
 
     path: Path
+    """Prefix of the paths of the files."""
     rank: int
     size: int
 
-    def meet(self, timeout: float) -> Path:
-        """Waits for all ranks, and returns a file that is theirs alone.
+    def wait(self, timeout: float) -> Path:
+        """Wait for all ranks and return the path of the file for torch.distributed. `timeout` is in seconds.
 
-        Raises TimeoutError(who, why) when not all come, and OSError when the files can't be written.
+        Raises TimeoutError(who, why) if not all ranks come, and OSError if the files can't be written.
         """
         deadline = time.monotonic() + timeout
         if self._private:
-            _enter(self.path.parent)
-        token = self._invite(deadline) if self.rank == 0 else self._follow(deadline)
+            _create_private(self.path.parent)
+        token = self._lead(deadline) if self.rank == 0 else self._follow(deadline)
         return self._file(token)
 
-    def clear(self) -> None:
-        """Removes what the meeting has left: rank 0's business, when all have come or something has gone wrong."""
-        for left in self.path.parent.glob(f"{glob.escape(self.path.name)}.*"):
-            if re.fullmatch(r"rank-\d+(\.[0-9a-f]{8})?|[0-9a-f]{32}", left.name.removeprefix(f"{self.path.name}.")):
-                left.unlink(missing_ok=True)
+    def remove(self) -> None:
+        """Remove the files. Rank 0 calls it when all ranks have connected, and any rank after a failure."""
+        for path in self.path.parent.glob(f"{glob.escape(self.path.name)}.*"):
+            if re.fullmatch(r"rank-\d+(\.[0-9a-f]{8})?|[0-9a-f]{32}", path.name.removeprefix(f"{self.path.name}.")):
+                path.unlink(missing_ok=True)
         if self._private:
             shutil.rmtree(self.path.parent, ignore_errors=True)
 
@@ -107,40 +116,42 @@ class FileMeeting:
     def _file(self, name: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{name}")
 
-    def _invite(self, deadline: float) -> str:
-        token, said = secrets.token_hex(16), None
+    def _lead(self, deadline: float) -> str:
+        """Publish a token with the keys of the other ranks until all have confirmed it, and return it."""
+        token, published = secrets.token_hex(16), None
         while True:
-            found = [self._read(rank) for rank in range(1, self.size)]
-            if all(words[1:] == [token] for words in found):
+            contents = [self._read(rank) for rank in range(1, self.size)]
+            if all(words[1:] == [token] for words in contents):
                 return token
-            words = [words[0] if words else "-" for words in found]
-            if words != said:
-                self._write(token, *words)
-                said = words
-            late = [rank for rank, words in enumerate(found, 1) if words[1:] != [token]]
+            keys = [words[0] if words else "-" for words in contents]
+            if keys != published:
+                self._write(token, *keys)
+                published = keys
+            late = [rank for rank, words in enumerate(contents, 1) if words[1:] != [token]]
             self._pause(deadline, f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}")
 
     def _follow(self, deadline: float) -> str:
-        own = secrets.token_hex(16)
-        self._write(own)
+        """Publish a key, wait until rank 0 has published it with a token, then confirm the token and return it."""
+        key = secrets.token_hex(16)
+        self._write(key)
         while True:
             words = self._read(0)
-            if len(words) == self.size and words[self.rank] == own:
-                self._write(own, words[0])
+            if len(words) == self.size and words[self.rank] == key:
+                self._write(key, words[0])
                 return words[0]
             self._pause(deadline, "rank 0")
 
     def _pause(self, deadline: float, who: str) -> None:
         if time.monotonic() > deadline:
-            raise TimeoutError(who, f"nobody came to file://{self.path} in time")
+            raise TimeoutError(who, f"timed out waiting at file://{self.path}")
         time.sleep(_POLL)
 
     def _write(self, *words: str) -> None:
-        """Leaves no moment at which the file is there in part."""
-        aside = self._file(f"rank-{self.rank}.{secrets.token_hex(4)}")
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        """Replace this rank's file atomically, so that no rank reads a part of it."""
+        temporary = self._file(f"rank-{self.rank}.{secrets.token_hex(4)}")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(" ".join(words))
-        aside.replace(self._file(f"rank-{self.rank}"))
+        temporary.replace(self._file(f"rank-{self.rank}"))
 
     def _read(self, rank: int) -> list[str]:
         with suppress(OSError):
@@ -148,18 +159,18 @@ class FileMeeting:
         return []
 
 
-def _private_folder(place: RankInfo, variables: Mapping[str, str]) -> Path:
-    """A folder that the ranks of this job agree on without having met; `_enter` makes it."""
+def _private_folder(rank_info: RankInfo, variables: Mapping[str, str]) -> Path:
+    """Return a folder whose name all ranks of this job derive from the same facts. `_create_private` creates it."""
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID")
-    known = [place.launcher, str(place.size), str(launcher_process(place))]
-    key = hashlib.sha256("\n".join(known + [variables.get(name, "") for name in names]).encode()).hexdigest()[:16]
+    facts = [rank_info.launcher, str(rank_info.size), str(launcher_process(rank_info))]
+    key = hashlib.sha256("\n".join(facts + [variables.get(name, "") for name in names]).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"{_PRIVATE}{os.getuid()}-{key}"
 
 
-def _enter(folder: Path) -> None:
-    """Makes a private folder, or finds it made by another rank. Raises PermissionError if another user got in first."""
+def _create_private(folder: Path) -> None:
+    """Create a private folder unless another rank has. Raises PermissionError if another user has created it or can access it."""
     with suppress(FileExistsError):
         folder.mkdir(0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} belongs to somebody else")
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{folder} must be a folder that only this user can access")

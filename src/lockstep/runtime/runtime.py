@@ -1,7 +1,7 @@
-"""What carries one rank: its group, its devices, its arithmetic."""
+"""The environment that one rank computes in: its group, its devices, its precision."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
@@ -13,45 +13,42 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.group.group import Group
-from lockstep.group.network import share_host
-from lockstep.group.shared import SharedMemoryGroup
-from lockstep.group.solo import Solo
-from lockstep.runtime.checks import shares_memory
-from lockstep.runtime.devices import Devices, choose_devices, refuse
-from lockstep.runtime.hosts import HostSlot, take_seat
-from lockstep.runtime.rank_info import RankInfo
+from lockstep.runtime.devices import Devices
+from lockstep.runtime.hosts import HostSlot
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.world import World
 
 if TYPE_CHECKING:
     from lockstep.models.policy import Autocast
 
-__all__ = ["Runtime", "TorchRuntime", "join", "torch_autocast"]
+__all__ = ["Runtime", "TorchRuntime", "torch_autocast"]
 
 
 class Runtime(ABC):
-    """A rank's own. Used in a `with` statement, that leaves the other ranks in order."""
+    """One rank's group, devices and precision. At the end of a `with` block the rank leaves the others in order."""
 
-    def __init__(self, world: World, group: Group, devices: Devices, seat: HostSlot) -> None:
+    def __init__(self, world: World, group: Group, devices: Devices, host_slot: HostSlot) -> None:
         self._world = world
-        self._seat = seat
+        self._host_slot = host_slot
         self._own_gpus = devices.own_gpus
         self.group = group
+        """All ranks."""
         self.device = devices.trainer
-        """Where this rank computes as a trainer."""
+        """Device of this rank as a trainer."""
         self.player_device = devices.player
-        """Where it computes as a player."""
-        self.cores = seat.cores
-        """Cores for what may use several without changing bits."""
+        """Device of this rank as a player."""
+        self.cores = host_slot.cores
+        """Number of cores for work that may use several without changing bits."""
 
     @abstractmethod
     def autocast(self, device: torch.device) -> "Autocast":
-        """Gives the context in which networks compute on `device`."""
+        """Return a function that creates the context in which networks compute on `device`."""
 
     def replicate(self, module: nn.Module, members: Sequence[int]) -> nn.Module:
-        """`module`, which is on `device`, in a DistributedDataParallel whose gradients are averaged over the ranks `members`.
+        """Wrap `module`, which is on `device`, in a DistributedDataParallel that averages gradients over the ranks `members`.
 
-        Every rank calls it, in the same order; a rank that is no member, or the only one, gets the module back as it is.
+        Every rank calls it, in the same order. Return `module` unchanged if there is only one member, and on ranks that are not
+        members.
         """
         if len(members) == 1:
             return module
@@ -65,7 +62,7 @@ class Runtime(ABC):
     def _wrap(self, module: nn.Module, process_group: dist.ProcessGroup) -> nn.Module: ...
 
     def close(self, failed: bool = False) -> None:
-        """Leaves the other ranks: all together at the end of their work, or alone, after a fault."""
+        """Leave the other ranks: together with them at the end of training, or alone after a failure."""
         if not failed:
             self.group.close()
         self._world.close(failed)
@@ -77,68 +74,13 @@ class Runtime(ABC):
         self.close(failed=kind is not None)
 
 
-def join(
-    place: RankInfo,
-    config: RuntimeConfig,
-    trainers: Collection[int] | None = None,
-    players: Collection[int] | None = None,
-) -> Runtime:
-    """Meets the other ranks.
-
-    Args:
-        place: This rank's, with its meeting.
-        config: Checked by `check_runtime`, with its devices resolved.
-        trainers: The ranks that train; None: all.
-        players: The ranks that play; None: all.
-
-    Raises RankLost if they do not come, and for what only shows when they have met, ValueError on rank 0 and SystemExit on all
-    others.
-    """
-    everybody = range(place.size)
-    world = World(place, config)
-    try:
-        return _join(world, everybody if trainers is None else trainers, everybody if players is None else players)
-    except BaseException:
-        world.close(failed=True)
-        raise
-
-
-def _join(world: World, trainers: Collection[int], players: Collection[int]) -> Runtime:
-    place, config = world.place, world.config
-    group = _group_of(world)
-    seat = take_seat(group)
-    group.have_cores(seat.host_cores)
-    devices = choose_devices(place, config, group, seat, trainers, players)
-    if config.kind == "fabric":
-        from lockstep.runtime.fabric import FabricRuntime
-
-        return FabricRuntime(world, group, devices, seat)
-    return TorchRuntime(world, group, devices, seat)
-
-
-def _group_of(world: World) -> Group:
-    """The fastest group that the backend allows."""
-    place, config = world.place, world.config
-    if place.size == 1:
-        return Solo()
-    if place.memory is not None:
-        return SharedMemoryGroup(place.memory, place.rank, place.size, config.timeout)
-    network = world.meet()
-    if not shares_memory(config):
-        return network
-    group = share_host(network, config.timeout)
-    if group is network and config.backend == "shared":
-        refuse(place, "runtime.backend is 'shared': the ranks can't open each other's memory; use auto or gloo")
-    return group
-
-
 def torch_autocast(config: RuntimeConfig, device: torch.device) -> "Autocast":
-    """PyTorch's own context for `runtime.precision`."""
+    """Return a function that creates PyTorch's autocast context for `runtime.precision`, or one without effect."""
     return partial(torch.autocast, device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext
 
 
 class TorchRuntime(Runtime):
-    """PyTorch itself."""
+    """Runtime that uses PyTorch alone."""
 
     def autocast(self, device: torch.device) -> "Autocast":
         """See `Runtime.autocast`."""

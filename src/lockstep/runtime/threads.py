@@ -1,4 +1,4 @@
-"""Threads and cores."""
+"""Numbers of threads and cores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,31 +8,34 @@ from threadpoolctl import threadpool_limits
 
 from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["arithmetic_threads", "limit_threads", "own_threads", "share_of_cores"]
+__all__ = ["arithmetic_threads", "limit_threads", "preserve_thread_limits", "share_of_cores"]
 
 
 def limit_threads(threads: int) -> None:
-    """Threads inside PyTorch's and NumPy's operations: fixed, because another number may round sums differently."""
+    """Set the number of threads inside PyTorch's and NumPy's operations. It is fixed because another number may round sums differently."""
     torch.set_num_threads(threads)
     threadpool_limits(threads)
 
 
 @contextmanager
-def own_threads() -> Iterator[None]:
-    """What limits are set while it lasts are lifted after it: for programs that do other things too."""
-    before = torch.get_num_threads()
+def preserve_thread_limits() -> Iterator[None]:
+    """Restore the thread limits at the end of the block, for programs that do other things too."""
+    previous_threads = torch.get_num_threads()
     with threadpool_limits():
         try:
             yield
         finally:
-            torch.set_num_threads(before)
+            torch.set_num_threads(previous_threads)
 
 
 def arithmetic_threads(config: RuntimeConfig, trains: bool) -> int:
-    """Threads of a rank that trains, or of one that only plays."""
+    """Return the number of threads of a rank that trains, or of one that only plays."""
     return config.threads if trains or config.player_threads is None else config.player_threads
 
 
 def share_of_cores(local_rank: int, ranks: int, cores: int) -> int:
-    """Cores for one of a host's `ranks`: together they have all of them and none twice; with more ranks than cores, 1 each."""
+    """Return the number of cores for one of the `ranks` of a host.
+
+    The shares add up to `cores` and differ by at most 1; with more ranks than cores, every rank gets 1.
+    """
     return max(1, cores // ranks + (local_rank < cores % ranks))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lockstep.experiment.start import PREEMPTED
-from lockstep.processes.children import own, own_environment
+from lockstep.processes.children import module_command, module_environment
+from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.processes.parent import die_with_parent
 from lockstep.run.stop import asked_to_stop
 from lockstep.sweep.member import Member
@@ -73,8 +73,8 @@ class Jobs:
             arguments += ["--env.module", module]
         with (self.logs / f"{member.name}.log").open("ab") as log:
             return subprocess.Popen(
-                own("lockstep", *arguments),
-                env=own_environment(),
+                module_command("lockstep", *arguments),
+                env=module_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

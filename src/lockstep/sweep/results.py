@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.experiment.start import PREEMPTED
+from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.sweep.member import Member, is_done, labels
 from lockstep.sweep.values import SEED
 

@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import cast
 
-from lockstep.processes.parent import look_where_parent_looks, own_command, own_environment
+from lockstep.processes.parent import add_parent_path, own_command, own_environment
 from lockstep.run.stop import SIGNALS, asked_to_stop
 
 __all__ = ["Sidecar", "SidecarContext", "SidecarFailed"]
@@ -153,7 +153,7 @@ class SidecarContext:
         for number in SIGNALS:  # a scheduler sends them to every process of a job; rank 0 decides when the sidecar ends
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        look_where_parent_looks()
+        add_parent_path()
         self._output = os.dup(1)
         os.dup2(2, 1)  # whatever a package prints goes to the log, not to the terminal of rank 0
         self.training_ended = threading.Event()

@@ -1,0 +1,50 @@
+"""Exit codes of the command `lockstep` and of ranks. docs/faq.md says what users do about each."""
+
+__all__ = [
+    "BAD_INPUT",
+    "DONE",
+    "FAILED",
+    "INTERRUPTED",
+    "KILLED",
+    "KNOWN",
+    "NON_FINITE",
+    "PIPE_CLOSED",
+    "PREEMPTED",
+    "RANK_LOST",
+    "REPLICAS_DIFFER",
+]
+
+DONE = 0
+"""Success."""
+FAILED = 1
+"""Any other error, such as one in an environment or of the compiler."""
+BAD_INPUT = 2
+"""Wrong usage, or a config that can't run here."""
+NON_FINITE = 3
+"""A loss or gradient is NaN or infinite."""
+RANK_LOST = 4
+"""A rank died, ended with an unknown exit code, or did not respond in time."""
+REPLICAS_DIFFER = 5
+"""Ranks hold different weights."""
+PREEMPTED = 75
+"""A signal asked the run to stop, and it stopped. (EX_TEMPFAIL of sysexits.h: the run can be resumed.)"""
+INTERRUPTED = 130
+"""Ctrl-C before training began, or a second one: 128 + SIGINT."""
+KILLED = 137
+"""Killed from outside, as shells report it: 128 + SIGKILL."""
+PIPE_CLOSED = 141
+"""The reader of the output has ended: 128 + SIGPIPE."""
+
+KNOWN = (
+    DONE,
+    FAILED,
+    BAD_INPUT,
+    NON_FINITE,
+    RANK_LOST,
+    REPLICAS_DIFFER,
+    PREEMPTED,
+    INTERRUPTED,
+    KILLED,
+    PIPE_CLOSED,
+)
+"""All of these. Foreign code, such as `os._exit`, has ended a rank that ends with another code."""

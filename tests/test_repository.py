@@ -136,7 +136,6 @@ _HEAVY = {
     "sympy",
     "tensorboard",
     "torch.utils.tensorboard",
-    "tyro",
 }
 
 

@@ -1,4 +1,4 @@
-"""lockstep on one shard in float64 gives the weights of the plain single-file PPO beside this file."""
+"""lockstep on one shard in float64 gives the weights of examples/ppo_in_one_file.py."""
 
 import importlib.util
 import sys
@@ -24,7 +24,9 @@ NAMES = {"trunk": "actor_body", "critic_trunk": "critic_body", "policy_head": "a
 
 
 def load_reference() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference_ppo", Path(__file__).with_name("ppo.py"))
+    spec = importlib.util.spec_from_file_location(
+        "reference_ppo", Path(__file__).parents[2] / "examples/ppo_in_one_file.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -18,8 +18,8 @@ from lockstep.runtime.checks import cuda_devices, find_compiler
 
 __all__ = ["main"]
 
-_CORE = {"torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium", "safetensors": "safetensors", "tyro": "tyro"}
-_CORE |= {"PyYAML": "yaml", "rich": "rich", "tensorboard": "tensorboard", "threadpoolctl": "threadpoolctl"}
+_CORE = {"torch": "torch", "numpy": "numpy", "gymnasium": "gymnasium", "safetensors": "safetensors"}
+_CORE |= {"PyYAML": "yaml", "rich": "rich", "docstring_parser": "docstring_parser", "threadpoolctl": "threadpoolctl"}
 _OPTIONAL = {
     "Box2D": ("Box2D", "box2d", "LunarLander, BipedalWalker"),
     "mujoco": ("mujoco", "mujoco", "Reacher, Pusher, HalfCheetah, …"),
@@ -33,6 +33,7 @@ _OPTIONAL = {
     "onnx": ("onnx", "export", "`lockstep export`"),
     "onnxscript": ("onnxscript", "export", "`lockstep export`"),
     "onnxruntime": ("onnxruntime", "export", "`lockstep export`"),
+    "tensorboard": ("tensorboard", "tensorboard", "viewing curves in TensorBoard"),
     "wandb": ("wandb", "track", "`--run.loggers wandb`"),
     "trackio": ("trackio", "track", "`--run.loggers trackio`"),
     "optuna": ("optuna", "sweep", "`lockstep sweep --search`"),

@@ -1,14 +1,17 @@
-"""The page that `--help` prints for verbs that take a config."""
+"""The text of `--help` for commands that take a config."""
 
 import dataclasses
 import io
+import shutil
 import types
-from contextlib import redirect_stdout, suppress
-from functools import partial
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
-import tyro
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.text import Text
 
 from lockstep.config import Config
 from lockstep.config.flags import SHORT
@@ -16,24 +19,24 @@ from lockstep.config.flags import SHORT
 __all__ = ["help_text"]
 
 _NAMES = {bool: "BOOL", int: "INT", float: "NUMBER", str: "TEXT"}
+_INDENT = 6
 
 
 def help_text(verb: str, default: Config, own: str = "") -> str:
-    """What `lockstep VERB --help` prints.
+    """Return the text of `lockstep VERB --help`, in the width of the terminal.
 
     Args:
-        verb: As typed.
-        default: What the flags change.
-        own: Usage and the verb's own flags, such as argparse's `format_help()`; a line of usage if empty.
+        verb: The command.
+        default: The config whose values are shown as defaults.
+        own: Usage and the command's own flags, such as argparse's `format_help()`; a line of usage if empty.
     """
-    output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)  # tyro draws by the stream's encoding
-    with redirect_stdout(output), suppress(SystemExit):
-        tyro.cli(_described(default), args=["--help"], prog=f"lockstep {verb}")
-    page = output.buffer.getvalue().decode()
-    sections = page[page.index("╭", page.index("╰")) :].rstrip()
+    console = Console(file=io.StringIO(), width=shutil.get_terminal_size().columns, color_system=None)
+    for section in dataclasses.fields(default):
+        console.print(_panel(section.name, getattr(default, section.name)))
+    assert isinstance(console.file, io.StringIO)
     head = own.rstrip() or f"usage: lockstep {verb} [--section.field VALUE …]"
     intro = "every field of the config; files have the same names:"
-    return f"{head}\n\nshort flags:\n{_short_flags()}\n\n{intro}\n\n{sections}\n"
+    return f"{head}\n\nshort flags:\n{_short_flags()}\n\n{intro}\n\n{console.file.getvalue().rstrip()}\n"
 
 
 def _short_flags() -> str:
@@ -43,23 +46,32 @@ def _short_flags() -> str:
     )
 
 
-def _described(default: Any) -> Any:
-    """The dataclass of `default` as tyro shows it well: texts without line breaks, values as users write them."""
-    kind = type(default)
+def _panel(name: str, section: Any) -> Panel:
+    """Return the flags of a section, with the docstrings of its fields and its values as defaults."""
+    kind = type(section)
     texts = {part.arg_name: part.description for part in docstring_parser.parse_from_object(kind).params}
-    fields: list[tuple[str, Any, Any]] = []
-    for name, hint in get_type_hints(kind).items():
-        value = getattr(default, name)
-        if dataclasses.is_dataclass(value):
-            section = _described(value)
-            fields.append((name, section, dataclasses.field(default_factory=section)))
-            continue
-        text = " ".join((texts.get(name) or "").split())
-        shown = Annotated[hint, tyro.conf.arg(help=text, metavar=None if hint is bool else _metavar(hint))]  # type: ignore[valid-type]
-        fields.append((name, shown, dataclasses.field(default_factory=partial(getattr, default, name))))
-    described = dataclasses.make_dataclass(kind.__name__, fields)
-    described.__doc__ = " ".join((kind.__doc__ or "").split())
-    return described
+    parts: list[Any] = [Text(" ".join((kind.__doc__ or "").split())), Rule(style="")]
+    for field, hint in get_type_hints(kind).items():
+        text = " ".join((texts.get(field) or "").split())
+        parts.append(Text(_flag(f"{name}.{field}".replace("_", "-"), hint)))
+        parts.append(Padding(Text(f"{text} (default: {_shown(getattr(section, field))})"), (0, 0, 0, _INDENT)))
+    return Panel(Group(*parts), title=f"{name} options", title_align="left")
+
+
+def _flag(path: str, hint: Any) -> str:
+    if hint is bool:
+        section, _, field = path.partition(".")
+        return f"--{path}, --{section}.no-{field}"
+    return f"--{path} {_metavar(hint)}"
+
+
+def _shown(value: object) -> str:
+    """Return a default value as a user would write it."""
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "[]"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
 
 
 def _metavar(hint: Any) -> str:

@@ -19,7 +19,7 @@ _GAIN = math.sqrt(2)
 _SMALLEST_NATURE = 36
 """Smallest height and width of an image for the `nature` network."""
 _FLATTENED_LIMIT = 1_024
-"""Largest number of bytes of an image that is flattened instead of convolved, see `convolutions`."""
+"""Largest number of values of an image that is flattened instead of convolved, see `convolutions`."""
 _FEATURE_OUTPUTS = 64
 """Number of outputs of the layer for the features that come with images."""
 _CODES, _CODE_SIZE = 256, 16
@@ -178,7 +178,7 @@ class _Codes(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         count, _, height, width = image.shape
         codes = image.permute(0, 2, 3, 1).to(torch.int64) + self._starts
-        if torch.compiler.is_exporting():  # embedding_bag cannot be exported
+        if torch.compiler.is_exporting():  # exported models have no kernel for embedding_bag
             return functional.embedding(codes, self.table).sum(3).permute(0, 3, 1, 2)
         cells = functional.embedding_bag(codes.flatten(0, 2), self.table, mode="sum")
         return cells.view(count, height, width, -1).permute(0, 3, 1, 2)  # channels last: faster convolutions

@@ -65,11 +65,8 @@ def _lstm(core: Any, layer: int, count: int) -> _Layer:
     size = core.output_size
     inputs, states = _transposed(core.input_weights[layer]), _transposed(core.state_weights[layer])
     # the bias is repeated for every row: adding arrays of equal shape costs a third of broadcasting one of them
-    bias, gates, from_state = (
-        _rows(core.biases[layer], count),
-        _empty(core, count, 4 * size),
-        _empty(core, count, 4 * size),
-    )
+    bias = _repeated(core.biases[layer], count)
+    gates, from_state = _empty(core, count, 4 * size), _empty(core, count, 4 * size)
     input_gate, forget_gate, new, output_gate = np.split(gates, 4, 1)
     # the logistic function of x is (1 + tanh(x / 2)) / 2
     scale, offset = np.full_like(gates, 0.5), np.full_like(gates, 0.5)
@@ -98,11 +95,8 @@ def _lstm(core: Any, layer: int, count: int) -> _Layer:
 def _gru(core: Any, layer: int, count: int) -> _Layer:
     size = core.output_size
     inputs, states = _transposed(core.input_weights[layer]), _transposed(core.state_weights[layer])
-    bias, gates, from_state = (
-        _rows(core.biases[layer], count),
-        _empty(core, count, 3 * size),
-        _empty(core, count, 3 * size),
-    )
+    bias = _repeated(core.biases[layer], count)
+    gates, from_state = _empty(core, count, 3 * size), _empty(core, count, 3 * size)
     reset, update, new = np.split(gates, 3, 1)
     both, both_from_state, new_from_state = gates[:, : 2 * size], from_state[:, : 2 * size], from_state[:, 2 * size :]
     difference = _empty(core, count, size)
@@ -125,7 +119,7 @@ def _gru(core: Any, layer: int, count: int) -> _Layer:
 
 def _mingru(core: Any, layer: int, count: int) -> _Layer:
     size, inputs = core.output_size, _transposed(core.input_weights[layer])
-    bias, gates = _rows(core.biases[layer], count), _empty(core, count, 2 * size)
+    bias, gates = _repeated(core.biases[layer], count), _empty(core, count, 2 * size)
     update, new = np.split(gates, 2, 1)
 
     def step(features: _Array, before: _Array, after: _Array) -> None:
@@ -154,7 +148,7 @@ def _transposed(weight: nn.Parameter) -> _Array:
     return weight.detach().numpy().T
 
 
-def _rows(bias: nn.Parameter, count: int) -> _Array:
+def _repeated(bias: nn.Parameter, count: int) -> _Array:
     return np.tile(bias.detach().numpy(), (count, 1))
 
 

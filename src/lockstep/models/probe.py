@@ -96,9 +96,8 @@ class _Probe:
             try:
                 train, again = self._run(forward, True), self._run(forward, True)
                 evaluation = self._run(forward, False)
-            except (
-                Exception
-            ):  # the module may not accept such inputs; if it accepts none, training raises the original error
+            except Exception:
+                # the module may not accept such inputs; if it accepts none, training raises the original error
                 continue
             return self._find_changes(train, again, evaluation)
         return [name for name, buffer in self._saved.items() if buffer.is_floating_point()]

@@ -1,7 +1,7 @@
 """Memory of a policy: recurrent networks between its encoder and its heads.
 
-A core's state is one flat row per environment, zeros where an episode begins. `step` is for acting, `sequence` for training: the same
-numbers to rounding, for whole sequences in which episodes may begin anywhere.
+The state of a core is one flat row per environment, with zeros where an episode begins. `step` is for acting, `sequence`
+for training on whole sequences in which episodes may begin anywhere. Both compute the same numbers up to rounding.
 """
 
 from abc import abstractmethod
@@ -16,46 +16,53 @@ from lockstep.models.scan import linear_recurrence
 
 __all__ = ["Core", "Gru", "Lstm", "MinGru"]
 
-_ONE_LAYER = (1, 0.0, False, False, False)
-"""To PyTorch's kernels: layers, dropout, whether they drop anything, whether both ways in time, whether the batch comes before time."""
+_KERNEL_OPTIONS = (1, 0.0, False, False, False)
+"""Last arguments of `torch.lstm` and `torch.gru`: num_layers, dropout, train, bidirectional, batch_first."""
 
 
 class Core(nn.Module):
-    """What every core has. The first weights are drawn from PyTorch's global generator, in its default type; `to` gives another.
+    """Interface of all cores.
 
-    Results have the state's type, whatever a context such as PyTorch's autocast makes of the products.
+    The initial weights are drawn from PyTorch's global generator, in PyTorch's default dtype; use `to` to convert them.
+    Results have the dtype of the state, also when a context such as PyTorch's autocast computes products in another one.
     """
 
     output_size: int
-    """`H`, of what `step` and `sequence` give."""
+    """Size `H` of the outputs of `step` and `sequence`."""
     state_size: int
-    """`S`."""
+    """Size `S` of the state."""
 
     @abstractmethod
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `[B, I]` and state `[B, S]` -> output `[B, H]` and the state after it, `[B, S]`."""
+        """Compute the output `[B, H]` and the next state `[B, S]` from features `[B, I]` and state `[B, S]`."""
 
     @abstractmethod
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `[L, N, I]`, state before them `[N, S]` -> outputs `[L, N, H]`, state after the last row `[N, S]`.
+        """Compute the outputs `[L, N, H]` of sequences, and the state after their last row `[N, S]`.
 
-        Where `resets`, bool `[L, N]`, is set, an episode begins: before that row the state is zero.
+        Args:
+            features: `[L, N, I]`.
+            state: `[N, S]`, the state before the first row.
+            resets: `[L, N]` bool: True where an episode begins; before that row the state is zero.
         """
 
 
 class _Gated(Core):
-    """Layers of gates that see the layer below, or the features; a layer's state is its output, and what else it may keep."""
+    """Stacked gated layers; the input of the first layer is the features, that of the others the layer below.
+
+    The state of a layer is its output, followed by further values if the layer has any (the cell of an LSTM).
+    """
 
     gates: int
-    """Blocks of `H` rows in a layer's weights."""
-    kept = 1
-    """Blocks of `H` numbers in a layer's state."""
+    """Number of blocks of `H` rows in the weights of a layer."""
+    state_blocks = 1
+    """Number of blocks of `H` values in the state of a layer."""
     recurrent = True
-    """Whether gates see the layer's last output too."""
+    """If True, the previous output of the layer is an input of its gates as well."""
 
     def __init__(self, input_size: int, size: int, layers: int) -> None:
         super().__init__()
-        self.output_size, self.layers, self.state_size = size, layers, layers * self.kept * size
+        self.output_size, self.layers, self.state_size = size, layers, layers * self.state_blocks * size
         rows = self.gates * size
         widths = [input_size, *[size] * layers]
         self.input_weights = nn.ParameterList(torch.empty(rows, inputs) for inputs, _ in pairwise(widths))
@@ -68,55 +75,64 @@ class _Gated(Core):
     def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.step`."""
         after = list[Tensor]()
-        for layer, before in enumerate(state.split(self.kept * self.output_size, 1)):
-            found = self._cell(layer, features, before)
-            features = found[0]
-            after += found
+        for layer, before in enumerate(state.split(self.state_blocks * self.output_size, 1)):
+            layer_state = self._cell(layer, features, before)
+            features = layer_state[0]
+            after += layer_state
         return features, torch.cat(after, 1) if len(after) > 1 else features
 
     @abstractmethod
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
-        """The layer's input `[B, I]` and its state -> its output, and what else is in its new state."""
+        """Compute the next state of one layer from its input `[B, I]` and its state.
+
+        Returns the blocks `[B, H]` of the next state. The first block is the output of the layer.
+        """
 
 
 class _Sequential(_Gated):
-    """Layers that PyTorch has a kernel for, which runs over the steps of whole sequences."""
+    """Gated layers for which PyTorch has a kernel that processes whole sequences."""
 
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.sequence`."""
-        rows, spacing, after = features, EpisodeBoundaries.of(resets, features.dtype), list[Tensor]()
-        if spacing is not None:
-            rows = spacing.spread(rows)
+        rows, boundaries, after = features, EpisodeBoundaries.of(resets, features.dtype), list[Tensor]()
+        if boundaries is not None:
+            rows = boundaries.spread(rows)
         state = torch.where(resets[0].unsqueeze(1), 0, state)
-        for layer, before in enumerate(state.split(self.kept * self.output_size, 1)):
-            marked = rows if spacing is None else torch.cat([rows, spacing.marks], 2)
-            rows, *others = self._kernel(marked, before, self._weights(layer, spacing))
-            after += [rows[-1] if spacing is None else spacing.last(rows), *others]
-        return rows if spacing is None else spacing.gather(rows), torch.cat(after, 1)
+        for layer, before in enumerate(state.split(self.state_blocks * self.output_size, 1)):
+            marked = rows if boundaries is None else torch.cat([rows, boundaries.marks], 2)
+            rows, *others = self._kernel(marked, before, self._weights(layer, boundaries))
+            after += [rows[-1] if boundaries is None else boundaries.last(rows), *others]
+        return rows if boundaries is None else boundaries.gather(rows), torch.cat(after, 1)
 
-    def _weights(self, layer: int, spacing: EpisodeBoundaries | None) -> list[Tensor]:
-        """As the kernels want them. Only usual rows have a bias, where there are others."""
+    def _weights(self, layer: int, boundaries: EpisodeBoundaries | None) -> list[Tensor]:
+        """Return the weights of a layer in the form that PyTorch's kernels expect.
+
+        With `boundaries`, the bias is a column of the input weights, so that it applies to ordinary rows only.
+        """
         inputs, states, bias = self.input_weights[layer], self.state_weights[layer], self.biases[layer]
-        if spacing is None:
+        if boundaries is None:
             return [inputs, states, bias, torch.zeros_like(bias)]
-        return [torch.cat([inputs, torch.stack([bias, *self._closed(bias)], 1)], 1), states]
+        return [torch.cat([inputs, torch.stack([bias, *self._mark_biases(bias)], 1)], 1), states]
 
     @abstractmethod
-    def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """What is added to the gates `[gates * H]` in a row that forgets, and in one that keeps the state."""
+    def _mark_biases(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the biases `[gates * H]` of a row that clears the state, and of a row that keeps the state."""
 
     @abstractmethod
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
-        """Rows `[M, N, I]`, the layer's state -> its outputs `[M, N, H]`, and what else is in its state after them."""
+        """Run a layer over the rows `[M, N, I]` of sequences, from its state before them.
+
+        Returns the outputs `[M, N, H]`, then the blocks of the last state that are not the output, if any.
+        """
 
 
 class Lstm(_Sequential):
-    """Long short-term memory (Hochreiter & Schmidhuber 1997), with a forget gate that begins open: its bias is 1 (Gers et al. 2000).
+    """Long short-term memory (Hochreiter & Schmidhuber 1997).
 
-    A layer's state is its output and its cell.
+    The forget gate starts open: its initial bias is 1 (Gers et al. 2000). The state of a layer is its output and its cell.
     """
 
-    gates, kept = 4, 2  # input, forget, cell, output
+    gates, state_blocks = 4, 2  # input, forget, cell, output
 
     def __init__(self, input_size: int, size: int, layers: int) -> None:
         super().__init__(input_size, size, layers)
@@ -124,42 +140,48 @@ class Lstm(_Sequential):
             bias.detach()[size : 2 * size] = 1
 
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
-        found: Sequence[Tensor] = torch.lstm_cell(
+        output_and_cell: Sequence[Tensor] = torch.lstm_cell(
             features, before.split(self.output_size, 1), *self._weights(layer, None)
         )
-        return found
+        return output_and_cell
 
-    def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def _mark_biases(self, bias: Tensor) -> tuple[Tensor, Tensor]:
         closed = bias.new_full((self.output_size,), CLOSED)
         rest = bias.new_zeros(2 * self.output_size)
         return torch.cat([closed, closed, rest]), torch.cat([closed, -closed, rest])
 
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
         state = [part.contiguous().unsqueeze(0) for part in before.split(self.output_size, 1)]
-        outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_ONE_LAYER)
+        outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_KERNEL_OPTIONS)
         return [outputs.to(before.dtype), cell[0].to(before.dtype)]
 
 
 class Gru(_Sequential):
-    """Gated recurrent unit (Cho et al. 2014), as PyTorch computes it: the reset gate acts behind the product with the last output."""
+    """Gated recurrent unit (Cho et al. 2014), in the variant of PyTorch.
+
+    The reset gate multiplies the product of the weights with the previous output, not the previous output itself.
+    """
 
     gates = 3  # reset, update, new
 
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
         return [torch.gru_cell(features, before, *self._weights(layer, None))]
 
-    def _closed(self, bias: Tensor) -> tuple[Tensor, Tensor]:
+    def _mark_biases(self, bias: Tensor) -> tuple[Tensor, Tensor]:
         closed = bias.new_full((self.output_size,), CLOSED)
-        rest = torch.zeros_like(closed)  # and so what is new is tanh(0), for nothing else comes in
+        rest = torch.zeros_like(closed)  # the new value is tanh(0): such a row has no other input
         return torch.cat([closed, closed, rest]), torch.cat([closed, -closed, rest])
 
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
-        outputs, _ = torch.gru(rows, before.contiguous().unsqueeze(0), weights, len(weights) > 2, *_ONE_LAYER)
+        outputs, _ = torch.gru(rows, before.contiguous().unsqueeze(0), weights, len(weights) > 2, *_KERNEL_OPTIONS)
         return [outputs.to(before.dtype)]
 
 
 class MinGru(_Gated):
-    """minGRU (Feng et al. 2024, arXiv:2410.01201): its gate sees no state, so that all steps of a sequence are computed at once."""
+    """minGRU (Feng et al. 2024, arXiv:2410.01201).
+
+    Its gate does not depend on the state, so that all steps of a sequence are computed at once.
+    """
 
     gates, recurrent = 2, False  # update, new
 
@@ -177,7 +199,7 @@ class MinGru(_Gated):
         return features, torch.cat(after, 1)
 
     def _rows(self, layer: int, features: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Features `[..., I]` -> update and new `[..., H]`, in the state's type whatever the product is computed in."""
+        """Compute the update gate and the new value, `[..., H]` each in the dtype of the state, from features `[..., I]`."""
         rows = nn.functional.linear(features, self.input_weights[layer], self.biases[layer])
         update, new = rows.to(before.dtype).chunk(2, -1)
         return update.sigmoid(), new

@@ -1,4 +1,4 @@
-"""What makes of images, and of features beside them, the features that cores and heads work with."""
+"""Encoders of images, and of features that come with them, for cores and heads."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,25 +13,26 @@ from lockstep.models.settings import PolicyConfig
 __all__ = ["ImageEncoder", "convolutions", "grid", "impala", "nature"]
 
 _Shape = tuple[int, int, int]
-"""Channels, height and width."""
+"""Channels, height and width of an image."""
 
 _GAIN = math.sqrt(2)
-_SMALLEST = 36
-"""Height and width that the first network can do with."""
-_FEW = 1_024
-"""Numbers of an image that layers can see at once."""
-_FEATURES = 64
-"""Outputs that the features beside images have in an encoder's output."""
+_SMALLEST_NATURE = 36
+"""Smallest height and width of an image for the `nature` network."""
+_FLATTENED_LIMIT = 1_024
+"""Largest number of values of an image that is flattened instead of convolved, see `convolutions`."""
+_FEATURE_OUTPUTS = 64
+"""Number of outputs of the layer for the features that come with images."""
 _CODES, _CODE_SIZE = 256, 16
-"""Codes that a byte can be, and numbers that each stands for."""
-_Read = Callable[[Tensor, torch.dtype], Tensor]
-"""Bytes of an image `[N, C, H, W]` and the networks' type -> what the image's network takes."""
+"""Number of values of a byte, and size of the embedding of each."""
+_ReadImage = Callable[[Tensor, torch.dtype], Tensor]
+"""Function from the bytes of an image `[N, C, H, W]` and the dtype of the networks to the input of the image's network."""
 
 
 class ImageEncoder(nn.Module):
-    """One network for each image, and a layer with a ReLU for features beside them; their outputs lie one after the other.
+    """Encoder with one network for each image, and a linear layer with a ReLU for the other features, if any.
 
-    The first weights are drawn from PyTorch's global generator, in its default type; `to` gives another.
+    The outputs of the image networks, then those of the layer, are concatenated. The initial weights are drawn from
+    PyTorch's global generator, in PyTorch's default dtype; use `to` to convert them.
     """
 
     def __init__(
@@ -40,15 +41,19 @@ class ImageEncoder(nn.Module):
         images: Sequence[_Shape],
         config: PolicyConfig,
         network: Callable[[_Shape], tuple[nn.Module, int]],
-        read: _Read | None = None,
+        read: _ReadImage | None = None,
     ) -> None:
-        """`network` makes the one for an image of a shape, and tells how many outputs it has. Without `read` it takes numbers from 0 to 1."""
+        """Create the networks for `images`, given by their shapes.
+
+        `network` creates the network for an image of a given shape, and returns it with its number of outputs. `read`
+        converts the bytes of an image to the input of its network; by default it scales them to [0, 1].
+        """
         super().__init__()
         self._read = read or _scaled
-        made = [network(shape) for shape in images]
-        self.networks = nn.ModuleList(module for module, _ in made)
-        self.features = nn.Sequential(nn.Linear(feature_size, _FEATURES), nn.ReLU()) if feature_size else None
-        self.output_size = sum(size for _, size in made) + (_FEATURES if feature_size else 0)
+        sized_networks = [network(shape) for shape in images]
+        self.networks = nn.ModuleList(module for module, _ in sized_networks)
+        self.features = nn.Sequential(nn.Linear(feature_size, _FEATURE_OUTPUTS), nn.ReLU()) if feature_size else None
+        self.output_size = sum(size for _, size in sized_networks) + (_FEATURE_OUTPUTS if feature_size else 0)
         for layer in self.modules():
             if config.orthogonal and isinstance(layer, nn.Conv2d | nn.Linear):
                 assert layer.bias is not None
@@ -56,43 +61,56 @@ class ImageEncoder(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor, images: Sequence[Tensor]) -> Tensor:
-        """Features `[N, F]` and images, uint8 `[N, C, H, W]` each -> `[N, output_size]`."""
-        found = [
+        """Encode features `[N, F]` and images, uint8 `[N, C, H, W]` each, as `[N, output_size]`."""
+        encoded = [
             network(self._read(image, features.dtype)) for network, image in zip(self.networks, images, strict=True)
         ]
         if self.features is not None:
-            found.append(self.features(features))
-        return torch.cat(found, 1)
+            encoded.append(self.features(features))
+        return torch.cat(encoded, 1)
 
 
 def nature(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """The network of Mnih et al. (2015), 512 outputs an image. Raises ValueError without images, or for one that is too small."""
-    _check("nature", images, smallest=_SMALLEST)
+    """Create an encoder with the network of Mnih et al. (2015), which has 512 outputs per image.
+
+    Raises ValueError if there are no images, or if one is smaller than 36 × 36.
+    """
+    _check("nature", images, smallest=_SMALLEST_NATURE)
     return ImageEncoder(feature_size, images, config, _nature)
 
 
 def impala(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """The residual network of Espeholt et al. (2018), 256 outputs an image, for images of any size. Raises ValueError without images."""
+    """Create an encoder with the residual network of Espeholt et al. (2018), which has 256 outputs per image.
+
+    Images may have any size. Raises ValueError if there are no images.
+    """
     _check("impala", images, smallest=1)
     return ImageEncoder(feature_size, images, config, _impala)
 
 
 def grid(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """For grids whose bytes are names rather than shades, such as MiniGrid's (Chevalier-Boisvert et al. 2023, arXiv:2306.13831), which tell
-    kind, colour and state of each cell: each code of each channel stands for numbers that are learned, and these are added, then come two
-    convolutions and 128 outputs. Raises ValueError without images, or for one that is too small.
+    """Create an encoder for images whose bytes are codes rather than brightness, with 128 outputs per image.
+
+    An example is MiniGrid (Chevalier-Boisvert et al. 2023, arXiv:2306.13831), whose images hold the kind, color and state
+    of each cell. Each code of each channel has a learned embedding. The embeddings of the channels of a cell are added;
+    two convolutions and a linear layer follow. Raises ValueError if there are no images, or if one is smaller than 5 × 5.
     """
     _check("grid", images, smallest=5)
     return ImageEncoder(feature_size, images, config, _grid, _bytes)
 
 
 def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
-    """What a hidden layer is to see of an image, from numbers `[N, C, H, W]`, and how many outputs that has: the network of `nature`, or that
-    of `impala` where it is too small; of few numbers, such as MiniGrid's 7 × 7 cells, these themselves: convolutions would cost far more.
+    """Create a network that turns an image `[N, C, H, W]` into features for hidden layers.
+
+    The network is that of `nature`, or that of `impala` for an image that is too small for `nature`. An image of at most
+    1,024 values, such as MiniGrid's 7 × 7 cells, is flattened: convolutions would cost far more.
+
+    Returns:
+        The network and its number of outputs.
     """
-    if math.prod(shape) <= _FEW:
+    if math.prod(shape) <= _FLATTENED_LIMIT:
         return nn.Flatten(), math.prod(shape)
-    return (_nature if min(shape[1:]) >= _SMALLEST else _impala)(shape)
+    return (_nature if min(shape[1:]) >= _SMALLEST_NATURE else _impala)(shape)
 
 
 def _check(name: str, images: tuple[_Shape, ...], smallest: int) -> None:
@@ -107,15 +125,15 @@ def _check(name: str, images: tuple[_Shape, ...], smallest: int) -> None:
 
 
 def _scaled(image: Tensor, dtype: torch.dtype) -> Tensor:
-    """From 0 to 1. Channels last: convolutions train 1.4 times as fast; and bytes are cheaper to turn round than floats."""
-    turned = image.clone(
-        memory_format=torch.channels_last
-    )  # always a copy, whose strides don't depend on where images lie
-    return turned.to(dtype, memory_format=torch.channels_last).mul_(1 / 255)
+    """Scale the bytes to [0, 1], in channels-last memory format."""
+    # channels last: convolutions train 1.4 times as fast; converted before the dtype, since bytes are cheaper to move.
+    # clone always copies, so that the strides do not depend on where the images lie in memory
+    channels_last = image.clone(memory_format=torch.channels_last)
+    return channels_last.to(dtype, memory_format=torch.channels_last).mul_(1 / 255)
 
 
 def _bytes(image: Tensor, dtype: torch.dtype) -> Tensor:
-    """As they are."""
+    """Return the bytes unchanged, for networks that take codes."""
     return image
 
 
@@ -147,7 +165,7 @@ def _grid(shape: _Shape) -> tuple[nn.Module, int]:
 
 
 class _Codes(nn.Module):
-    """Bytes `[N, C, H, W]` -> numbers `[N, 16, H, W]`, the sum of what the codes of the channels stand for."""
+    """Embedding of codes: bytes `[N, C, H, W]` -> `[N, 16, H, W]`, the sum of the embeddings of the channels' codes."""
 
     _starts: Tensor
 
@@ -160,14 +178,17 @@ class _Codes(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         count, _, height, width = image.shape
         codes = image.permute(0, 2, 3, 1).to(torch.int64) + self._starts
-        if torch.compiler.is_exporting():  # elsewhere there is no kernel for the sum
+        if torch.compiler.is_exporting():  # exported models have no kernel for embedding_bag
             return functional.embedding(codes, self.table).sum(3).permute(0, 3, 1, 2)
         cells = functional.embedding_bag(codes.flatten(0, 2), self.table, mode="sum")
-        return cells.view(count, height, width, -1).permute(0, 3, 1, 2)  # channels last, as convolutions like it
+        return cells.view(count, height, width, -1).permute(0, 3, 1, 2)  # channels last: faster convolutions
 
 
 class _Flattened(nn.Module):
-    """Cell by cell, as what is channels last lies: 1.4 times as fast to train as nn.Flatten, which turns it round."""
+    """Flatten layer that keeps the order of channels-last memory: cell by cell.
+
+    It trains 1.4 times as fast as nn.Flatten, which permutes the values.
+    """
 
     def forward(self, cells: Tensor) -> Tensor:
         return cells.permute(0, 2, 3, 1).flatten(1)
@@ -177,6 +198,8 @@ _convolution = partial(nn.Conv2d, kernel_size=3, padding=1)
 
 
 class _Residual(nn.Module):
+    """Residual block of the `impala` network."""
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.inner = nn.Sequential(
@@ -184,5 +207,5 @@ class _Residual(nn.Module):
         )
 
     def forward(self, rows: Tensor) -> Tensor:
-        changed: Tensor = self.inner(rows)
-        return rows + changed
+        residual: Tensor = self.inner(rows)
+        return rows + residual

@@ -1,9 +1,10 @@
-"""Sequences with rows put in that make a recurrent kernel forget.
+"""Reset rows inside sequences, which clear the state of a recurrent kernel.
 
-PyTorch's kernels for sequences know nothing of episodes that begin in the middle. But a gate that is closed far enough is 0 to the last
-bit, and so is its derivative: before each row that begins an episode goes one more, of a kind that no observation has, in which all
-gates close and the state becomes zero. So sequences stay whole and of one length, which is what the fast kernels are made for: an LSTM
-trains two to nine times as fast on a CPU as one that is given pieces of many lengths.
+PyTorch's kernels for sequences cannot reset the state in the middle of a sequence. But a gate whose input is low enough
+is exactly 0, and so is its derivative. Therefore one extra row, marked as no ordinary row is, is inserted before each row
+that begins an episode: in this row all gates close and the state becomes zero. So sequences are not cut and keep one
+length, the case for which the kernels are fast: on a CPU an LSTM trains two to nine times as fast as on pieces of many
+lengths.
 """
 
 from dataclasses import dataclass
@@ -15,27 +16,32 @@ from torch import Tensor
 __all__ = ["CLOSED", "MARKS", "EpisodeBoundaries"]
 
 CLOSED = -1e6
-"""What closes a gate, whatever else it is given."""
+"""Bias that closes a gate whatever its other inputs are."""
 MARKS = 3
-"""Columns that tell the kinds of rows apart: a usual one, one that forgets, one that keeps the state."""
+"""Number of columns that mark the kind of a row: an ordinary row, a row that clears the state, a row that keeps it."""
 
 
 @dataclass(frozen=True)
 class EpisodeBoundaries:
-    """Where the rows of `N` sequences of length `L` go in longer ones of length `M`, `L` and the most episodes that begin in one.
-    Sequences in which fewer begin are filled up at their end by rows that keep the state.
+    """Positions of the rows of `N` sequences of length `L` in sequences of length `M` with inserted rows.
+
+    `M` is `L` plus the largest number of episodes that begin in one sequence after its first row. Sequences in which
+    fewer episodes begin are padded at their end with rows that keep the state.
     """
 
     order: Tensor
-    """`[M * N]`: the row, counted time first, that comes to this place; `L * N` and behind: none."""
+    """Index `[M * N]` of the original row, counted time first, at each position; `L * N` for an inserted row."""
     places: Tensor
-    """`[L * N]`: where each row is."""
+    """Position `[L * N]` of each original row."""
     marks: Tensor
-    """`[M, N, MARKS]`: 1 in the column of a row's kind."""
+    """Kind of each row, one-hot `[M, N, MARKS]`."""
 
     @staticmethod
     def of(resets: Tensor, dtype: torch.dtype) -> "EpisodeBoundaries | None":
-        """For resets `[L, N]`; None where no episode begins behind the first row, and so nothing is to be put in."""
+        """Create the boundaries for resets, bool `[L, N]`.
+
+        Returns None if no episode begins after the first row, because then no row has to be inserted.
+        """
         begins = resets.cpu().numpy().copy()
         begins[0] = False
         if not begins.any():
@@ -57,14 +63,14 @@ class EpisodeBoundaries:
         )
 
     def spread(self, rows: Tensor) -> Tensor:
-        """`[L, N, I]` -> `[M, N, I]`, zeros in what is put in."""
-        filled = torch.cat([rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])])
-        return filled.index_select(0, self.order).view(-1, *rows.shape[1:])
+        """Insert rows of zeros: `[L, N, I]` -> `[M, N, I]`."""
+        with_zeros = torch.cat([rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])])
+        return with_zeros.index_select(0, self.order).view(-1, *rows.shape[1:])
 
     def gather(self, rows: Tensor) -> Tensor:
-        """`[M, N, H]` -> `[L, N, H]`."""
+        """Remove the inserted rows: `[M, N, H]` -> `[L, N, H]`."""
         return rows.flatten(0, 1).index_select(0, self.places).view(-1, *rows.shape[1:])
 
     def last(self, rows: Tensor) -> Tensor:
-        """`[M, N, H]` -> `[N, H]`, the last row of each sequence."""
+        """Return the last original row of each sequence: `[M, N, H]` -> `[N, H]`."""
         return rows.flatten(0, 1).index_select(0, self.places[-rows.shape[1] :])

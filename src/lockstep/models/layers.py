@@ -1,4 +1,4 @@
-"""Layers whose first weights are drawn from a generator of one's own."""
+"""Layers whose initial weights are drawn from a given generator."""
 
 import itertools
 import math
@@ -13,21 +13,24 @@ __all__ = ["ACTIVATIONS", "TRUNK_GAIN", "Linear", "initialize", "mlp", "seeded"]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
 TRUNK_GAIN = math.sqrt(2)
-"""Of orthogonal weights below a nonlinearity."""
+"""Gain of orthogonal weights before a nonlinearity."""
 
-_GLOBAL = Lock()
-"""For one thread at a time: they have the generator in common."""
+_GLOBAL_GENERATOR_LOCK = Lock()
+"""Lock of PyTorch's global generator, which all threads share."""
 
 
 class Linear(nn.Linear):
-    """Made without content: nn.Linear would draw its first weights from the global generator."""
+    """Linear layer with uninitialized weights: nn.Linear would draw them from the global generator."""
 
     def reset_parameters(self) -> None:
-        """Nothing."""
+        """Do nothing: `initialize` sets the weights."""
 
 
 def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype) -> nn.Sequential:
-    """Layers of these widths, the first of which is the inputs', each with a nonlinearity behind it."""
+    """Create linear layers, each followed by the activation.
+
+    `widths` are the number of inputs, then the number of outputs of each layer.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         layers += [Linear(inputs, outputs, dtype=dtype), activation()]
@@ -36,16 +39,22 @@ def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """In here modules draw their first weights from PyTorch's global generator, which stays as it was."""
-    with _GLOBAL, torch.random.fork_rng(devices=[]):
+    """Seed PyTorch's global generator from `generator` inside the context, and restore it at the end.
+
+    Modules that are created inside the context draw their initial weights from the global generator.
+    """
+    with _GLOBAL_GENERATOR_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator, device=generator.device)))
         yield
 
 
 @torch.no_grad()
 def initialize(layer: nn.Linear, gain: float | None, generator: torch.Generator) -> None:
-    """Draws orthogonal weights of that gain, with zero biases; without a gain, as PyTorch does by default."""
-    if gain is None:  # PyTorch's default
+    """Draw orthogonal weights with this gain and set the biases to zero.
+
+    Without a gain, draw weights and biases from the uniform distribution that PyTorch uses by default.
+    """
+    if gain is None:
         bound = 1 / math.sqrt(layer.in_features)
         layer.weight.uniform_(-bound, bound, generator=generator)
         layer.bias.uniform_(-bound, bound, generator=generator)

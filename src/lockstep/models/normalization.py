@@ -1,4 +1,4 @@
-"""Running mean and variance, exact over any number of ranks."""
+"""Running mean and variance, with the same result for any number of ranks."""
 
 import numpy as np
 import torch
@@ -7,60 +7,64 @@ from torch import Tensor
 __all__ = ["RunningStatistics"]
 
 _BLOCK, _CELLS = 1024, 2**20
-"""Rows and numbers that are summed at a time at most, so that their deviations stay in the cache."""
+"""Largest numbers of rows and of values that are summed at a time, so that their deviations stay in the cache."""
 
 
 class RunningStatistics:
-    """Count, mean and sum of squared deviations of `[size]` quantities, in float64.
+    """Running count, mean and sum of squared deviations of `[size]` quantities, in float64.
 
-    They are frozen while a rollout is collected. Afterwards every shard contributes `sums` about the frozen mean, the shards'
-    sums are added in order, and `merge` takes the total in: the result does not depend on who collected what. Sums about a
-    mean, not about zero, keep the variance accurate when the mean is large (Chan, Golub & LeVeque 1979). Players may be an update
-    behind, so `merge` is told which mean it was.
+    The statistics do not change while a rollout is collected. Afterwards each shard computes its `sums` of deviations
+    from the frozen mean, the sums are added in the order of the shards, and `merge` adds the total to the statistics: the
+    result does not depend on which rank collected which shard. Deviations from a mean, not from zero, keep the variance
+    accurate when the mean is large (Chan, Golub & LeVeque 1979). The weights of a player may be one update old, so
+    `merge` needs the mean that the player used.
     """
 
     def __init__(self, size: int) -> None:
-        # on the CPU in a context of another device too
+        # device="cpu": the default device may be another one
         self.count = torch.zeros(1, dtype=torch.float64, device="cpu")
         self.mean = torch.zeros(size, dtype=torch.float64, device="cpu")
         self.squares = torch.zeros(size, dtype=torch.float64, device="cpu")
 
     @staticmethod
     def width(size: int) -> int:
-        """Length of `sums` for `size` quantities."""
+        """Return the length of `sums` for `size` quantities."""
         return 1 + 2 * size
 
     def sums(self, rows: Tensor, valid: Tensor) -> Tensor:
-        """`[1 + 2 size]`: count, sum and sum of squares of the deviations from the present mean.
+        """Return the count, sum and sum of squares of the deviations from the current mean, `[1 + 2 size]`.
 
         Args:
             rows: `[N, size]`.
-            valid: `[N]` bool: which rows count.
+            valid: `[N]` bool: True for rows that are counted.
         """
         data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
-        weights, found = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))
-        # torch aligns alike in every process: some BLAS kernels round differently on other alignments
+        weights, totals = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))
+        # torch aligns memory the same way in every process: some BLAS kernels round differently on other alignments
         block = min(_BLOCK, len(data), max(1, _CELLS // max(1, len(mean))))
-        room = torch.empty(block, len(mean), dtype=torch.float64).numpy()
-        with np.errstate(all="ignore"):  # what is not finite is found in the loss, on all ranks at once
+        buffer = torch.empty(block, len(mean), dtype=torch.float64).numpy()
+        with np.errstate(all="ignore"):  # values that are not finite are found in the loss, on all ranks at once
             for start in range(0, len(data), block):
-                at = slice(start, start + block)
-                deviations = np.subtract(data[at], mean, out=room[: len(data[at])])
-                deviations[~counted[at]] = 0  # weight 0 alone would not keep a NaN out
-                found[0] += weights[at] @ deviations
-                found[1] += weights[at] @ np.square(deviations, out=deviations)
-        return torch.from_numpy(np.concatenate([[weights.sum()], *found]))
+                block_rows = slice(start, start + block)
+                deviations = np.subtract(data[block_rows], mean, out=buffer[: len(data[block_rows])])
+                deviations[~counted[block_rows]] = 0  # a weight of 0 is not enough: 0 * NaN is NaN
+                totals[0] += weights[block_rows] @ deviations
+                totals[1] += weights[block_rows] @ np.square(deviations, out=deviations)
+        return torch.from_numpy(np.concatenate([[weights.sum()], *totals]))
 
     def merge(self, sums: Tensor, about: Tensor) -> None:
-        """Takes in the total of all shards' `sums`, which were made about the mean `about`, `[size]`."""
+        """Add the total of all shards' `sums` to the statistics.
+
+        `about`, `[size]`, is the mean from which the deviations in `sums` were taken. A total of 0 rows changes nothing.
+        """
         size = self.mean.numel()
         count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]
         total = self.count + count
         if total.item() == 0:
             return
-        moved = self.mean - about
-        second = second - 2 * moved * first + count * moved.square()
-        first = first - count * moved
+        mean_change = self.mean - about
+        second = second - 2 * mean_change * first + count * mean_change.square()
+        first = first - count * mean_change
         shift = first / total
         self.squares = self.squares + second - total * shift.square()
         self.mean = self.mean + shift
@@ -68,15 +72,15 @@ class RunningStatistics:
 
     @property
     def std(self) -> Tensor:
-        """`[size]` standard deviation; 1 before anything was merged."""
+        """Standard deviation `[size]`; 1 before the first rows are merged."""
         if self.count.item() == 0:
             return torch.ones_like(self.mean)
         return (self.squares / self.count).clamp_min(0).add(1e-8).sqrt()
 
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint needs, by name."""
+        """Return the tensors that a checkpoint saves, by name."""
         return {"count": self.count, "mean": self.mean, "squares": self.squares}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Takes back `state()`."""
+        """Restore the statistics from the result of `state()`."""
         self.count, self.mean, self.squares = (state[name].clone() for name in ("count", "mean", "squares"))

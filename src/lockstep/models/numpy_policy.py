@@ -1,4 +1,4 @@
-"""The networks in NumPy, for what needs no gradient: for a few rows a call into PyTorch costs more than the arithmetic."""
+"""Policy networks in NumPy, without gradients. For a few rows a call into PyTorch costs more than the arithmetic."""
 
 from collections.abc import Callable
 from contextvars import copy_context
@@ -18,15 +18,18 @@ __all__ = ["NumpyPolicy", "silent"]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _Layer = tuple[NDArray[Any], NDArray[Any]]
-"""Weights `[inputs, outputs]`, and bias `[outputs]` or `[rows, outputs]`."""
+"""Weights `[inputs, outputs]` and bias, `[outputs]` or `[rows, outputs]`, of a linear layer."""
 
 _BLOCK = 1024
-"""Rows that go through all layers together, so that what lies between two layers stays in the cache."""
+"""Number of rows that pass through all layers together, so that the outputs of hidden layers stay in the cache."""
 
 
 def silent(function: _Function) -> _Function:
-    """`function`, with NumPy saying nothing of what is not finite: that is found in the loss, on all ranks at once."""
-    # NumPy's error state belongs to the context; to enter one that was made before costs a twentieth of `np.errstate`
+    """Return `function` without NumPy's floating-point warnings.
+
+    Values that are not finite are found in the loss, on all ranks at once.
+    """
+    # NumPy's error state belongs to the context; entering a context created beforehand costs a twentieth of `np.errstate`
     context = copy_context()
     context.run(np.seterr, all="ignore")
     return cast(_Function, partial(context.run, function))
@@ -51,17 +54,21 @@ def _silu(rows: NDArray[Any]) -> None:
 
 
 _ACTIVATIONS: dict[str, Callable[[NDArray[Any]], None]] = {"tanh": _tanh, "relu": _relu, "elu": _elu, "silu": _silu}
-"""Each in place."""
+"""Activations by name; each works in place."""
 
 
 class NumpyPolicy:
-    """Computes what a `Policy` without images computes on the CPU, in the weights' own precision; equal to rounding.
+    """NumPy implementation of a `Policy` without images on the CPU, in the precision of the weights.
 
-    Its arrays are views of the policy's parameters: whatever is trained or loaded in place, it follows.
+    Its results equal those of the `Policy` up to rounding. Its arrays are views of the policy's parameters, so that it
+    uses weights that are trained or loaded in place.
     """
 
     def __init__(self, policy: Policy, activation: str) -> None:
-        """`activation` is the one in `policy`. The parameters must have their final place in memory."""
+        """Create views of the parameters of `policy`, which must be at their final address in memory.
+
+        `activation` is the name of the activation that `policy` uses.
+        """
         self._activate = _ACTIVATIONS[activation]
         self._mask_size = policy.mask_size
         self._trunk = _layers(policy.trunk)
@@ -69,109 +76,113 @@ class NumpyPolicy:
         self._cores = policy.core, policy.critic_core
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
         self.log_std = None if policy.log_std is None else policy.log_std.detach()
-        """`[A]` for continuous actions."""
+        """Log standard deviations `[A]` of continuous actions; None for a policy without them."""
         self._dtype = policy.policy_head.weight.dtype
 
     def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-        """A function from `[count, O]` to the policy's head `[count, H]`, which it writes into its second argument.
+        """Return a function from rows `[count, O]` to the output of the policy's head `[count, H]`.
 
-        It has the weights of now.
+        The function writes the output into its second argument and returns it. It uses the current weights: create
+        another one after the weights have changed.
         """
-        # a bias for every row: adding arrays of one shape costs a third of repeating one of them
+        # the bias is repeated for every row: adding arrays of equal shape costs a third of broadcasting one of them
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
         outputs = [self._output(layer, count) for layer in trunk]
         if not self._mask_size:
             return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
-        return lambda rows, out: self._restrict(
+        return lambda rows, out: self._mask_logits(
             rows, _affine(self._hidden(trunk, self._features(rows), outputs), last, out)
         )
 
     def step(self, count: int) -> Callable[[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], None]:
-        """For a policy with memory, a function of rows `[count, O]` that moves the state `[count, S]` on in place, and writes the policy's head
-        `[count, H]` and what the critic's head takes, `latents`.
+        """Return a function that steps a policy with memory.
 
-        It has the weights of now.
+        Its arguments are rows `[count, O]`, the state `[count, S]`, which it updates in place, and two arrays that it
+        writes: the output of the policy's head `[count, H]`, and the input of the critic's head, a row of `latents`. It
+        uses the current weights: create another function after the weights have changed.
         """
         core, critic_core = self._cores
         assert core is not None
-        trunk, its_trunk = (
+        trunk, critic_trunk = (
             [(weight, np.tile(bias, (count, 1))) for weight, bias in layers]
             for layers in (self._trunk, self._critic_trunk)
         )
-        outputs, cut = [self._output(layer, count) for layer in trunk], core.state_size
-        move = stepper(core, count)
-        its_move = None if critic_core is None else stepper(critic_core, count)
+        outputs, actor_size = [self._output(layer, count) for layer in trunk], core.state_size
+        step_core = stepper(core, count)
+        step_critic_core = None if critic_core is None else stepper(critic_core, count)
 
         def step(rows: NDArray[Any], state: NDArray[Any], head: NDArray[Any], latent: NDArray[Any]) -> None:
             features = self._features(rows)
-            output, state[:, :cut] = move(self._hidden(trunk, features, outputs), state[:, :cut])
+            output, state[:, :actor_size] = step_core(self._hidden(trunk, features, outputs), state[:, :actor_size])
             _affine(output, self._policy_head, head)
             if self._mask_size:
-                self._restrict(rows, head)
-            if its_move is not None:
-                output, state[:, cut:] = its_move(self._hidden(its_trunk, features, outputs), state[:, cut:])
+                self._mask_logits(rows, head)
+            if step_critic_core is not None:
+                hidden = self._hidden(critic_trunk, features, outputs)
+                output, state[:, actor_size:] = step_critic_core(hidden, state[:, actor_size:])
             latent[:] = output
 
         return step
 
     def latents(self, steps: int, count: int) -> NDArray[Any]:
-        """`[steps, count, …]`, for `step` to write into."""
+        """Allocate an array `[steps, count, …]` for the inputs of the critic's head that `step` writes."""
         return torch.empty(steps, count, len(self._value_head[0]), dtype=self._dtype).numpy()
 
     def judge(self, latents: NDArray[Any]) -> Tensor:
-        """Values `[steps, count]` of what `step` wrote."""
+        """Compute the values `[steps, count]` from the `latents` that `step` wrote."""
         rows = latents.reshape(-1, latents.shape[-1])
         values = silent(_affine)(rows, self._value_head, self._output(self._value_head, len(rows)))
         return torch.from_numpy(values).view(latents.shape[:2])
 
     def heads(self, steps: int, count: int) -> NDArray[Any]:
-        """`[steps, count, H]`, for `head` to write into."""
+        """Allocate an array `[steps, count, H]` for the outputs of the policy's head that `head` writes."""
         return self._output(self._policy_head, steps, count)
 
     def parameters(self, head: NDArray[Any]) -> Tensor:
-        """The policy's head `[N, H]` -> parameters of the action distribution `[N, P]`."""
-        found = torch.from_numpy(head)
-        return found if self.log_std is None else torch.cat([found, self.log_std.expand(len(found), -1)], -1)
+        """Return the parameters of the action distribution `[N, P]` for outputs of the policy's head `[N, H]`."""
+        outputs = torch.from_numpy(head)
+        return outputs if self.log_std is None else torch.cat([outputs, self.log_std.expand(len(outputs), -1)], -1)
 
     def forward(self, rows: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        """`Policy.forward`, in fresh tensors."""
+        """Compute `Policy.forward`: parameters `[N, P]` and values `[N]`, in new tensors."""
         head, values = self._output(self._policy_head, len(rows)), self._output(self._value_head, len(rows))
         silent(self._write)(
             self._features(rows),
             [(self._trunk, self._policy_head, head), (self._critic_trunk, self._value_head, values)],
         )
         if self._mask_size:
-            self._restrict(rows, head)
+            self._mask_logits(rows, head)
         return self.parameters(head), torch.from_numpy(values).squeeze(-1)
 
     def value(self, rows: NDArray[Any]) -> Tensor:
-        """`Policy.value`, in a fresh tensor."""
+        """Compute `Policy.value`: values `[N]`, in a new tensor."""
         values = self._output(self._value_head, len(rows))
         silent(self._write)(self._features(rows), [(self._critic_trunk, self._value_head, values)])
         return torch.from_numpy(values).squeeze(-1)
 
     def _features(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Rows without the mask."""
+        """Return the rows without the columns of the action mask."""
         return rows[:, : -self._mask_size] if self._mask_size else rows
 
-    def _restrict(self, rows: NDArray[Any], head: NDArray[Any]) -> NDArray[Any]:
+    def _mask_logits(self, rows: NDArray[Any], head: NDArray[Any]) -> NDArray[Any]:
+        """Set the logits of options that the mask does not allow to `FORBIDDEN`, in place."""
         np.copyto(head[:, : self._mask_size], FORBIDDEN, where=rows[:, -self._mask_size :] <= 0)
         return head
 
-    def _write(self, rows: NDArray[Any], wanted: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
-        """Fills each output from its trunk and its head."""
+    def _write(self, rows: NDArray[Any], targets: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
+        """Compute the outputs of heads: `targets` are the trunk, the head and the output array of each."""
         outputs = [self._output(layer, min(_BLOCK, len(rows))) for layer in self._trunk]
         for start in range(0, len(rows), _BLOCK):
-            block, known = rows[start : start + _BLOCK], None
-            own = [out[: len(block)] for out in outputs]
-            for trunk, head, result in wanted:
-                if trunk is not known:  # a shared one has been computed
-                    hidden, known = self._hidden(trunk, block, own), trunk
+            block, last_trunk = rows[start : start + _BLOCK], None
+            block_outputs = [out[: len(block)] for out in outputs]
+            for trunk, head, result in targets:
+                if trunk is not last_trunk:  # a shared trunk is computed once
+                    hidden, last_trunk = self._hidden(trunk, block, block_outputs), trunk
                 _affine(hidden, head, result[start : start + _BLOCK])
 
     def _output(self, layer: _Layer, *rows: int) -> NDArray[Any]:
-        """An empty array for what comes out of `layer`."""
-        # torch aligns alike in every process: some BLAS kernels round differently on other alignments
+        """Allocate an array for the output of `layer`, without initializing it."""
+        # torch aligns memory the same way in every process: some BLAS kernels round differently on other alignments
         return torch.empty(*rows, layer[0].shape[1], dtype=self._dtype).numpy()
 
     def _hidden(self, trunk: list[_Layer], rows: NDArray[Any], outputs: list[NDArray[Any]]) -> NDArray[Any]:

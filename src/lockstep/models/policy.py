@@ -1,4 +1,4 @@
-"""The policy and its critic: encoder, memory (if any), heads."""
+"""Policy and critic: encoder, core (memory) if any, and heads."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,23 +15,24 @@ from lockstep.models.settings import PolicyConfig
 __all__ = ["FORBIDDEN", "Autocast", "Policy"]
 
 Autocast = Callable[[], AbstractContextManager[object]]
-"""Gives the context in which networks compute: `nullcontext`, or PyTorch's autocast for another precision."""
+"""Function that creates the context in which networks compute: `nullcontext`, or PyTorch's autocast for another precision."""
 
 FORBIDDEN = -1e9
-"""Logit of an option that the mask does not allow: its probability is 0 to the bit, and finite in what it is multiplied with."""
+"""Logit of an option that the mask does not allow. Its probability is exactly 0, and products with the logit stay finite."""
 
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
 
 
 class Policy(nn.Module):
-    """Observation -> parameters of the action distribution and value.
+    """Networks that compute the parameters of the action distribution and the value of an observation.
 
         row, pixels -> trunk -> core (memory) -> policy_head
                     -> critic_trunk -> critic_core -> value_head      (or, if shared, the policy's trunk and core)
 
     A continuous policy has one learned log standard deviation per action component that does not depend on the observation.
-    Results have the weights' type, whatever the networks compute in. Shapes: rows `[N, O]`, whose last columns are the mask if there is
-    one, pixels `[N, P]` uint8, parameters `[N, D]`, values `[N]`, states `[…, S]`.
+    Results have the dtype of the weights, also when the networks compute in another precision. Shapes: rows `[N, O]`, whose
+    last columns are the action mask if there is one, pixels `[N, P]` uint8, parameters `[N, D]`, values `[N]`, states
+    `[…, S]`.
     """
 
     def __init__(
@@ -47,23 +48,26 @@ class Policy(nn.Module):
         mask_size: int = 0,
         two_heads: bool = False,
     ) -> None:
-        """`head_size` outputs come from the observation; `std_size` log standard deviations (0 for discrete) from nothing. With `two_heads`
-        the critic also values intrinsic rewards.
+        """Create the networks and draw their initial weights from `generator`.
+
+        `head_size` is the number of outputs of the policy's head. `std_size` is the number of log standard deviations,
+        which do not depend on the observation (0 for discrete actions). With `two_heads` the critic has a second head
+        for the values of intrinsic rewards.
         """
         super().__init__()
         self._autocast = autocast
         self._dtype = dtype
         self._images = tuple(images)
         self.mask_size = mask_size
-        self._features = observation_size - mask_size
+        self._feature_count = observation_size - mask_size
         name = config.encoder if config.encoder != "auto" else "nature" if images else "mlp"
         self.is_mlp = name == "mlp"
-        """Whether all that the trunk sees are rows."""
-        self.trunk = self._encoder(name, config, generator)
-        self.critic_trunk = None if config.shared else self._encoder(name, config, generator)
+        """True if the trunk is an MLP, whose only input is rows."""
+        self.trunk = self._make_encoder(name, config, generator)
+        self.critic_trunk = None if config.shared else self._make_encoder(name, config, generator)
         width = config.hidden[-1] if self.is_mlp else int(self.trunk.output_size)  # type: ignore[arg-type]
-        self.core = self._memory(width, config, generator)
-        self.critic_core = None if config.shared else self._memory(width, config, generator)
+        self.core = self._make_core(width, config, generator)
+        self.critic_core = None if config.shared else self._make_core(width, config, generator)
         width = width if self.core is None else self.core.output_size
         self.policy_head = Linear(width, head_size, dtype=dtype)
         self.value_head = Linear(width, 1, dtype=dtype)
@@ -78,13 +82,13 @@ class Policy(nn.Module):
             if isinstance(layer, Linear):
                 initialize(layer, gains.get(layer, TRUNK_GAIN) if config.orthogonal else None, generator)
 
-    def _encoder(self, name: str, config: PolicyConfig, generator: torch.Generator) -> nn.Module:
+    def _make_encoder(self, name: str, config: PolicyConfig, generator: torch.Generator) -> nn.Module:
         if name == "mlp":
-            return mlp((self._features, *config.hidden), ACTIVATIONS[config.activation], self._dtype)
+            return mlp((self._feature_count, *config.hidden), ACTIVATIONS[config.activation], self._dtype)
         with seeded(generator):
-            return encoder_factory(name)(self._features, self._images, config).to(self._dtype)
+            return encoder_factory(name)(self._feature_count, self._images, config).to(self._dtype)
 
-    def _memory(self, width: int, config: PolicyConfig, generator: torch.Generator) -> Core | None:
+    def _make_core(self, width: int, config: PolicyConfig, generator: torch.Generator) -> Core | None:
         if config.core == "none":
             return None
         with seeded(generator):
@@ -92,7 +96,7 @@ class Policy(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """S: the policy's memory, then the critic's."""
+        """Size `S` of the state: that of the policy's core plus that of the critic's core."""
         return sum(core.state_size for core in (self.core, self.critic_core) if core is not None)
 
     def forward(
@@ -102,57 +106,61 @@ class Policy(nn.Module):
         states: Tensor | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Parameters and values of rows, which with memory are `[L n]`: step 0 of n sequences, step 1, …. With two heads values are `[N, 2]`:
-        of the environment's rewards, and of intrinsic ones.
+        """Compute the parameters `[N, D]` and the values `[N]` of rows.
+
+        With memory, the N = L n rows are those of n sequences of length L: step 0 of all sequences, then step 1, and so
+        on. With two heads the values are `[N, 2]`: of the environment's rewards, and of intrinsic rewards.
 
         Args:
             observations: `[N, O]`.
             pixels: `[N, P]`, if there are images.
-            states: `[n, S]`, what is remembered before step 0.
-            resets: `[L, n]` bool: before these it is forgotten.
+            states: `[n, S]`, the states before step 0.
+            resets: `[L, n]` bool: True where the state is set to zero before the step.
         """
-        hidden, critic, _ = self._hidden(observations, pixels, states, resets)
+        hidden, critic_hidden, _ = self._hidden(observations, pixels, states, resets)
         with self._autocast():
-            values = self._value(critic)
+            values = self._value(critic_hidden)
             if self.intrinsic_head is not None:
-                values = torch.stack([values, self.intrinsic_head(critic).squeeze(-1).to(self._dtype)], 1)
+                values = torch.stack([values, self.intrinsic_head(critic_hidden).squeeze(-1).to(self._dtype)], 1)
             return self._head(hidden, observations), values
 
     def act(
         self, observations: Tensor, pixels: Tensor | None = None, state: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """One step: parameters, values, and the state after it. Values are None where the critic neither shares the trunk nor has a memory:
-        `value` then gives those of all steps at once.
+        """Compute the parameters, the values and the next state for one step.
+
+        The values are None if the critic has its own trunk and there is no memory: `value` then computes the values of
+        all steps at once.
         """
         with self._autocast():
             if self.core is None and self.critic_trunk is not None:
-                return self._head(self.trunk(*self._seen(observations, pixels)), observations), None, state
-        hidden, critic, state = self._hidden(observations, pixels, state, None)
+                return self._head(self.trunk(*self._encoder_inputs(observations, pixels)), observations), None, state
+        hidden, critic_hidden, state = self._hidden(observations, pixels, state, None)
         with self._autocast():
-            return self._head(hidden, observations), self._value(critic), state
+            return self._head(hidden, observations), self._value(critic_hidden), state
 
     def value(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
-        """Values without the policy, where they share nothing; not with memory."""
+        """Compute the values `[N]` alone, for a policy without memory."""
         trunk = self.trunk if self.critic_trunk is None else self.critic_trunk
         with self._autocast():
-            return self._value(trunk(*self._seen(observations, pixels)))
+            return self._value(trunk(*self._encoder_inputs(observations, pixels)))
 
     def remember(self, observations: Tensor, pixels: Tensor | None, states: Tensor, resets: Tensor) -> Tensor:
-        """`[n, S]`, the state after sequences as in `forward`."""
+        """Compute the states `[n, S]` after sequences, with the arguments of `forward`."""
         state = self._hidden(observations, pixels, states, resets)[2]
         assert state is not None
         return state
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-        """Parameters, by name, by what trains them: `policy` (with a shared trunk, that too) and `value`."""
+        """Return the parameters of each part, by name: `policy` (which includes a shared trunk) and `value`."""
         named = dict(self.named_parameters())
-        own = ("critic_trunk.", "critic_core.", "value_head.", "intrinsic_head.")
-        value = {name: named[name] for name in named if name.startswith(own)}
+        critic_prefixes = ("critic_trunk.", "critic_core.", "value_head.", "intrinsic_head.")
+        value = {name: named[name] for name in named if name.startswith(critic_prefixes)}
         return {"policy": {name: named[name] for name in named if name not in value}, "value": value}
 
-    def _seen(self, observations: Tensor, pixels: Tensor | None) -> tuple[object, ...]:
-        """What an encoder takes."""
-        features = observations[:, : self._features] if self.mask_size else observations
+    def _encoder_inputs(self, observations: Tensor, pixels: Tensor | None) -> tuple[object, ...]:
+        """Return the arguments of an encoder: features, and the tuple of images unless it is an MLP."""
+        features = observations[:, : self._feature_count] if self.mask_size else observations
         if self.is_mlp:
             return (features,)
         sizes = [math.prod(shape) for shape in self._images]
@@ -162,25 +170,28 @@ class Policy(nn.Module):
     def _hidden(
         self, observations: Tensor, pixels: Tensor | None, state: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What goes into the policy's head and into the critic's, and the state after. Without `resets`: of one step."""
-        seen = self._seen(observations, pixels)
+        """Compute the inputs of the policy's head and of the critic's head, and the next state.
+
+        Without `resets` the rows are one step, otherwise sequences as in `forward`.
+        """
+        inputs = self._encoder_inputs(observations, pixels)
         with self._autocast():
-            hidden = self.trunk(*seen)
-            critic = hidden if self.critic_trunk is None else self.critic_trunk(*seen)
+            hidden = self.trunk(*inputs)
+            critic_hidden = hidden if self.critic_trunk is None else self.critic_trunk(*inputs)
         if self.core is None:
-            return hidden, critic, state
+            return hidden, critic_hidden, state
         assert state is not None
-        own, its = state.split([self.core.state_size, state.shape[1] - self.core.state_size], 1)
-        hidden, own = _recur(self.core, hidden.to(self._dtype), own, resets)
+        actor_state, critic_state = state.split([self.core.state_size, state.shape[1] - self.core.state_size], 1)
+        hidden, actor_state = _run_core(self.core, hidden.to(self._dtype), actor_state, resets)
         if self.critic_core is None:
-            return hidden, hidden, own
-        critic, its = _recur(self.critic_core, critic.to(self._dtype), its, resets)
-        return hidden, critic, torch.cat([own, its], 1)
+            return hidden, hidden, actor_state
+        critic_hidden, critic_state = _run_core(self.critic_core, critic_hidden.to(self._dtype), critic_state, resets)
+        return hidden, critic_hidden, torch.cat([actor_state, critic_state], 1)
 
     def _head(self, hidden: Tensor, observations: Tensor) -> Tensor:
         head: Tensor = self.policy_head(hidden).to(self._dtype)
         if self.mask_size:
-            allowed = observations[:, self._features :] > 0
+            allowed = observations[:, self._feature_count :] > 0
             logits, rest = head.split([self.mask_size, head.shape[1] - self.mask_size], 1)
             head = torch.cat([logits.masked_fill(~allowed, FORBIDDEN), rest], 1)
         return head if self.log_std is None else torch.cat([head, self.log_std.expand(*head.shape[:-1], -1)], -1)
@@ -190,8 +201,8 @@ class Policy(nn.Module):
         return values.squeeze(-1)
 
 
-def _recur(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Output and state after one step or, with `resets` `[L, n]`, after sequences."""
+def _run_core(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute the outputs and the last state of a core for one step or, with `resets` `[L, n]`, for sequences."""
     if resets is None:
         return core.step(rows, state)
     outputs, state = core.sequence(rows.view(*resets.shape, rows.shape[1]), state, resets)

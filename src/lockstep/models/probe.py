@@ -1,4 +1,4 @@
-"""Trial forward passes through encoders and cores of the user's, to learn what they do to buffers and random generators."""
+"""Trial forward passes through user-defined encoders and cores, to find which buffers they change and whether they draw noise."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +24,14 @@ Forward = Callable[[], Sequence[Tensor]]
 def changed_buffers(
     policy: Policy, config: PolicyConfig, features: int, images: Sequence[tuple[int, int, int]], dtype: torch.dtype
 ) -> list[str]:
-    """Names of the policy's buffers that a forward pass in training mode changes.
+    """Return the names of the policy's buffers that a forward pass in training mode changes.
 
-    Raises ValueError, in one line, for an encoder or core whose results would depend on the number of ranks.
+    Only registered (user-defined) encoders and cores are tried. `features` is the number of features without the mask.
+    Raises ValueError, with a message of one line, for an encoder or core whose results would depend on the number of
+    ranks.
     """
     width = config.hidden[-1] if policy.is_mlp else int(policy.trunk.output_size)  # type: ignore[arg-type]
-    generator, found = torch.Generator().manual_seed(0), list[str]()
+    generator, names = torch.Generator().manual_seed(0), list[str]()
     pixels = tuple(torch.randint(256, (_ROWS, *size), dtype=torch.uint8, generator=generator) for size in images)
 
     def encode(module: nn.Module, rows: Tensor) -> Forward:
@@ -41,35 +43,35 @@ def changed_buffers(
         resets = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
         return lambda: [*module.sequence(sequence, state, resets), *module.step(rows[:, :width], state)]
 
-    drawn = torch.randn(_ROWS, max(features, width), dtype=dtype, generator=generator)
-    alternatives = drawn, torch.ones_like(drawn)  # ones: an encoder may take its features as indices
-    for place, encoder in (("trunk", policy.trunk), ("critic_trunk", policy.critic_trunk)):
+    random_rows = torch.randn(_ROWS, max(features, width), dtype=dtype, generator=generator)
+    alternatives = random_rows, torch.ones_like(random_rows)  # ones: an encoder may take its features as indices
+    for path, encoder in (("trunk", policy.trunk), ("critic_trunk", policy.critic_trunk)):
         if encoder is not None and is_registered("encoder", config.encoder):
             probe = _Probe(f"policy.encoder is {config.encoder!r}", encoder)
-            found += [f"{place}.{name}" for name in probe([encode(encoder, rows) for rows in alternatives])]
-    for place, core in (("core", policy.core), ("critic_core", policy.critic_core)):
+            names += [f"{path}.{name}" for name in probe([encode(encoder, rows) for rows in alternatives])]
+    for path, core in (("core", policy.core), ("critic_core", policy.critic_core)):
         if core is not None and is_registered("core", config.core):
             probe = _Probe(f"policy.core is {config.core!r}", core)
-            found += [f"{place}.{name}" for name in probe([remember(core, rows) for rows in alternatives])]
-    return found
+            names += [f"{path}.{name}" for name in probe([remember(core, rows) for rows in alternatives])]
+    return names
 
 
 @dataclass
-class _Seen:
-    """A forward pass: its outputs, the buffers after it, and whether it drew from PyTorch's global generator."""
+class _ForwardResult:
+    """Result of a forward pass: outputs, buffers after it, and a flag: True if it drew from PyTorch's global generator."""
 
     outputs: Sequence[Tensor]
     buffers: dict[str, Tensor]
     drew: bool
 
     def changed(self, before: Mapping[str, Tensor]) -> list[str]:
-        """Names of the buffers that are not as they were."""
-        names = sorted({*before, *self.buffers})  # in one order on all ranks
-        return [name for name in names if not _same(before.get(name), self.buffers.get(name))]
+        """Return the names of the buffers that differ from `before`."""
+        names = sorted({*before, *self.buffers})  # sorted: the same order on all ranks
+        return [name for name in names if not _bitwise_equal(before.get(name), self.buffers.get(name))]
 
 
 class _Probe:
-    """One module and its name in messages."""
+    """Trial forward passes through one module; `name` is its name in messages."""
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self._name = name
@@ -79,10 +81,14 @@ class _Probe:
         self._saved = persistent_buffers(module)
 
     def __call__(self, forwards: Sequence[Forward]) -> list[str]:
-        """Names of the buffers that training changes. `forwards` are alternatives: the first that does not fail counts."""
+        """Return the names of the buffers that training changes.
+
+        `forwards` are alternative forward passes; the first that does not fail is used. If all fail, return all saved
+        floating-point buffers. Raises ValueError for a module whose results would depend on the number of ranks.
+        """
         for name, layer in self._module.named_modules():
             if isinstance(layer, _BatchNorm):
-                raise self._refusal(
+                raise self._error(
                     f"{name or 'it'} is a {type(layer).__name__}, whose statistics would be those of one shard's part of a "
                     "minibatch; use LayerNorm or GroupNorm"
                 )
@@ -90,23 +96,24 @@ class _Probe:
             try:
                 train, again = self._run(forward, True), self._run(forward, True)
                 evaluation = self._run(forward, False)
-            except Exception:  # it may not take such an input; if it takes none, training shows the user's trace
+            except Exception:
+                # the module may not accept such inputs; if it accepts none, training raises the original error
                 continue
-            return self._judge(train, again, evaluation)
+            return self._find_changes(train, again, evaluation)
         return [name for name, buffer in self._saved.items() if buffer.is_floating_point()]
 
-    def _run(self, forward: Forward, training: bool) -> _Seen:
-        """A forward pass, after which the module is as it was."""
+    def _run(self, forward: Forward, training: bool) -> _ForwardResult:
+        """Run a forward pass and restore the mode and the buffers of the module afterwards."""
         mode = self._module.training
         self._module.train(training)
         try:
-            # in a generator state of its own, which other threads leave alone
+            # `seeded` holds a lock, so that other threads do not draw meanwhile
             with seeded(torch.Generator().manual_seed(0)), torch.set_grad_enabled(training):
                 state = torch.get_rng_state()
                 outputs = [output.detach().clone() for output in forward()]
                 drew = not torch.equal(torch.get_rng_state(), state)
             after = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
-            return _Seen(outputs, after, drew)
+            return _ForwardResult(outputs, after, drew)
         finally:
             self._module.train(mode)
             self._restore()
@@ -118,49 +125,50 @@ class _Probe:
             buffer.copy_(self._before[name])
             setattr(self._module.get_submodule(path), leaf, buffer)
 
-    def _judge(self, train: _Seen, again: _Seen, evaluation: _Seen) -> list[str]:
+    def _find_changes(self, train: _ForwardResult, again: _ForwardResult, evaluation: _ForwardResult) -> list[str]:
         changed = train.changed(self._before)
         if train.drew or (changed and evaluation.drew):
-            raise self._refusal(
+            raise self._error(
                 "it draws from PyTorch's global generator (dropout, or noise of its own), so that results would depend on the "
                 "number of ranks; remove what draws"
             )
-        if again.changed(train.buffers) or not all(map(_same, train.outputs, again.outputs)):
-            raise self._refusal(
+        if again.changed(train.buffers) or not all(map(_bitwise_equal, train.outputs, again.outputs)):
+            raise self._error(
                 "called twice with the same inputs it gives different results; remove noise, and keep what it remembers in buffers"
             )
         for name in changed:
-            self._check(name, train.buffers.get(name), evaluation)
+            self._check_change(name, train.buffers.get(name), evaluation)
         return changed
 
-    def _check(self, name: str, after: Tensor | None, evaluation: _Seen) -> None:
-        """Raise ValueError for a change that can't be averaged, saved or kept out of acting."""
+    def _check_change(self, name: str, after: Tensor | None, evaluation: _ForwardResult) -> None:
+        """Raise ValueError if the change of a buffer cannot be averaged or saved, or also happens in evaluation mode."""
         before = self._before.get(name)
         if before is None or after is None or before.shape != after.shape:
-            raise self._refusal(
+            raise self._error(
                 f"a forward pass changes the shape of its buffer {name!r}; give it one shape in the constructor"
             )
         if not before.is_floating_point():
             kind = str(before.dtype).removeprefix("torch.")
-            raise self._refusal(
+            raise self._error(
                 f"training changes its buffer {name!r}, of type {kind}, and only floating-point buffers can be averaged over shards"
             )
         if name not in self._saved:
-            raise self._refusal(
+            raise self._error(
                 f"training changes its buffer {name!r}, which is not saved; register it with persistent=True"
             )
         if after.requires_grad:
-            raise self._refusal(f"its buffer {name!r} gets a tensor that requires a gradient; detach it")
+            raise self._error(f"its buffer {name!r} gets a tensor that requires a gradient; detach it")
         if name in evaluation.changed(self._before):
-            raise self._refusal(
+            raise self._error(
                 f"its buffer {name!r} changes in evaluation mode too; change it only where self.training is True"
             )
 
-    def _refusal(self, reason: str) -> ValueError:
+    def _error(self, reason: str) -> ValueError:
         return ValueError(f"{self._name}: {reason}")
 
 
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+def _bitwise_equal(first: Tensor | None, second: Tensor | None) -> bool:
+    """Compare shape, dtype and bits of two tensors; None equals nothing."""
+    if first is None or second is None or first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return torch.equal(*(tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)))  # NaN equals NaN
+    return torch.equal(*(tensor.detach().reshape(-1).view(torch.uint8) for tensor in (first, second)))  # NaN equals NaN

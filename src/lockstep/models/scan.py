@@ -1,4 +1,4 @@
-"""Linear recurrences over time, all steps at once."""
+"""Linear recurrences over time, computed for all steps at once."""
 
 from typing import Any
 
@@ -10,22 +10,24 @@ __all__ = ["linear_recurrence"]
 
 
 def linear_recurrence(decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
-    """`h[t] = decay[t] * h[t - 1] + added[t]`, `h[-1] = state`, in log2(L) steps over whole tensors (Hillis & Steele 1986).
+    """Compute `h[t] = decay[t] * h[t - 1] + added[t]` with `h[-1] = state`.
+
+    This takes log2(L) operations on whole tensors (Hillis & Steele 1986).
 
     Args:
-        decay: `[L, ...]`; 0 forgets all that was before.
+        decay: `[L, ...]`; 0 makes `h[t]` independent of earlier steps.
         added: `[L, ...]`.
         state: `[...]`.
 
     Returns:
         `h`, `[L, ...]`.
     """
-    found: Tensor = _LinearRecurrence.apply(decay, added, state)  # type: ignore[no-untyped-call]
-    return found
+    states: Tensor = _LinearRecurrence.apply(decay, added, state)  # type: ignore[no-untyped-call]
+    return states
 
 
 class _LinearRecurrence(torch.autograd.Function):
-    """Its gradient is the same recurrence, backwards in time."""
+    """Linear recurrence with its gradient, which is the same recurrence backwards in time."""
 
     @staticmethod
     def forward(ctx: Any, decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
@@ -37,7 +39,7 @@ class _LinearRecurrence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         decay, state, states = ctx.saved_tensors
-        # what t + 1 hands to t is multiplied by the decay of t + 1
+        # the gradient that step t receives from step t + 1 is multiplied by decay[t + 1]
         following = torch.cat([decay[1:], torch.zeros_like(decay[:1])])
         total = _scan(following.flip(0), gradient.flip(0)).flip(0)
         before = torch.cat([state.unsqueeze(0), states[:-1]])
@@ -45,7 +47,10 @@ class _LinearRecurrence(torch.autograd.Function):
 
 
 def _scan(decay: Tensor, added: Tensor) -> Tensor:
-    """From a state of zero. After each step, row t is the result of twice as many rows up to t."""
+    """Compute the recurrence from a state of zero.
+
+    After each pass, row t is the result for the last `reach` rows up to t; `reach` doubles with each pass.
+    """
     reach = 1
     while reach < len(added):
         added = torch.cat([added[:reach], torch.addcmul(added[reach:], decay[reach:], added[:-reach])])

@@ -1,4 +1,4 @@
-"""Named tensors that are saved and loaded."""
+"""Check of named tensors that are loaded from a checkpoint."""
 
 from collections.abc import Mapping
 
@@ -7,14 +7,17 @@ from torch import Tensor
 __all__ = ["check_state"]
 
 
-def check_state(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Raises ValueError, naming the tensor, if one of `own` is not in `found`, is left over, or has another shape or type."""
-    for name in sorted(own.keys() ^ found.keys()):
-        raise ValueError(f"tensor {name!r} is {'missing' if name in own else 'not expected'}")
-    for name, tensor in own.items():
-        if tensor.shape != found[name].shape or tensor.dtype != found[name].dtype:
-            raise ValueError(f"tensor {name!r} is {_described(found[name])}, but must be {_described(tensor)}")
+def check_state(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Check that `state` has the same names, shapes and dtypes as `expected`.
+
+    Raises ValueError, naming the tensor, if one is missing, is not expected, or has another shape or dtype.
+    """
+    for name in sorted(expected.keys() ^ state.keys()):
+        raise ValueError(f"tensor {name!r} is {'missing' if name in expected else 'not expected'}")
+    for name, tensor in expected.items():
+        if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
+            raise ValueError(f"tensor {name!r} is {_describe(state[name])}, but must be {_describe(tensor)}")
 
 
-def _described(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

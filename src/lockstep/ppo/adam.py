@@ -16,18 +16,23 @@ BETA1, BETA2 = 0.9, 0.999
 
 @dataclass(frozen=True)
 class StepFormula:
-    """Average, clip, and Adam (Kingma & Ba 2015, arXiv:1412.6980, algorithm 1) on flat memory, whatever the number of layers.
+    """Formula of one optimizer step on flat tensors: mean of the gradients, clipping, and Adam.
 
-    Takes weights, first and second moments, each `[P]`, the sums over all samples `[P + S]`, of which the first P are the gradient's,
-    and numbers: the count of samples, the largest norm, and for each part whether it is stepped (1 or 0), its learning rate and a factor
-    of the root of its second moment. Gives new weights and moments, and `[S + 1]`: the other means, then the gradient's norm.
+    Adam is algorithm 1 of Kingma & Ba 2015 (arXiv:1412.6980).
+
+    Inputs: the weights, first and second moments, `[P]` each; the sums over all samples `[P + S]`, of which the first P are
+    the gradient; and numbers `[2 + 3 * parts]`: the number of samples, the largest gradient norm, and for each part a flag
+    (1 to step the part, 0 to leave it unchanged), its learning rate and the factor of the square root of its second moment.
+
+    Outputs: the new weights, first and second moments, `[P]` each; and `[S + 1]`: the means of the other S sums, then the
+    norm of the gradient before clipping.
     """
 
     sizes: tuple[int, ...]
-    """Of the parts."""
+    """Sizes of the parts, which add up to P."""
     epsilon: float
     clipped: int
-    """Parts whose gradients have one norm, which is clipped; those behind them are left as they are."""
+    """Number of leading parts whose gradients are clipped by their common norm. The gradients of the other parts are not clipped."""
     name = "optimizer's step"
 
     @property
@@ -36,39 +41,44 @@ class StepFormula:
         return repr(self)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Compute the step; the inputs and outputs are described in the class."""
         weights, first, second, total, numbers = tensors
         count, limit = numbers[0], numbers[1]
         mean = total / count
         gradient, others = mean.split([len(weights), len(total) - len(weights)])
         parts = gradient.split(self.sizes)
-        norm = _joined(parts[: self.clipped]).square().sum().sqrt()
+        norm = _concatenate(parts[: self.clipped]).square().sum().sqrt()
         scale = (limit / (norm + 1e-6)).clamp_max(1)
-        gradients = [part * scale if place < self.clipped else part for place, part in enumerate(parts)]
-        before = [memory.split(self.sizes) for memory in (weights, first, second)]
-        stepped = [self._step(*of) for of in zip(*before, gradients, numbers[2:].view(-1, 3).unbind(), strict=True)]
-        moved, first, second = (_joined(after) for after in zip(*stepped, strict=True))
-        return moved, first, second, torch.cat([others, norm.view(1)])
+        gradients = [part * scale if index < self.clipped else part for index, part in enumerate(parts)]
+        before = [tensor.split(self.sizes) for tensor in (weights, first, second)]
+        part_inputs = zip(*before, gradients, numbers[2:].view(-1, 3).unbind(), strict=True)
+        stepped = [self._step_part(*inputs) for inputs in part_inputs]
+        new_weights, first, second = (_concatenate(after) for after in zip(*stepped, strict=True))
+        return new_weights, first, second, torch.cat([others, norm.view(1)])
 
-    def _step(
+    def _step_part(
         self, weights: Tensor, first: Tensor, second: Tensor, gradient: Tensor, numbers: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one part: each with its own numbers, so that none has to be spread over its weights."""
+        """Compute the new weights, first and second moments of one part.
+
+        Parts are stepped one by one, so that the numbers of a part need not be expanded to `[P]`.
+        """
         on, rate, scale = numbers.unbind()
         first = first + (1 - BETA1) * on * (gradient - first)
         second = second + (1 - BETA2) * on * (gradient.square() - second)
         return weights - on * rate * first / (second.sqrt() * scale + self.epsilon), first, second
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """One after the other; one alone is not copied, which takes a fifth of a step."""
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate the parts. A single part is returned without a copy, which would take a fifth of a step."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class Adam:
-    """Parts (policy, critic) can be stepped at their own rates and times; a part that is not stepped stays as it is, moments included.
+    """Adam optimizer for the parts (policy, critic) of one flat tensor of weights.
 
-    A step is first proposed, so that it can be judged by what it would do, and then accepted or not.
+    Each part has its own learning rate. A step may leave out parts; their weights and moments stay unchanged. A step is
+    first proposed, so that the caller can examine its statistics, and takes effect only if it is accepted.
     """
 
     def __init__(
@@ -81,8 +91,16 @@ class Adam:
         make_kernel: MakeKernel = eager,
         free: int = 0,
     ) -> None:
-        """`weights` `[P]` is updated in place; `parts` gives sizes of its parts, one after the other. `limit` is the largest
-        norm of the gradient, `others` how many other sums come behind it. The last `free` parts have no share in the norm.
+        """Create the state and the kernel of the optimizer.
+
+        Args:
+            weights: `[P]`, updated in place.
+            parts: Size of each part by name, in the order of `weights`.
+            epsilon: Adam's ε.
+            limit: Largest norm of the gradient; None: the gradient is not clipped.
+            others: Number `S` of other sums that follow the gradient.
+            make_kernel: Function that makes the kernel of `StepFormula`.
+            free: Number of parts at the end that are neither clipped nor counted in the norm.
         """
         self._weights = weights
         self._limit = math.inf if limit is None else limit
@@ -96,22 +114,23 @@ class Adam:
         self._stepped: tuple[str, ...] = ()
 
     def propose(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
-        """A step of the parts named in `rates`, each at its learning rate, by sums `[P + S]` over `count` samples.
+        """Compute a step of the parts in `rates`, which maps each to its learning rate, and keep it for `accept`.
 
-        Returns the other means and, last, the norm of the gradient before it was clipped.
+        `total` are the sums `[P + S]` over `count` samples. Returns the means of the other S sums and, last, the norm of
+        the gradient before clipping.
         """
         numbers = [count, self._limit]
         for name, steps in self.steps.items():
             bias1, bias2 = 1 - BETA1 ** (steps + 1), 1 - BETA2 ** (steps + 1)
             numbers += [1, rates[name] / bias1, 1 / math.sqrt(bias2)] if name in rates else [0, 0, 1]
         arguments = torch.tensor(numbers, dtype=total.dtype, device=total.device)
-        *proposed, found = self._kernel(self._weights, self.first, self.second, total, arguments)
+        *proposed, statistics = self._kernel(self._weights, self.first, self.second, total, arguments)
         self._proposed, self._stepped = (proposed[0], proposed[1], proposed[2]), tuple(rates)
-        means: list[float] = found.tolist()
+        means: list[float] = statistics.tolist()
         return means
 
     def accept(self) -> None:
-        """Takes the step that was proposed last."""
+        """Apply the last proposed step."""
         assert self._proposed is not None
         weights, self.first, self.second = self._proposed
         self._weights.copy_(weights)
@@ -120,12 +139,12 @@ class Adam:
             self.steps[name] += 1
 
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint needs, by name."""
+        """Return the tensors that a checkpoint saves, by name."""
         steps = {f"steps.{name}": torch.tensor([count]) for name, count in self.steps.items()}
         return {"first": self.first.cpu(), "second": self.second.cpu(), **steps}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes back `state()`."""
+        """Restore moments and numbers of steps from the result of `state()`."""
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
         for name in self.steps:

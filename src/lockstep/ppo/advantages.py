@@ -1,4 +1,4 @@
-"""Generalized advantage estimation, and V-trace for samples that older weights collected."""
+"""Generalized advantage estimation, and V-trace for samples collected with older weights."""
 
 import numpy as np
 import torch
@@ -16,30 +16,30 @@ def advantages(
     gamma: float | Tensor,
     gae_lambda: float | Tensor,
 ) -> Tensor:
-    """GAE(λ) (Schulman et al. 2016, arXiv:1506.02438, equations 11 to 16), for episodes that end inside the rollout.
+    """Compute GAE(λ) (Schulman et al. 2016, arXiv:1506.02438, equations 11 to 16), with episode ends inside the rollout.
 
         δ_t = r_t + γ V(o_{t+1}) [not terminated_t] - V(o_t)
         A_t = δ_t + γ λ A_{t+1} [neither terminated_t nor truncated_t]
 
-    Termination cuts the bootstrap and the sum; truncation cuts only the sum, because V(o_{t+1}) is then the value of the
-    episode's last observation. With λ = 0 this is the one-step TD error, with λ = 1 the Monte Carlo return minus V(o_t).
+    Termination cuts the bootstrap and the sum. Truncation cuts only the sum, because then V(o_{t+1}) is the value of the
+    last observation of the episode. With λ = 0 this is the one-step TD error, with λ = 1 the Monte Carlo return minus V(o_t).
 
     Args:
         rewards: `[T, B]`.
-        values: `[T + 1, B]`; row T values the observation after the last step.
+        values: `[T + 1, B]`; row T is the value of the observation after the last step.
         terminated: `[T, B]` bool.
         truncated: `[T, B]` bool.
         valid: `[T, B]` bool, False for reset rows.
         gamma: Discount per step, or of each step `[T, B]`.
-        gae_lambda: λ, or that of each step.
+        gae_lambda: λ, one number or one per step `[T, B]`.
 
     Returns:
-        `[T, B]`, 0 on reset rows, whatever the values of their observations are (NaN, for example).
+        Advantages `[T, B]`, 0 on reset rows, whatever the values of their observations are (NaN, for example).
     """
     alive = ~terminated
     delta = rewards + gamma * torch.where(alive, values[1:], 0) - values[:-1]
     decay = (gamma * gae_lambda) * (alive & ~truncated).to(delta.dtype)
-    return torch.where(valid, _accumulated(torch.where(valid, delta, 0), decay), 0)
+    return torch.where(valid, _accumulate(torch.where(valid, delta, 0), decay), 0)
 
 
 def vtrace(
@@ -52,47 +52,49 @@ def vtrace(
     gamma: float | Tensor,
     trace_lambda: float | Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, equation 1 with the λ of remark 2, both truncation levels 1; with the λ in
-    the bootstrap of A_t too, as in DeepMind's rlax).
+    """Compute V-trace advantages and targets (Espeholt et al. 2018, arXiv:1802.01561, equation 1).
+
+    λ is that of remark 2, and both truncation levels are 1. λ is also in the bootstrap of A_t, as in DeepMind's rlax.
 
         ρ_t = min(1, π(a_t|o_t) / μ(a_t|o_t)),  c_t = λ ρ_t
         δ_t = ρ_t (r_t + γ V(o_{t+1}) [not terminated_t] - V(o_t))
         v_t = V(o_t) + δ_t + γ c_t (v_{t+1} - V(o_{t+1})) [neither terminated_t nor truncated_t]
         A_t = ρ_t (r_t + γ (λ v_{t+1} + (1 - λ) V(o_{t+1})) - V(o_t))
 
-    Episodes end as in `advantages`: the A_t of a step that terminated has no v_{t+1}, that of one that was truncated has
-    V(o_{t+1}) in its place. On-policy, both A_t and v_t - V(o_t) are GAE(λ).
+    Episodes end as in `advantages`: A_t has no bootstrap if step t terminated, and V(o_{t+1}) alone in place of
+    λ v_{t+1} + (1 - λ) V(o_{t+1}) if it was truncated. On-policy, both A_t and v_t - V(o_t) are GAE(λ).
 
     Args:
         rewards: `[T, B]`.
-        values: `[T + 1, B]`, of the weights that are to be trained.
-        log_ratios: `[T, B]`, log π - log μ of the action taken: π is to be trained, μ collected.
+        values: `[T + 1, B]`, computed with the weights to be trained.
+        log_ratios: `[T, B]`, log π - log μ of the action taken; π is the policy to be trained, μ the one that collected.
         terminated: `[T, B]` bool.
         truncated: `[T, B]` bool.
         valid: `[T, B]` bool, False for reset rows.
         gamma: Discount per step, or of each step `[T, B]`.
-        trace_lambda: λ, or that of each step.
+        trace_lambda: λ, one number or one per step `[T, B]`.
 
     Returns:
         Policy advantages A and value targets v, both `[T, B]` and 0 on reset rows.
     """
-    alive, goes_on = ~terminated, ~(terminated | truncated)
-    # a reset row passes nothing on to the row before it, not even the NaN of 0 * NaN
+    alive, continues = ~terminated, ~(terminated | truncated)
+    # a reset row must not affect the row before it, not even by 0 * NaN
     ratios = torch.where(valid, log_ratios.clamp_max(0).exp(), 1)
     following, present = torch.where(alive, values[1:], 0), values[:-1]
     delta = torch.where(valid, ratios * (rewards + gamma * following - present), 0)
-    targets = present + _accumulated(delta, (gamma * trace_lambda) * ratios * goes_on)
+    targets = present + _accumulate(delta, (gamma * trace_lambda) * ratios * continues)
     mixed = following.lerp(torch.cat([targets[1:], values[-1:]]), trace_lambda)
-    following = torch.where(goes_on, mixed, following)
+    following = torch.where(continues, mixed, following)
     advantage = ratios * (rewards + gamma * following - present)
     return torch.where(valid, advantage, 0), torch.where(valid, targets, 0)
 
 
 def endless(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Values, discounts and λ for `advantages` and `vtrace` where the return goes on over the end of an episode into the next one (Burda et
-    al. 2019, arXiv:1810.12894, section 2.3), given that no step is said to end an episode.
+    """Return values, discounts and λ for `advantages` and `vtrace` when returns continue across episode ends.
 
-    Reset rows are passed through: they have the value of what comes after them, and nothing is discounted there.
+    Such returns sum the rewards over the end of an episode into the next one (Burda et al. 2019, arXiv:1810.12894, section
+    2.3). The caller must pass no step as terminated or truncated. A reset row has no effect on the return: it gets the
+    value of the row after it, and discount and λ of 1.
 
     Args:
         values: `[T + 1, B]`.
@@ -101,20 +103,20 @@ def endless(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[
         decay: λ.
 
     Returns:
-        `[T + 1, B]`, `[T, B]` and `[T, B]`.
+        Values `[T + 1, B]`, discounts `[T, B]` and λ `[T, B]`.
     """
-    passed = torch.cat([torch.where(valid, values[:-1], values[1:]), values[-1:]])
+    filled_values = torch.cat([torch.where(valid, values[:-1], values[1:]), values[-1:]])
     one = torch.ones((), dtype=values.dtype)
-    return passed, torch.where(valid, gamma * one, one), torch.where(valid, decay * one, one)
+    return filled_values, torch.where(valid, gamma * one, one), torch.where(valid, decay * one, one)
 
 
-def _accumulated(delta: Tensor, decay: Tensor) -> Tensor:
-    """`x_t = delta_t + decay_t x_{t+1}`, written over `delta`."""
+def _accumulate(delta: Tensor, decay: Tensor) -> Tensor:
+    """Compute `x_t = delta_t + decay_t x_{t+1}`, in place in `delta`."""
     # NumPy in place: a loop of small tensor operations costs 20 times as much in PyTorch
     rows, weights = list(delta.numpy()), list(decay.numpy())
-    carried = np.empty_like(rows[0])
-    with np.errstate(all="ignore"):  # what is not finite is found in the loss, on all ranks at once
+    product = np.empty_like(rows[0])
+    with np.errstate(all="ignore"):  # values that are not finite are found in the loss, on all ranks at once
         for t in range(len(rows) - 2, -1, -1):
-            np.multiply(weights[t], rows[t + 1], out=carried)
-            rows[t] += carried
+            np.multiply(weights[t], rows[t + 1], out=product)
+            rows[t] += product
     return delta

@@ -1,6 +1,6 @@
-"""Action distributions as plain functions of tensors, and for acting of arrays: no object is made per step.
+"""Action distributions as functions of tensors, and of NumPy arrays for acting. No object is created per step.
 
-Noise is drawn outside, from a keyed stream, so that acting is a function of weights, observation and noise.
+The caller draws the noise beforehand from a keyed stream, so that actions depend on weights, observation and noise only.
 """
 
 import math
@@ -17,49 +17,53 @@ __all__ = ["Categorical", "Distribution", "Gaussian", "Joint", "distribution_of"
 
 
 class Categorical:
-    """One of n actions. Parameters are logits `[N, n]`, actions int64 `[N]`."""
+    """Categorical distribution over n actions. Parameters are logits `[N, n]`, actions int64 `[N]`."""
 
     def __init__(self, count: int) -> None:
         self.parameter_count = count
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
-        """Standard Gumbel noise `[*shape, n]`: the largest of logit + noise is a draw (Gumbel 1954)."""
+        """Draw standard Gumbel noise `[*shape, n]`.
+
+        The option with the largest logit + noise is a sample of the distribution (Gumbel 1954).
+        """
         return generator.gumbel(size=(*shape, self.parameter_count))
 
     def sample(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """`[N]` actions."""
+        """Return sampled actions `[N]`."""
         return (logits + noise).argmax(-1)
 
     def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """What `draw` adds, for any number of steps at once: the noise."""
+        """Return what `draw` adds to the logits, for any number of steps at once: the noise itself."""
         return noise
 
     def draw(self, logits: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """`sample` in NumPy, into `out`; overwrites `spread`."""
+        """Compute `sample` in NumPy, write the actions into `out` and return it; overwrites `spread`."""
         np.add(logits, spread, spread)
         spread.argmax(-1, out)
         return out
 
     def mode(self, logits: Tensor) -> Tensor:
-        """`[N]` most probable actions."""
+        """Return the most probable actions `[N]`."""
         return logits.argmax(-1)
 
     def log_prob(self, logits: Tensor, actions: Tensor) -> Tensor:
-        """`[N]` log-probabilities."""
+        """Return the log-probabilities `[N]` of actions."""
         return self.log_prob_and_entropy(logits, actions)[0]
 
     def log_prob_and_entropy(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`[N]` log-probabilities and `[N]` entropies in nats."""
+        """Return the log-probabilities `[N]` of actions and the entropies `[N]` in nats."""
         log_probs = logits.log_softmax(-1)
         chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         return chosen, -(log_probs.exp() * log_probs).sum(-1)
 
 
 class Gaussian:
-    """Independent normal components. Parameters are means and logarithms of standard deviations `[N, 2 A]`, actions `[N, A]`.
+    """Normal distribution with independent components.
 
-    With tanh squashing these are the actions before it: its Jacobian is the same under old and new weights, so it cancels in
-    the ratio and in the KL. The entropy is the one before squashing.
+    Parameters are the means, then the logarithms of the standard deviations, `[N, 2 A]`; actions are `[N, A]`. With tanh
+    squashing, the actions are those before tanh: its Jacobian is the same under old and new weights, so it cancels in the
+    ratio and in the KL. The entropy is that before squashing.
     """
 
     def __init__(self, size: int) -> None:
@@ -67,36 +71,36 @@ class Gaussian:
         self.parameter_count = 2 * size
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
-        """Standard normal noise `[*shape, A]`."""
+        """Draw standard normal noise `[*shape, A]`."""
         return generator.standard_normal((*shape, self.size))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """`[N, A]` actions."""
+        """Return sampled actions `[N, A]`."""
         mean, log_std = parameters.split(self.size, -1)
         drawn: Tensor = mean + log_std.exp() * noise
         return drawn
 
     def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """What `draw` adds, for any number of steps at once: noise times standard deviations."""
+        """Return what `draw` adds to the means, for any number of steps at once: noise times standard deviations."""
         assert log_std is not None
         spread: NDArray[Any] = noise * np.exp(log_std)
         return spread
 
     def draw(self, mean: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """`sample` in NumPy, into `out`."""
+        """Compute `sample` in NumPy, write the actions into `out` and return it."""
         np.add(mean, spread, out)
         return out
 
     def mode(self, parameters: Tensor) -> Tensor:
-        """`[N, A]` most probable actions."""
+        """Return the most probable actions `[N, A]`."""
         return parameters.narrow(-1, 0, self.size)
 
     def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
-        """`[N]` log-densities."""
+        """Return the log-densities `[N]` of actions."""
         return self.log_prob_and_entropy(parameters, actions)[0]
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`[N]` log-densities and `[N]` entropies in nats."""
+        """Return the log-densities `[N]` of actions and the entropies `[N]` in nats."""
         mean, log_std = parameters.split(self.size, -1)
         standardized = (actions - mean) * (-log_std).exp()
         spread = log_std.sum(-1)
@@ -105,75 +109,78 @@ class Gaussian:
 
 
 class Joint:
-    """Several choices and continuous components, independent of each other.
+    """Joint distribution of several discrete choices and continuous components, all independent of each other.
 
-    Parameters are the logits of all choices, then means, then logarithms of standard deviations. Actions are rows `[N, A]` of
-    real numbers: the choices, then the continuous components.
+    Parameters are the logits of all choices, then the means, then the logarithms of the standard deviations. Actions are
+    rows `[N, A]` of real numbers: the choices, then the continuous components.
     """
 
     def __init__(self, choices: Sequence[int], size: int) -> None:
-        """Numbers of options, and of continuous components."""
-        self._choices = [(Categorical(count), slice(end - count, end)) for count, end in _ends(choices)]
+        """Create the distribution; `choices` are the numbers of options of each choice, `size` that of continuous components."""
+        self._choices = [(Categorical(count), slice(end - count, end)) for count, end in _counts_and_ends(choices)]
         self._gaussian = Gaussian(size) if size else None
         self._options = slice(0, sum(choices))
-        self._rest = slice(sum(choices), None)
+        self._continuous = slice(sum(choices), None)
         self.parameter_count = sum(choices) + 2 * size
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
-        """That of the options, then that of the continuous components `[*shape, …]`."""
+        """Draw noise `[*shape, …]`: Gumbel noise for all options, then normal noise for the continuous components."""
         gumbel = generator.gumbel(size=(*shape, self._options.stop))
         return (
             gumbel if self._gaussian is None else np.concatenate([gumbel, self._gaussian.noise(generator, *shape)], -1)
         )
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """`[N, A]` actions."""
-        drawn = [part.sample(parameters[..., at], noise[..., at]).unsqueeze(-1) for part, at in self._choices]
+        """Return sampled actions `[N, A]`."""
+        drawn = [
+            part.sample(parameters[..., columns], noise[..., columns]).unsqueeze(-1) for part, columns in self._choices
+        ]
         if self._gaussian is not None:
-            drawn.append(self._gaussian.sample(parameters[..., self._rest], noise[..., self._rest]))
+            drawn.append(self._gaussian.sample(parameters[..., self._continuous], noise[..., self._continuous]))
         return torch.cat(drawn, -1).to(parameters.dtype)
 
     def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """What `draw` adds, for any number of steps at once; overwrites `noise`."""
+        """Return what `draw` adds to logits and means, for any number of steps at once; overwrites `noise`."""
         if log_std is not None:
-            noise[..., self._rest] *= np.exp(log_std)
+            noise[..., self._continuous] *= np.exp(log_std)
         return noise
 
     def draw(self, head: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """`sample` in NumPy, into `out`; overwrites `spread`."""
+        """Compute `sample` in NumPy, write the actions into `out` and return it; overwrites `spread`."""
         np.add(head, spread, spread)
-        for column, (_, at) in enumerate(self._choices):
-            out[:, column] = spread[:, at].argmax(-1)
-        out[:, len(self._choices) :] = spread[:, self._rest]
+        for column, (_, columns) in enumerate(self._choices):
+            out[:, column] = spread[:, columns].argmax(-1)
+        out[:, len(self._choices) :] = spread[:, self._continuous]
         return out
 
     def mode(self, parameters: Tensor) -> Tensor:
-        """`[N, A]` most probable actions."""
-        found = [part.mode(parameters[..., at]).unsqueeze(-1) for part, at in self._choices]
+        """Return the most probable actions `[N, A]`."""
+        modes = [part.mode(parameters[..., columns]).unsqueeze(-1) for part, columns in self._choices]
         if self._gaussian is not None:
-            found.append(self._gaussian.mode(parameters[..., self._rest]))
-        return torch.cat(found, -1).to(parameters.dtype)
+            modes.append(self._gaussian.mode(parameters[..., self._continuous]))
+        return torch.cat(modes, -1).to(parameters.dtype)
 
     def log_prob(self, parameters: Tensor, actions: Tensor) -> Tensor:
-        """`[N]` log-probabilities."""
+        """Return the log-probabilities `[N]` of actions."""
         return self.log_prob_and_entropy(parameters, actions)[0]
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`[N]` log-probabilities and `[N]` entropies in nats: sums over the components."""
-        found = [
-            part.log_prob_and_entropy(parameters[:, at], actions[:, column].to(torch.int64))
-            for column, (part, at) in enumerate(self._choices)
+        """Return log-probabilities `[N]` and entropies `[N]` in nats, both summed over choices and components."""
+        terms = [
+            part.log_prob_and_entropy(parameters[:, columns], actions[:, column].to(torch.int64))
+            for column, (part, columns) in enumerate(self._choices)
         ]
         if self._gaussian is not None:
             continuous = actions[:, len(self._choices) :]
-            found.append(self._gaussian.log_prob_and_entropy(parameters[:, self._rest], continuous))
-        log_prob, entropy = found[0]
-        for own, its in found[1:]:
-            log_prob, entropy = log_prob + own, entropy + its
+            terms.append(self._gaussian.log_prob_and_entropy(parameters[:, self._continuous], continuous))
+        log_prob, entropy = terms[0]
+        for part_log_prob, part_entropy in terms[1:]:
+            log_prob, entropy = log_prob + part_log_prob, entropy + part_entropy
         return log_prob, entropy
 
 
-def _ends(choices: Sequence[int]) -> list[tuple[int, int]]:
+def _counts_and_ends(choices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return for each choice its number of options, and the column after its last logit."""
     return list(zip(choices, accumulate(choices), strict=True))
 
 
@@ -181,7 +188,7 @@ Distribution = Categorical | Gaussian | Joint
 
 
 def distribution_of(choices: Sequence[int], size: int) -> Distribution:
-    """The distribution of an action of these choices and `size` continuous components."""
+    """Create the distribution of actions with these choices (numbers of options) and `size` continuous components."""
     if not choices:
         return Gaussian(size)
     return Categorical(choices[0]) if len(choices) == 1 and not size else Joint(choices, size)

@@ -1,4 +1,4 @@
-"""Numbers that change while a run goes on, as a function of the share of the run that is done."""
+"""Schedules: settings that change during a run, as functions of its progress."""
 
 import math
 import re
@@ -16,18 +16,21 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """`schedule(progress)` with progress in [0, 1]: 0 in the first iteration, 1 at the end of the run."""
+    """Function from the progress of a run to the value of a setting: `schedule(progress)`.
+
+    Progress is in [0, 1]: 0 in the first iteration, 1 at the end of the run.
+    """
 
     points: tuple[tuple[float, float], ...]
-    """(progress, value), progress ascending; values before the first and after the last point stay constant."""
+    """Points (progress, value) with ascending progress. The value is constant before the first and after the last point."""
     blend: Callable[[float], float]
-    """How a value moves from one point to the next: [0, 1] -> [0, 1]."""
+    """Interpolation between two points, a function [0, 1] -> [0, 1]."""
 
     @classmethod
     def parse(cls, text: float | str, field: str = "schedule") -> "Schedule":
-        """Reads a number, `linear(a, b)`, `cosine(a, b)` (half a cosine period) or `piecewise(p: a, q: b, …)` (straight lines).
+        """Parse a number, `linear(a, b)`, `cosine(a, b)` (half a cosine period) or `piecewise(p: a, q: b, …)` (straight lines).
 
-        Raises ValueError, naming `field`, for anything else.
+        Raises ValueError, naming `field`, if `text` is anything else.
         """
         problem = ValueError(f"{field} is {text!r}: it must be {_FORMS}")
         try:
@@ -38,10 +41,12 @@ class Schedule:
                 return cls._checked(((0.0, float(text)),), _linear, problem)
             kind, inner = match[1], match[2].split(",")
             if kind == "piecewise":
-                points = tuple((float(left), float(right)) for left, right in (part.split(":") for part in inner))
+                points = tuple(
+                    (float(progress), float(value)) for progress, value in (part.split(":") for part in inner)
+                )
                 return cls._checked(points, _linear, problem)
             start, end = (float(part) for part in inner)
-        except (ValueError, OverflowError):  # an integer may be too large for a float
+        except (ValueError, OverflowError):  # OverflowError: an integer may be too large for a float
             raise problem from None
         return cls._checked(((0.0, start), (1.0, end)), _linear if kind == "linear" else _cosine, problem)
 
@@ -49,20 +54,21 @@ class Schedule:
     def _checked(
         cls, points: tuple[tuple[float, float], ...], blend: Callable[[float], float], problem: ValueError
     ) -> "Schedule":
-        times = [time for time, _ in points]
-        ascending = all(earlier < later for earlier, later in pairwise(times))
+        """Create the schedule, or raise `problem` if a point is not valid."""
+        shares = [share for share, _ in points]
+        ascending = all(earlier < later for earlier, later in pairwise(shares))
         finite = all(math.isfinite(value) and value >= 0 for _, value in points)
-        if not (ascending and finite and times[0] >= 0 and times[-1] <= 1):  # this way round, NaN is none of it
+        if not (ascending and finite and shares[0] >= 0 and shares[-1] <= 1):  # `not`: rejects NaN too
             raise problem
         return cls(points, blend)
 
     def __call__(self, progress: float) -> float:
-        """The value at `progress`."""
+        """Return the value at `progress`."""
         if progress <= self.points[0][0]:
             return self.points[0][1]
-        for (left, start), (right, end) in pairwise(self.points):
-            if progress < right:
-                return start + (end - start) * self.blend((progress - left) / (right - left))
+        for (earlier, start), (later, end) in pairwise(self.points):
+            if progress < later:
+                return start + (end - start) * self.blend((progress - earlier) / (later - earlier))
         return self.points[-1][1]
 
 

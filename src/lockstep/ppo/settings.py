@@ -97,15 +97,15 @@ class PPOConfig:
 
     @property
     def separate(self) -> bool:
-        """Whether policy and critic are trained at different rates or for different numbers of epochs."""
+        """True if the critic has its own learning rate, or another number of epochs than the policy."""
         return self.value_learning_rate is not None or self.epochs_of_policy != self.epochs_of_value
 
     @property
     def epochs_of_policy(self) -> int:
-        """Passes that train the policy."""
+        """Number of epochs that train the policy."""
         return self.policy_epochs or self.epochs
 
     @property
     def epochs_of_value(self) -> int:
-        """Passes that train the critic."""
+        """Number of epochs that train the critic."""
         return self.value_epochs or self.epochs

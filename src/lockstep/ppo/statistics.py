@@ -1,19 +1,26 @@
-"""What an update tells about itself, summed over its minibatches."""
+"""Statistics of an update, averaged over its minibatches."""
 
 from collections.abc import Sequence
 
 __all__ = ["KL", "STATISTICS", "MeanAccumulator"]
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_frac")
-"""Means over a minibatch, in the order in which they travel behind the gradient."""
+"""Names of the means over a minibatch, in the order of the columns that follow the gradient in its row."""
 KL = STATISTICS.index("approx_kl")
 
 
 class MeanAccumulator:
-    """Means over minibatches, each over those that trained the part it speaks of."""
+    """Means of statistics over the minibatches of an update.
+
+    A statistic of the policy or of the critic is averaged over the minibatches that trained that part.
+    """
 
     def __init__(self, minibatches: int, others: Sequence[str] = ()) -> None:
-        """`minibatches` per epoch. `others` are names of what comes behind STATISTICS, and is trained by every minibatch."""
+        """Create an empty accumulator.
+
+        `minibatches` is the number per epoch. `others` are the names of further statistics, which follow STATISTICS and
+        are averaged over all minibatches.
+        """
         self._minibatches = minibatches
         self._names = (*STATISTICS, *others)
         self._sums = [0.0] * len(self._names)
@@ -21,18 +28,21 @@ class MeanAccumulator:
         self._steps = self._policy_steps = self._value_steps = 0
         self._kls: list[float] = []
 
-    def add(self, found: Sequence[float], norm: float, policy: bool, value: bool) -> None:
-        """Takes in a minibatch's STATISTICS and gradient norm; `policy` and `value` say which of the two it trained."""
-        self._sums = [before + now for before, now in zip(self._sums, found, strict=True)]
+    def add(self, statistics: Sequence[float], norm: float, policy: bool, value: bool) -> None:
+        """Add the statistics and the gradient norm of a minibatch; `policy` and `value` are True for a part that it trained."""
+        self._sums = [total + statistic for total, statistic in zip(self._sums, statistics, strict=True)]
         self._norms += norm
         self._steps += 1
         self._policy_steps += policy
         self._value_steps += value
         if policy:
-            self._kls = [*(self._kls if len(self._kls) < self._minibatches else []), found[KL]]
+            self._kls = [*(self._kls if len(self._kls) < self._minibatches else []), statistics[KL]]
 
     def metrics(self) -> dict[str, float]:
-        """The means, and `last_kl`: that of the last epoch that trained the policy."""
+        """Return the means, and `last_kl`: the mean KL of the last epoch that trained the policy.
+
+        Also return `grad_norm`, averaged over all minibatches, and `update_steps`, the number of gradient steps.
+        """
         others = len(self._names) - len(STATISTICS)
         counts = (self._policy_steps, self._value_steps, *[self._policy_steps] * 3, *[self._steps] * others)
         means = [summed / max(count, 1) for summed, count in zip(self._sums, counts, strict=True)]

@@ -1,7 +1,8 @@
 """Distributed PPO that gives the same policy, bit for bit, on any number of processes.
 
-`train`, `resume`, `load` and `evaluate` are the functions. `Config`, `register_core` and `register_encoder` define an experiment.
-`Run`, `RunSummary`, `TrainedPolicy` and `Evaluation` hold results.
+`train`, `resume` and `evaluate` do what the commands `train`, `resume` and `eval` do; `load` loads a trained policy.
+`Config`, `register_core` and `register_encoder` define an experiment. These functions return a `Run`, a `TrainedPolicy`
+or an `Evaluation`; `Run.summary` is a `RunSummary`.
 
 Example:
     >>> import lockstep
@@ -48,7 +49,10 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used. Importing PyTorch takes seconds, and commands that do not train do not need it."""
+    """Import a public name when it is first used.
+
+    Importing PyTorch takes seconds, and commands that do not train do not need it.
+    """
     if name not in _MODULES:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

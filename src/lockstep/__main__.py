@@ -14,7 +14,8 @@ __all__ = ["command"]
 def command() -> NoReturn:
     """Run the command line and end the process with its exit code.
 
-    The process ends by `os._exit`, without the interpreter's cleanup: tearing down PyTorch's modules takes as long as several updates.
+    Run the exit handlers and flush the output streams, but skip the rest of the interpreter's cleanup: freeing
+    PyTorch's modules takes as long as several updates.
     """
     code = main()
     atexit._run_exitfuncs()

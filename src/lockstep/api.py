@@ -1,4 +1,4 @@
-"""The Python API. `import lockstep` exports the public names of this module; `help(lockstep.train)` describes settings and errors."""
+"""The Python API. `import lockstep` exports the public names of this module, such as `lockstep.train`."""
 
 import dataclasses
 import gc
@@ -55,10 +55,10 @@ class Run:
     """Folder of a run, with `config`, in which every setting has its final value, metrics and policy."""
 
     def __init__(self, run: "str | os.PathLike[str] | Run", env: Make | None = None) -> None:
-        """Open a run: `run` is a Run, a path, or a name in `runs/`; `env` is the function that makes its environment, if it has one.
+        """Open `run`: a Run, a path or a name in `runs/`. `env` is the function that makes its environment, if any.
 
-        Raises ValueError if there is no such run, if its environment is in a module that this program has not imported, or if `env`
-        is given for a run that was not started with a function.
+        Raises ValueError if there is no such run, if this program has not imported the module of its environment, or if
+        `env` is given for a run that was not started with a function.
         """
         self.path: Path = run.path if isinstance(run, Run) else locate(os.fspath(run))
         self.folder, self.config = open_run(self.path)
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, object]]:
-        """Metrics of all completed iterations, one dict per iteration, as in `metrics.jsonl`. docs/metrics.md describes the keys."""
+        """Metrics of completed iterations, one dict each, as in `metrics.jsonl`. docs/metrics.md describes the keys."""
         return self.folder.metrics()
 
     @property
@@ -86,23 +86,23 @@ class Run:
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last 20 training episodes, or of all if there are fewer; None before the first episode has ended."""
+        """Mean return of the last 20 training episodes (of all if there are fewer); None before the first one ends."""
         return self._last("return_mean_20", None)  # type: ignore[no-any-return]
 
     @property
     def digest(self) -> str:
-        """Hash of the agent after the last completed iteration, equal for runs with the same bits. Empty before the first iteration."""
+        """Hash of the agent after the last iteration, equal if all bits are equal. Empty before the first iteration."""
         return str(self._last("digest", ""))
 
     @property
     def summary(self) -> "RunSummary":
-        """Summary of the run: outcome, settings, versions and the command that reproduces it. Raises ValueError if a file is broken."""
+        """Outcome, settings, versions and a command that reproduces the run. Raises ValueError if a file is broken."""
         from lockstep.report.summary import summarize
 
         return summarize(self.folder)
 
     def report(self) -> Path:
-        """Write `report.html` into the run folder, as `lockstep report` does, and return its path. Raises ValueError if there is no data to report."""
+        """Write `report.html` into the run folder and return its path. Raises ValueError if the run has no data."""
         from lockstep.report.page import write_report
 
         return write_report(self.folder)
@@ -140,21 +140,21 @@ def train(
             section `env`, in which `id` may be such a function: `{"id": make_env, "count": 16}`. The function is called once per
             environment, with `env.options` as keywords.
         config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
-        ranks: The number of processes on this host; 1 trains in this process. More need an environment that the other processes
-            can import: an id, or a function of an importable module.
+        ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
+            other processes can import: an id, or a function of an importable module.
         **settings: Fields of the config, in three forms: the short names `total_steps=100_000`, `seed=1`, `out='runs'`,
             `plan='coupled'` (shown with their defaults) and `name`; a section as a dict, `ppo={"learning_rate": 1e-3}`; a single field,
             `**{"ppo.learning_rate": 1e-3}`. `lockstep train --help` lists all fields with their defaults.
 
     Returns:
-        The run: its folder, config, metrics and policy. It is `stopped` if the program handled a signal and continued.
+        The run. Its `stopped` is True if a signal ended training and the program handled that signal.
 
     Raises:
         ValueError: A setting is wrong or does not fit the others. The message is one line; nothing has been started.
         EnvironmentFailed: An environment raised an error, or returned values that its spaces do not allow. A RuntimeError.
         RankLost: A rank died or timed out. A RuntimeError.
         NonFinite: A loss or gradient became NaN or infinite. An ArithmeticError.
-        KeyboardInterrupt: Ctrl-C, as SIGTERM and SIGUSR1, finishes the iteration, writes a checkpoint, and then reaches the program.
+        KeyboardInterrupt: Ctrl-C. Like SIGTERM and SIGUSR1, it reaches the program after the iteration and a checkpoint.
 
     Example:
         >>> run = lockstep.train("cartpole", seed=2, ppo={"learning_rate": 1e-3})
@@ -238,7 +238,7 @@ def load(
             `hub:USER/NAME` or `hub:USER/NAME@REVISION`. A model is downloaded; no code of it is run.
         env: The function that makes the environment, if the run was started with one. It is called once, for the spaces.
         iteration: The checkpoint. None: the newest.
-        sample: Whether `act` samples actions as in training; otherwise it returns the most probable ones.
+        sample: If True, `act` samples actions as in training; otherwise it returns the most probable ones.
         seed: The seed for sampling. None: the run's.
 
     Returns:
@@ -272,7 +272,7 @@ def evaluate(
         episodes: The number of episodes.
         env: The function that makes the environment, if the run was started with one.
         iteration: The checkpoint. None: the newest.
-        sample: Whether actions are sampled as in training; otherwise they are the most probable ones.
+        sample: If True, actions are sampled as in training; otherwise they are the most probable ones.
         seed: The seed of the episodes and of sampling. None: the run's.
 
     Returns:
@@ -310,7 +310,7 @@ def _open_checkpoint(
 
 
 def _settings_tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
-    """Return settings as a config tree, and the function that makes environments or None. The tree contains the function's id."""
+    """Return settings as a config tree, and the function that makes environments, if any. The tree has its id."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():
         if name in known_sections() and isinstance(value, Mapping):
@@ -334,7 +334,7 @@ def _settings_tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
 
 
 def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] | None, tree: _Tree) -> Config:
-    """Compose a config: settings override the file or Config, which overrides the preset. Raises ValueError if they do not fit."""
+    """Compose a config: settings override `config`, which overrides the preset. Raises ValueError if they conflict."""
     preset_tree: Any = presets.read(preset) if preset else None
     env_id = tree.get("env", {}).get("id")
     if preset_tree is not None and env_id not in (None, preset_tree["env"]["id"]):
@@ -355,7 +355,7 @@ def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] 
 
 
 def _refuse_launchers(ranks: int) -> None:
-    """Raise ValueError if a launcher such as torchrun started this program, or if a thread other than the main one starts ranks."""
+    """Raise ValueError if a launcher such as torchrun started this program, or for ranks started by a side thread."""
     rank_info = find_rank_info()
     if rank_info is not None:
         raise ValueError(
@@ -367,7 +367,7 @@ def _refuse_launchers(ranks: int) -> None:
 
 
 def _train_to_end(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
-    """Train from iteration `resume_from` until the run is complete or stopped. The caller holds the lock of the run folder."""
+    """Train from `resume_from` until the run is complete or stopped. The caller holds the lock of the run folder."""
     folder, config = run.folder, run.config
     with listening():
         if ranks == 1:
@@ -390,7 +390,7 @@ def _process_state_restored() -> Iterator[None]:
 
 
 def _raise_for_exit_code(code: int) -> None:
-    """Raise the exception that the exit code of the ranks stands for, if any. The ranks have already printed the details."""
+    """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
     if code in (0, PREEMPTED):
         return
     message = f"ranks ended with exit code {code}; what they said is on the standard error stream"

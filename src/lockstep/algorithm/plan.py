@@ -6,8 +6,9 @@
     P:T           ranks 0 … T-1 train                ranks T … T+P-1 play
     ranks         plan.players and plan.trainers list the ranks; a rank may be in both
 
-A plan is an immutable value. Other code of the algorithm does not depend on the number of ranks, and the results of a run do not depend on
-its plan. Rank 0 trains in every plan, because it writes the files of the run.
+A plan is an immutable value. The code that uses it never asks how many ranks there are, and the assignment of shards to
+ranks does not change the results of a run (with `exact: false` or `gradients: ddp`: up to rounding). Rank 0 trains in
+every plan, because it writes the files of the run.
 """
 
 import re
@@ -74,9 +75,9 @@ class PlanConfig:
 def default_ranks(config: PlanConfig, cores: int) -> int:
     """Return the number of ranks to start if the user gives none.
 
-    It is the number that the plan names if it names one, else one rank per core, but no more than the shards can occupy. If
-    `plan.shards` is None, the number of ranks would decide the number of shards. Results must not depend on the number of cores,
-    so the smallest number of ranks that the plan allows is used.
+    It is the number that the plan names if it names one, else one rank per core, but no more than the shards can
+    occupy. If `plan.shards` is None, the number of ranks would decide the number of shards. Results must not depend on
+    the number of cores, so the smallest number of ranks that the plan allows is used.
     """
     min_ranks = _min_ranks(config)
     if _has_fixed_ranks(config) or config.shards is None:
@@ -102,7 +103,7 @@ def _has_fixed_ranks(config: PlanConfig) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """Assignment of shards to ranks: who plays each shard and who trains on it. Both tuples ascend."""
+    """Assignment of shards to ranks: the player and the trainer of every shard. Both tuples are in ascending order."""
 
     players: tuple[int, ...]
     """Player by shard: `players[shard]` is the rank that collects the shard."""
@@ -113,9 +114,9 @@ class Plan:
     def make(cls, config: PlanConfig, ranks: int) -> "Plan":
         """Create the plan of `config` for this number of ranks.
 
-        Each player and each trainer gets consecutive shards, and their numbers of shards differ by at most 1. Raises ValueError
-        if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or trainers, or if a rank
-        neither plays nor trains.
+        Each player and each trainer gets consecutive shards, and their numbers of shards differ by at most 1. Raises
+        ValueError if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or
+        trainers, or if a rank neither plays nor trains.
         """
         playing, training = _roles(config, ranks)
         shards = config.shards or max(len(playing), len(training))
@@ -157,7 +158,10 @@ class Plan:
 
 
 def _roles(config: PlanConfig, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ranks that play and the ranks that train. Raises ValueError if the plan does not allow this number of ranks."""
+    """Return the ranks that play and the ranks that train.
+
+    Raises ValueError if the plan does not allow this number of ranks.
+    """
     min_ranks, fixed = _min_ranks(config), _has_fixed_ranks(config)
     if ranks < min_ranks or (fixed and ranks != min_ranks):
         raise ValueError(
@@ -175,5 +179,8 @@ def _roles(config: PlanConfig, ranks: int) -> tuple[Sequence[int], Sequence[int]
 
 
 def _split_shards(shards: int, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the rank of every shard. Each rank gets consecutive shards; the numbers of shards per rank differ by at most 1."""
+    """Return the rank of every shard.
+
+    Each rank gets consecutive shards; the numbers of shards per rank differ by at most 1.
+    """
     return tuple(ranks[shard * len(ranks) // shards] for shard in range(shards))

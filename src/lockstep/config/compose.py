@@ -16,10 +16,10 @@ Tree = Mapping[str, object]
 
 
 def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
-    """Merge the trees of a preset, a file and flags, and return the config. Later sources override earlier ones, field by field.
+    """Return the config of a preset, a file and flags. Later sources override earlier ones, field by field.
 
-    `env.count` and `env.per_rank` are two spellings of one setting: a source that sets one of them removes the value that
-    an earlier source gave to the other.
+    `env.count` and `env.per_rank` are two spellings of one setting: a source that sets one of them removes the value
+    that an earlier source gave to the other.
 
     Raises ValueError, with a one-line message, if a source is invalid.
     """
@@ -27,7 +27,7 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
 
 
 def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, dict[str, object]]:
-    """Merge the three sources into one tree: the fields that at least one source sets, with the values that `load` gives them.
+    """Merge the three sources into one tree: all fields that a source sets, with the values that `load` gives them.
 
     Raises ValueError as `load` does.
     """
@@ -75,7 +75,10 @@ def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> dict[
 
 
 def _convert_iterations(merged: dict[str, object]) -> dict[str, object]:
-    """Convert a budget that a gin file gives in iterations to environment steps. Raises ValueError if env.per_rank is set."""
+    """Convert a budget that a gin file gives in iterations to environment steps.
+
+    Raises ValueError if env.per_rank is set.
+    """
     run = merged.get("run")
     total = run.get("total_steps") if isinstance(run, Mapping) else None
     if not isinstance(run, Mapping) or not isinstance(total, Iterations):
@@ -91,7 +94,10 @@ def _convert_iterations(merged: dict[str, object]) -> dict[str, object]:
 
 
 def _nest_dotted_keys(tree: Tree, file: Path) -> dict[str, object]:
-    """Move every dotted key, such as `ppo.clip`, into its section. Raises ValueError if a field is given in both spellings."""
+    """Move every dotted key, such as `ppo.clip`, into its section.
+
+    Raises ValueError if a field is given in both spellings.
+    """
     nested: dict[str, object] = {}
     dotted: list[tuple[str, str, object]] = []
     for key, value in tree.items():
@@ -102,7 +108,7 @@ def _nest_dotted_keys(tree: Tree, file: Path) -> dict[str, object]:
             nested[key] = value
     for section, field, value in dotted:
         fields = {} if nested.get(section) is None else nested[section]
-        if not isinstance(fields, Mapping):  # `decode` reports the section as invalid
+        if not isinstance(fields, Mapping):  # `decode` raises ValueError for this section
             continue
         if field in fields:
             raise ValueError(f"{file}: {section}.{field} is given twice")
@@ -113,7 +119,8 @@ def _nest_dotted_keys(tree: Tree, file: Path) -> dict[str, object]:
 def _check_module(tree: Tree, flags: Tree) -> None:
     """Raise ValueError if a preset or a file sets `env.module` and the flags do not.
 
-    Importing runs code, and a file may come from an untrusted author, so only the user can name the module.
+    Importing runs code, and a file may come from an untrusted author, so only flags, which the user or the program
+    gives, may name a module.
     """
     (module, flag_module) = (
         env.get("module") if isinstance(env := source.get("env"), Mapping) else None for source in (tree, flags)
@@ -125,7 +132,7 @@ def _check_module(tree: Tree, flags: Tree) -> None:
 
 
 def _drop_respelled_count(earlier: object, later: Tree) -> object:
-    """Return the fields of section `env` of earlier sources, without `count` and `per_rank` if the later source sets one of them.
+    """Return the earlier fields of section `env`, without `count` and `per_rank` if the later source sets one of them.
 
     Raises ValueError if the later source sets both.
     """

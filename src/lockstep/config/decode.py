@@ -31,10 +31,11 @@ _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 60
 
 
 def decode(tree: Mapping[str, object], default: Config) -> Config:
-    """Return a copy of `default` with the fields that `tree` names, such as `{"env": {"count": 8}, …}`, set to its values.
+    """Return a copy of `default` with the fields that `tree` names, such as `{"env": {"count": 8}, …}`, set to its
+    values.
 
-    Raises ValueError, with a one-line message, for an unknown section or field (the message names the nearest known one), for
-    a value of the wrong type (it describes the right one), and if a section rejects its values.
+    Raises ValueError, with a one-line message, for an unknown section or field (the message names the nearest known
+    one), for a value of the wrong type (it describes the right one), and if a section rejects its values.
     """
     sections: dict[str, Any] = {}
     for name, content in tree.items():
@@ -58,7 +59,10 @@ def decode(tree: Mapping[str, object], default: Config) -> Config:
 
 
 def encode(config: Config) -> dict[str, dict[str, object]]:
-    """Return the config as a tree of plain values, which JSON can represent (tuples become lists). `decode` reverses this."""
+    """Return the config as a tree of plain values, which JSON can represent (tuples become lists).
+
+    `decode` reverses this.
+    """
     tree: dict[str, dict[str, object]] = {}
     for section, field, _ in known_fields():
         value = getattr(getattr(config, section), field)
@@ -81,7 +85,7 @@ def known_fields() -> Iterator[tuple[str, str, Any]]:
 
 
 def nearest_field(path: str) -> str | None:
-    """Return the known `section.field` that is most similar to `path`, in any section, or None if none is similar enough."""
+    """Return the known `section.field`, of any section, that is most similar to `path`; None if none is similar enough."""
     section, _, field = path.rpartition(".")
 
     def similarity(known: tuple[str, str, Any]) -> float:
@@ -136,7 +140,10 @@ def _describe_type(hint: Any) -> str:
 
 
 def _decode_value(value: object, hint: Any, path: str) -> object:
-    """Return the value converted to the type `hint` of field `path`. Raises ValueError if it does not have that type."""
+    """Return the value converted to the type `hint` of field `path`.
+
+    Raises ValueError if it does not have that type.
+    """
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, path)
@@ -196,7 +203,10 @@ def _decode_choice(value: object, hint: Any, path: str) -> object:
 
 
 def _decode_mapping(value: object, hint: Any, path: str) -> object:
-    """Return a mapping from names to plain values as a dict. Text is read as YAML, such as `{continuous: true}` from a flag."""
+    """Return a mapping from names to plain values as a dict.
+
+    Text is read as YAML, such as `{continuous: true}` from a flag.
+    """
     if isinstance(value, str):
         try:
             value = parse_yaml(value)
@@ -222,7 +232,7 @@ def _split_list(value: object) -> list[object]:
 
 
 def _parse_int(value: float | str) -> int | None:
-    """Return a whole number as an int, or None for another value and for a float above 2**53, which may have been rounded."""
+    """Return a whole number as an int; None for other values, and for floats above 2**53, which may have been rounded."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):

@@ -1,8 +1,8 @@
 """Config files: YAML, JSON and gin, read as data.
 
-YAML files follow the core schema of YAML 1.2, in which `off` is text and `1e-3` is a number. PyYAML implements YAML 1.1, in which
-`off` is a boolean and `1e-3` is text. Tags, anchors and aliases are refused: a config does not need them, and aliases let a small
-file expand to a huge tree.
+YAML files follow the core schema of YAML 1.2, in which `off` is text and `1e-3` is a number. PyYAML implements YAML
+1.1, in which `off` is a boolean and `1e-3` is text. Tags, anchors and aliases are refused: a config does not need them,
+and aliases let a small file expand to a huge tree.
 """
 
 import json
@@ -51,7 +51,10 @@ def read(path: Path) -> dict[str, object]:
 
 
 def _pop_version(tree: dict[str, object], path: Path) -> dict[str, object]:
-    """Remove `version` from the tree and return the tree. Raises ValueError if the version is invalid or newer than `VERSION`."""
+    """Remove `version` from the tree and return the tree.
+
+    Raises ValueError if the version is invalid or newer than `VERSION`.
+    """
     version = tree.pop("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ValueError(f"{path}: version is {version!r}: it must be a whole number from 1 to {VERSION}")
@@ -85,7 +88,7 @@ def _check_printable(text: str) -> str:
 class _Loader(yaml.SafeLoader):
     """YAML loader for the core schema of YAML 1.2, without tags, anchors, aliases and duplicate keys."""
 
-    # the loop below adds the resolvers of YAML 1.2 in place of those of YAML 1.1; a scalar that none of them matches is text
+    # the loop below adds the resolvers of YAML 1.2 in place of those of YAML 1.1; a scalar that matches none is text
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -128,7 +131,10 @@ for _kind, _pattern, _first, _convert in (
 
 
 def parse_json(text: str) -> object:
-    """Parse a JSON text. Raises ValueError if the syntax is broken (the message has the line) or a key is given twice."""
+    """Parse a JSON text.
+
+    Raises ValueError if the syntax is broken (the message has the line) or a key is given twice.
+    """
     try:
         return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
     except JSONDecodeError as error:
@@ -161,7 +167,7 @@ def format_yaml(tree: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def _format_value(value: object) -> str:
-    """Format a value in one line: as JSON, which is valid YAML, or as text without quotes if YAML reads that as the same text."""
+    """Format a value in one line: as JSON, which is valid YAML, but text without quotes where YAML reads it as text."""
     if isinstance(value, str) and value.isprintable():
         with suppress(ValueError):
             if parse_yaml(f"a: {value}") == {"a": value}:

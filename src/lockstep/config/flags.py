@@ -35,8 +35,8 @@ def parse_flags(
     Returns:
         The tree of the fields that were given, and the remaining words in order.
 
-    Raises ValueError, with a one-line message, for an unknown flag (the message names the nearest one), a flag that is given
-    twice and a missing value.
+    Raises ValueError, with a one-line message, for an unknown flag (the message names the nearest one), a flag that is
+    given twice and a missing value.
     """
     field_types = {f"{section}.{field}": hint for section, field, hint in known_fields()}
     tree: dict[str, dict[str, object]] = {}
@@ -64,7 +64,10 @@ def parse_flags(
 
 
 def as_flags(tree: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """Format a tree of plain values as command-line words, such as `["--ppo.clip", "0.1"]`. `parse_flags` and `decode` reverse this."""
+    """Format a tree of plain values as command-line words, such as `["--ppo.clip", "0.1"]`.
+
+    `parse_flags` and `decode` reverse this.
+    """
     short = {path: flag for flag, path in SHORT.items()}
     words = []
     for section, fields in tree.items():
@@ -104,7 +107,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _resolve_flag(name: str, field_types: Mapping[str, Any], command_flags: Sequence[str]) -> tuple[str, bool]:
-    """Return the path of the field, and True if the flag negates it, as `--no-policy.shared` and `--policy.no-shared` do."""
+    """Return the path of the field, and True if the flag is negated: `--no-policy.shared` or `--policy.no-shared`."""
     dotted_name = name.removeprefix("--").replace("-", "_")
     positive = re.sub(r"(^|\.)no_", r"\1", dotted_name, count=1)
     for candidate, negated in ((dotted_name, False), (positive, True)):
@@ -136,7 +139,7 @@ def _negated_value(name: str, field_type: Any, values: list[str] | None) -> str:
 
 
 def _take_value(name: str, field_type: Any, values: list[str] | None, words: list[str]) -> object:
-    """Return the value of a flag: the text after its `=` if there is one, else the next words, which are removed from `words`."""
+    """Return the value of a flag: the text after its `=`, else the next words, which are then removed from `words`."""
     if any(
         get_origin(kind) is tuple for kind in (field_type, *get_args(field_type))
     ):  # a list, or a list that may be none

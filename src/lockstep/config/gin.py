@@ -1,9 +1,9 @@
 """Gin files (github.com/google/gin-config), read as data: one binding a line, `ppo.clip = 0.2`.
 
-Only the part of the language that is data is supported: bindings of literals, and macros that stand for literals. gin-config's own parser
-could refuse the rest through a delegate, but it comes with a package that exists to import and call what a file names, it accepts a name
-that is bound twice, and its error messages are pages long. `tokenize` and `ast.literal_eval`, on which that parser is built as well, are
-enough for this part.
+Only the part of the language that is data is supported: bindings of literals, and macros that stand for literals.
+gin-config's own parser could refuse the rest through a delegate, but it comes with a package that exists to import and
+call what a file names, it accepts a name that is bound twice, and its error messages are pages long. `tokenize` and
+`ast.literal_eval`, on which that parser is built as well, are enough for this part.
 """
 
 import ast
@@ -19,7 +19,10 @@ __all__ = ["parse_gin"]
 
 _FIELD_SYNTAX = "a field is section.field = VALUE, such as run.seed = 3"
 _MAX_EXPANDED = 100_000
-"""Limit on the characters that all macros of one file expand to. Macros may contain macros, so a few lines could expand to gigabytes."""
+"""Limit on the characters that all macros of one file expand to.
+
+Macros may contain macros, so a few lines could expand to gigabytes.
+"""
 _VALUE_EXAMPLES = "such as 0.2, True, None, 'text' or [64, 64]"
 _short_repr = Repr()
 _short_repr.maxstring = 80
@@ -34,7 +37,10 @@ class _Macros:
         self._expanded = 0
 
     def expand(self, location: str, name: str) -> str:
-        """Return the literal that `%name` stands for. Raises ValueError if the macro is unknown or the limit on expanded text is exceeded."""
+        """Return the literal that `%name` stands for.
+
+        Raises ValueError if the macro is unknown or the limit on expanded text is exceeded.
+        """
         if name not in self.bindings:
             raise ValueError(f"{location}: the macro is not defined in a line above")
         self.used.add(name)
@@ -50,9 +56,9 @@ class _Macros:
 def parse_gin(text: str) -> dict[str, dict[str, object]]:
     """Parse a gin text into a tree such as `{"ppo": {"clip": 0.2}}`.
 
-    Raises ValueError, with the line, for statements that are not data (imports, includes, references, scopes), for a macro that is
-    not defined above or never used, macros that expand to more than 100,000 characters, broken syntax and a name that is given twice;
-    and as `translate` does.
+    Raises ValueError, with the line, for statements that are not data (imports, includes, references, scopes), for a
+    macro that is not defined above or never used, macros that expand to more than 100,000 characters, broken syntax and
+    a name that is given twice; and as `translate` does.
     """
     macros = _Macros()
     bindings: list[Binding] = []
@@ -79,7 +85,10 @@ def parse_gin(text: str) -> dict[str, dict[str, object]]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the words of every statement. A statement may continue over several lines inside brackets."""
+    """Yield the first line number and the words of every statement.
+
+    A statement may continue over several lines inside brackets.
+    """
     ignored = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
     words: list[str] = []
     first = end = 1
@@ -99,7 +108,10 @@ def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _parse_name(location: str, words: Sequence[str]) -> str:
-    """Return the name on the left of `=`: that of a macro, or `section.field`. Raises ValueError if the statement is not a binding."""
+    """Return the name on the left of `=`: that of a macro, or `section.field`.
+
+    Raises ValueError if the statement is not a binding.
+    """
     if words[0] in ("import", "from"):
         raise ValueError(f"{location} would run code: a config is read as data; leave it out")
     if words[0] == "include":
@@ -115,7 +127,10 @@ def _parse_name(location: str, words: Sequence[str]) -> str:
 
 
 def _parse_value(location: str, words: Sequence[str], macros: _Macros) -> object:
-    """Evaluate the words after `=` as a literal, with their macros expanded. Raises ValueError if they are not a literal."""
+    """Evaluate the words after `=` as a literal, with their macros expanded.
+
+    Raises ValueError if they are not a literal.
+    """
     if "@" in words:
         raise ValueError(f"{location} has a reference, which would run code: give its value")
     literal: list[str] = []

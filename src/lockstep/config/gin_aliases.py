@@ -1,8 +1,8 @@
 """Translation of the names in another program's gin files to config fields.
 
-The program trains a pendulum by PPO with PyTorch's DistributedDataParallel (`train_ppo.py CONFIG`, `train_ppo_ddp.py CONFIG GPUS`). It has two
-networks, each with two hidden layers of size `train.nhid`. An iteration collects `train.num_trajs` episodes of 100 steps, and every
-gradient step uses all of them.
+The program trains a pendulum by PPO with PyTorch's DistributedDataParallel (`train_ppo.py CONFIG`, `train_ppo_ddp.py
+CONFIG GPUS`). It has two networks, each with two hidden layers of size `train.nhid`. An iteration collects
+`train.num_trajs` episodes of 100 steps, and every gradient step uses all of them.
 """
 
 from collections.abc import Iterator, Sequence

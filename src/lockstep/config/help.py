@@ -24,7 +24,7 @@ def help_text(verb: str, default: Config, usage: str = "") -> str:
     Args:
         verb: The name of the command.
         default: The config whose values are shown as defaults.
-        usage: The help for the command's arguments, such as argparse's `format_help()`. If empty, a usage line is generated.
+        usage: The help for the command's arguments, such as argparse's `format_help()`. If empty, print a usage line.
     """
     # tyro chooses its box characters by the encoding of the stream
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -46,7 +46,7 @@ def _short_flags() -> str:
 
 
 def _help_dataclass(default: Any) -> Any:
-    """Create a copy of the dataclass of `default` for tyro to print, with help texts on one line and placeholders for values."""
+    """Create a copy of the dataclass of `default` for tyro, with help texts on one line and placeholders for values."""
     cls = type(default)
     texts = {part.arg_name: part.description for part in docstring_parser.parse_from_object(cls).params}
     fields: list[tuple[str, Any, Any]] = []

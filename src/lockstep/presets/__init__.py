@@ -16,7 +16,10 @@ def names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """Return the YAML text of a preset. Raises ValueError, naming the nearest preset, if there is none with this name."""
+    """Return the YAML text of a preset.
+
+    Raises ValueError, naming the nearest preset, if there is none with this name.
+    """
     if name not in names():
         close = get_close_matches(name, names(), 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names())}"
@@ -34,7 +37,10 @@ def read(name: str) -> dict[str, object]:
 
 
 def expected(name: str) -> str | None:
-    """Return the expected result that a preset states in its comment `# Expected:`, or None. Raises ValueError as `text` does."""
+    """Return the expected result that a preset states in its comment `# Expected:`, or None.
+
+    Raises ValueError as `text` does.
+    """
     parts: list[str] = []
     for line in text(name).splitlines():
         words = line.removeprefix("#").strip()

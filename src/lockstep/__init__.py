@@ -1,7 +1,8 @@
-"""Distributed PPO that gives the same policy, bit for bit, however many processes carry it.
+"""Distributed PPO that gives the same policy, bit for bit, on any number of processes.
 
-`train`, `resume`, `load` and `evaluate` do what the commands of the same names do. `Config`, `register_core` and `register_encoder` define
-an experiment. `Run`, `RunSummary`, `TrainedPolicy` and `Evaluation` are what they return.
+`train`, `resume` and `evaluate` do what the commands `train`, `resume` and `eval` do; `load` loads a trained policy.
+`Config`, `register_core` and `register_encoder` define an experiment. These functions return a `Run`, a `TrainedPolicy`
+or an `Evaluation`; `Run.summary` is a `RunSummary`.
 
 Example:
     >>> import lockstep
@@ -36,7 +37,7 @@ __all__ = [
     "train",
 ]
 
-_PLACES = {
+_MODULES = {
     **dict.fromkeys(("Run", "evaluate", "load", "resume", "train"), "lockstep.api"),
     **dict.fromkeys(("register_core", "register_encoder"), "lockstep.models.registry"),
     "Config": "lockstep.config",
@@ -44,15 +45,19 @@ _PLACES = {
     "RunSummary": "lockstep.report.summary",
     "TrainedPolicy": "lockstep.experiment.policy",
 }
+"""Modules that define the public names."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: PyTorch takes seconds, and a command that does not train needs none of it."""
-    if name not in _PLACES:
+    """Import a public name when it is first used.
+
+    Importing PyTorch takes seconds, and commands that do not train do not need it.
+    """
+    if name not in _MODULES:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    """List the public names. None of them is imported."""
+    """Return the public names without importing them."""
     return sorted(__all__)

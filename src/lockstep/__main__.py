@@ -1,4 +1,4 @@
-"""`python -m lockstep` is the command `lockstep`, also for torchrun."""
+"""Entry point of `python -m lockstep` and of the command `lockstep`. torchrun starts it as well."""
 
 import atexit
 import os
@@ -12,14 +12,15 @@ __all__ = ["command"]
 
 
 def command() -> NoReturn:
-    """The command: `main`, then the end of the process.
+    """Run the command line and end the process with its exit code.
 
-    Python would first take PyTorch's modules apart, piece by piece, which takes as long as several updates.
+    Run the exit handlers and flush the output streams, but skip the rest of the interpreter's cleanup: freeing
+    PyTorch's modules takes as long as several updates.
     """
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # it may be closed
+        with suppress(OSError, ValueError):  # the stream may be closed
             stream.flush()
     os._exit(code)
 

@@ -1,4 +1,4 @@
-"""The Python API: `import lockstep` offers the public names of this module; `help(lockstep.train)` describes settings and errors."""
+"""The Python API. `import lockstep` exports the public names of this module, such as `lockstep.train`."""
 
 import dataclasses
 import gc
@@ -51,16 +51,16 @@ _Tree = dict[str, dict[str, object]]
 
 
 class Run:
-    """A run's folder, and what is in it."""
+    """Folder of a run, with `config`, in which every setting has its final value, metrics and policy."""
 
     def __init__(self, run: "str | os.PathLike[str] | Run", env: Make | None = None) -> None:
-        """`run` is a path, or a bare name in `runs/`. `env` is the function that makes its environment, if a program gave one.
+        """Open `run`: a Run, a path or a name in `runs/`. `env` is the function that makes its environment, if any.
 
-        Raises ValueError if there is no such run, and if its environment is in a module that this program has not imported.
+        Raises ValueError if there is no such run, if this program has not imported the module of its environment, or if
+        `env` is given for a run that was not started with a function.
         """
         self.path: Path = run.path if isinstance(run, Run) else locate(os.fspath(run))
         self.folder, self.config = open_run(self.path)
-        """`config` is the resolved one."""
         make = env or (run._make if isinstance(run, Run) else None)
         self._make: Make | None = make
         module = self.config.env.module
@@ -75,46 +75,47 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, object]]:
-        """One dict per iteration that is done, as in `metrics.jsonl`; docs/metrics.md says what is in it."""
+        """Metrics of completed iterations, one dict each, as in `metrics.jsonl`. docs/metrics.md describes the keys."""
         return self.folder.metrics()
 
     @property
     def stopped(self) -> bool:
-        """Whether it ended before its last iteration. `resume` goes on."""
+        """True if the run has not completed its last iteration. `resume` continues it."""
         return bool(self._last("iteration", 0) != iterations(self.config))
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last episodes of training, at most 20; None before the first one ended."""
+        """Mean return of the last 20 training episodes (of all if there are fewer); None before the first one ends."""
         return self._last("return_mean_20", None)  # type: ignore[no-any-return]
 
     @property
     def digest(self) -> str:
-        """Of the weights, after the last iteration: equal for two runs that are equal to the last bit. Empty before the first."""
+        """Hash of the agent after the last iteration, equal if all bits are equal. Empty before the first iteration."""
         return str(self._last("digest", ""))
 
     @property
     def summary(self) -> "RunSummary":
-        """Outcome, settings, versions and the command that gives the run again, as a dataclass. Raises ValueError for files that are broken."""
+        """Outcome, settings, versions and a command that reproduces the run. Raises ValueError if a file is broken."""
         from lockstep.report.summary import summarize
 
         return summarize(self.folder)
 
     def report(self) -> Path:
-        """Writes `report.html` into the run's folder, as `lockstep report` does. Raises ValueError if there is nothing to report."""
+        """Write `report.html` into the run folder and return its path. Raises ValueError if the run has no data."""
         from lockstep.report.page import write_report
 
         return write_report(self.folder)
 
     def load(self, **options: Any) -> TrainedPolicy:
-        """`lockstep.load(self, …)`."""
+        """Load the policy of the run: the same as `lockstep.load(self, …)`."""
         return load(self, **options)
 
     def evaluate(self, episodes: int = 20, **options: Any) -> Evaluation:
-        """`lockstep.evaluate(self, …)`."""
+        """Evaluate the policy of the run: the same as `lockstep.evaluate(self, …)`."""
         return evaluate(self, episodes, **options)
 
     def _last(self, name: str, default: Any) -> Any:
+        """Return a metric of the last completed iteration, or `default` if there is none."""
         rows = self.metrics
         return rows[-1].get(name, default) if rows else default
 
@@ -138,21 +139,21 @@ def train(
             section `env`, in which `id` may be such a function: `{"id": make_env, "count": 16}`. The function is called once per
             environment, with `env.options` as keywords.
         config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
-        ranks: The number of processes on this host; 1 trains in this process. More need an environment that the other processes
-            can import: an id, or a function of an importable module.
+        ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
+            other processes can import: an id, or a function of an importable module.
         **settings: Fields of the config, in three forms: the short names `total_steps=100_000`, `seed=1`, `out='runs'`,
             `plan='coupled'` (shown with their defaults) and `name`; a section as a dict, `ppo={"learning_rate": 1e-3}`; a single field,
             `**{"ppo.learning_rate": 1e-3}`. `lockstep train --help` lists all fields with their defaults.
 
     Returns:
-        The run: its folder, config, metrics and policy. It is `stopped` if the program handled a signal and continued.
+        The run. Its `stopped` is True if a signal ended training and the program handled that signal.
 
     Raises:
         ValueError: A setting is wrong or does not fit the others. The message is one line; nothing has been started.
         EnvironmentFailed: An environment raised an error, or returned values that its spaces do not allow. A RuntimeError.
         RankLost: A rank died or timed out. A RuntimeError.
         NonFinite: A loss or gradient became NaN or infinite. An ArithmeticError.
-        KeyboardInterrupt: Ctrl-C, as SIGTERM and SIGUSR1, finishes the iteration, writes a checkpoint, and then reaches the program.
+        KeyboardInterrupt: Ctrl-C. Like SIGTERM and SIGUSR1, it reaches the program after the iteration and a checkpoint.
 
     Example:
         >>> run = lockstep.train("cartpole", seed=2, ppo={"learning_rate": 1e-3})
@@ -160,18 +161,19 @@ def train(
         >>> lockstep.evaluate(run, episodes=20).return_mean
     """
     _refuse_launchers(ranks)
-    tree, make = _tree({**settings, **({} if env is None else {"env": env})})
-    asked = _composed(preset, config, tree)
-    asked, _, ranks = resolve_start(asked, None, ranks)
-    resolved = resolve(asked, ranks)
+    tree, make = _settings_tree({**settings, **({} if env is None else {"env": env})})
+    requested = _compose_config(preset, config, tree)
+    requested, _, ranks = resolve_start(requested, None, ranks)
+    resolved = resolve(requested, ranks)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
-        make_one(resolved.env).close()  # a second one, which shows whether the function makes new ones
-    for line in start_warnings(asked, resolved):
+        # `resolve` has created one environment; if the function returns that one again, this call raises ValueError
+        make_one(resolved.env).close()
+    for line in start_warnings(requested, resolved):
         warnings.warn(line, stacklevel=2)
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
-        return _carried(Run(folder.path, make), ranks, 0, modules)
+        return _train_to_end(Run(folder.path, make), ranks, 0, modules)
 
 
 def resume(
@@ -206,18 +208,18 @@ def resume(
     """
     _refuse_launchers(ranks)
     path = run.path if isinstance(run, Run) else locate(os.fspath(run))
-    # locked before its config and checkpoints are read: another process may be adding to them
+    # lock the run before reading its config and checkpoints: another process may be writing them
     with RunFolder.open(path).locked():
-        found = Run(run, env)
-        extended = extended_by(found.config, _tree(settings)[0], total_steps)
-        if found._make is not None:  # perhaps it has moved into a module since
+        opened = Run(run, env)
+        extended = extended_by(opened.config, _settings_tree(settings)[0], total_steps)
+        if opened._make is not None:  # the id contains the function's module, which may have changed since the start
             extended = dataclasses.replace(
-                extended, env=dataclasses.replace(extended.env, id=register_function(found._make))
+                extended, env=dataclasses.replace(extended.env, id=register_function(opened._make))
             )
         extended, _, ranks = resolve_resume(extended, None, ranks)
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
-        resume_from = prepare_resume(found.folder, found.config, extended, iteration)
-        return found if resume_from is None else _carried(Run(found), ranks, resume_from, modules)
+        resume_from = prepare_resume(opened.folder, opened.config, extended, iteration)
+        return opened if resume_from is None else _train_to_end(Run(opened), ranks, resume_from, modules)
 
 
 def load(
@@ -235,7 +237,7 @@ def load(
             `hub:USER/NAME` or `hub:USER/NAME@REVISION`. A model is downloaded; no code of it is run.
         env: The function that makes the environment, if the run was started with one. It is called once, for the spaces.
         iteration: The checkpoint. None: the newest.
-        sample: Whether `act` samples actions as in training; otherwise it returns the most probable ones.
+        sample: If True, `act` samples actions as in training; otherwise it returns the most probable ones.
         seed: The seed for sampling. None: the run's.
 
     Returns:
@@ -249,8 +251,8 @@ def load(
         >>> policy.begin()  # at the start of every episode
         >>> action = policy.act(observation, info)
     """
-    found, iteration = _found(run, env, iteration)
-    return load_policy(found.folder, iteration, sample, seed)[1]
+    opened, iteration = _open_checkpoint(run, env, iteration)
+    return load_policy(opened.folder, iteration, sample, seed)[1]
 
 
 def evaluate(
@@ -269,7 +271,7 @@ def evaluate(
         episodes: The number of episodes.
         env: The function that makes the environment, if the run was started with one.
         iteration: The checkpoint. None: the newest.
-        sample: Whether actions are sampled as in training; otherwise they are the most probable ones.
+        sample: If True, actions are sampled as in training; otherwise they are the most probable ones.
         seed: The seed of the episodes and of sampling. None: the run's.
 
     Returns:
@@ -283,43 +285,45 @@ def evaluate(
     """
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}: it must be at least 1")
-    found, iteration = _found(run, env, iteration)
-    config, policy = load_policy(found.folder, iteration, sample, seed)
-    single = make_one(config.env)
+    opened, iteration = _open_checkpoint(run, env, iteration)
+    config, policy = load_policy(opened.folder, iteration, sample, seed)
+    env_instance = make_one(config.env)
     try:
         with preserve_thread_limits():
             limit_threads(config.runtime.threads)
             seeds = evaluation_seeds(config.run.seed if seed is None else seed, episodes)
-            results = list(play_episodes(single, policy.begin, seeds))
+            results = list(play_episodes(env_instance, policy.begin, seeds))
     finally:
-        single.close()
+        env_instance.close()
     return Evaluation([total for total, _ in results], [length for _, length in results])
 
 
-def _found(run: str | os.PathLike[str] | Run, env: Make | None, iteration: int | None) -> tuple[Run, int | None]:
-    """The run, and which of its checkpoints; None: the newest."""
+def _open_checkpoint(
+    run: str | os.PathLike[str] | Run, env: Make | None, iteration: int | None
+) -> tuple[Run, int | None]:
+    """Open a run, and return it with the iteration of the checkpoint to load; None means the newest."""
     if isinstance(run, Run):
         return Run(run, env), iteration
     path, iteration = find(os.fspath(run), iteration)
     return Run(path, env), iteration
 
 
-def _tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
-    """Settings as the tree that a config is made of, and the function that makes environments, which is known by an id then."""
+def _settings_tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
+    """Return settings as a config tree, and the function that makes environments, if any. The tree has its id."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():
         if name in known_sections() and isinstance(value, Mapping):
-            given = {f"{name}.{field}": part for field, part in value.items()}
+            fields = {f"{name}.{field}": item for field, item in value.items()}
         else:
-            given = {SHORT.get(name, name): value}
-        for path, part in given.items():
+            fields = {SHORT.get(name, name): value}
+        for path, item in fields.items():
             section, dot, field = path.partition(".")
             if not dot:
-                tree[section] = part  # is no section, which is told when the tree is read
+                tree[section] = item  # not a section: `decode` raises ValueError for it
             elif field in tree.setdefault(section, {}):
                 raise ValueError(f"{path} is given twice")
             else:
-                tree[section][field] = os.fspath(part) if isinstance(part, os.PathLike) else part
+                tree[section][field] = os.fspath(item) if isinstance(item, os.PathLike) else item
     env = tree.get("env", {})
     make = env.get("id")
     if make is None or isinstance(make, str):
@@ -328,52 +332,55 @@ def _tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
     return tree, make
 
 
-def _composed(preset: str | None, config: Config | str | os.PathLike[str] | None, tree: _Tree) -> Config:
-    below: Any = presets.read(preset) if preset else None
+def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] | None, tree: _Tree) -> Config:
+    """Compose a config: settings override `config`, which overrides the preset. Raises ValueError if they conflict."""
+    preset_tree: Any = presets.read(preset) if preset else None
     env_id = tree.get("env", {}).get("id")
-    if below is not None and env_id not in (None, below["env"]["id"]):
+    if preset_tree is not None and env_id not in (None, preset_tree["env"]["id"]):
         raise ValueError(
-            f"env is {env_id!r}: the preset {preset!r} is made for {below['env']['id']}; leave one of the two out"
+            f"env is {env_id!r}: the preset {preset!r} is made for {preset_tree['env']['id']}; leave one of the two out"
         )
     if not isinstance(config, Config):
         file = None if config is None else Path(config)
-        return compose(below, file, import_env_module(below, file, tree))
+        return compose(preset_tree, file, import_env_module(preset_tree, file, tree))
     if preset:
         raise ValueError(f"preset is {preset!r}: a whole Config was given too; leave one of the two out")
     base = encode(config)
-    module = base["env"].pop("module")  # a file may not name one, but this is a program's own
+    # `compose` accepts a module from flags only, because files are not trusted; a Config comes from the program itself
+    module = base["env"].pop("module")
     if module is not None:
         tree = {**tree, "env": {"module": module, **tree.get("env", {})}}
     return compose(base, None, import_env_module(base, None, tree))
 
 
 def _refuse_launchers(ranks: int) -> None:
-    place = find_rank_info()
-    if place is not None:
+    """Raise ValueError if a launcher such as torchrun started this program, or for ranks started by a side thread."""
+    rank_info = find_rank_info()
+    if rank_info is not None:
         raise ValueError(
-            f"{place.launcher} started this program as one of {place.size} ranks: start it once, and set ranks; "
+            f"{rank_info.launcher} started this program as one of {rank_info.size} ranks: start it once, and set ranks; "
             "`lockstep train` is what launchers can start"
         )
     if ranks > 1 and threading.current_thread() is not threading.main_thread():
         raise ValueError(f"ranks is {ranks}: a program can start ranks from its main thread only")
 
 
-def _carried(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
-    """Train a run, which the caller has locked, to its end."""
+def _train_to_end(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
+    """Train from `resume_from` until the run is complete or stopped. The caller holds the lock of the run folder."""
     folder, config = run.folder, run.config
     with listening():
         if ranks == 1:
-            # listening() then passes the signal on to the program
-            with _left_as_it_was(), suppress(StoppedEarly):
+            # at its end, listening() passes the signal on to the program
+            with _process_state_restored(), suppress(StoppedEarly):
                 run_rank(RankInfo(0, 1, 0, 1), folder, config, resume_from)
         else:
-            _raise_for(launch_ranks(folder, config, ranks, resume_from, modules))
+            _raise_for_exit_code(launch_ranks(folder, config, ranks, resume_from, modules))
     return run
 
 
 @contextmanager
-def _left_as_it_was() -> Iterator[None]:
-    """Training sets up a whole process for itself."""
+def _process_state_restored() -> Iterator[None]:
+    """Restore thread limits and unfreeze the garbage collector at the end: training in this process changes both."""
     with preserve_thread_limits():
         try:
             yield
@@ -381,12 +388,12 @@ def _left_as_it_was() -> Iterator[None]:
             gc.unfreeze()
 
 
-def _raise_for(code: int) -> None:
-    """Raises what ranks that ended with this code stand for; they have said more themselves."""
+def _raise_for_exit_code(code: int) -> None:
+    """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
     if code in (DONE, PREEMPTED):
         return
-    said = f"ranks ended with exit code {code}; what they said is on the standard error stream"
+    message = f"ranks ended with exit code {code}; what they said is on the standard error stream"
     if code == BAD_INPUT:
-        raise ValueError(said)
-    kind = next((kind for kind, own in exit_codes().items() if own == code > FAILED), RuntimeError)
-    raise RankLost("one of them", "train", said) if kind is RankLost else kind(said)
+        raise ValueError(message)
+    kind = next((kind for kind, kind_code in exit_codes().items() if kind_code == code > FAILED), RuntimeError)
+    raise RankLost("one of them", "train", message) if kind is RankLost else kind(message)

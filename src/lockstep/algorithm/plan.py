@@ -1,13 +1,14 @@
-"""Who plays and who trains which shard.
+"""Plans: for every shard, the rank that plays it and the rank that trains on it.
 
     coupled       rank 0: plays and trains 0, 1      rank 1: plays and trains 2, 3
     one-trainer   rank 0: trains 0 … 3               ranks 1, 2: play 0, 1 | 2, 3
     one-player    ranks 0, 1: train 0, 1 | 2, 3      rank 2: plays 0 … 3
     P:T           ranks 0 … T-1 train                ranks T … T+P-1 play
-    ranks         whoever plan.players and plan.trainers name; a rank may be in both
+    ranks         plan.players and plan.trainers list the ranks; a rank may be in both
 
-A plan is a value. Nothing below it knows how many ranks there are, and no number that a run computes depends on it.
-Rank 0 trains in every plan: it is the one that writes.
+A plan is an immutable value. The code that uses it never asks how many ranks there are, and the assignment of shards to
+ranks does not change the results of a run (with `exact: false` or `gradients: ddp`: up to rounding). Rank 0 trains in
+every plan, because it writes the files of the run.
 """
 
 import re
@@ -17,8 +18,8 @@ from typing import Literal
 
 __all__ = ["Plan", "PlanConfig", "default_ranks"]
 
-_PAIR = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")
-_NAMED = ("coupled", "one-player", "one-trainer", "ranks")
+_PLAYERS_TO_TRAINERS = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")
+_NAMED_KINDS = ("coupled", "one-player", "one-trainer", "ranks")
 
 
 @dataclass(frozen=True)
@@ -52,40 +53,42 @@ class PlanConfig:
     DistributedDataParallel, during the backward pass, equal to rounding; for large models on several trainers."""
 
     def __post_init__(self) -> None:
-        if self.kind not in _NAMED and not _PAIR.fullmatch(self.kind):
+        if self.kind not in _NAMED_KINDS and not _PLAYERS_TO_TRAINERS.fullmatch(self.kind):
             raise ValueError(
-                f"plan.kind is {self.kind!r}: it must be {', '.join(_NAMED)} or P:T, such as 2:1 for 2 players and 1 trainer"
+                f"plan.kind is {self.kind!r}: it must be {', '.join(_NAMED_KINDS)} or P:T, such as 2:1 for 2 players and 1 trainer"
             )
         if self.shards is not None and self.shards < 1:
             raise ValueError(f"plan.shards is {self.shards}: it must be at least 1")
         if self.lag not in (0, 1):
             raise ValueError(f"plan.lag is {self.lag}: it must be 0 or 1")
         for name in ("players", "trainers"):
-            given = getattr(self, name)
-            if (given is None) == (self.kind == "ranks"):
-                wanted = "are needed" if given is None else "are given"
-                raise ValueError(f"plan.kind is {self.kind!r}: plan.{name} {wanted}, which go with kind 'ranks' alone")
-            if given is not None and (not given or min(given) < 0 or len(set(given)) < len(given)):
-                raise ValueError(f"plan.{name} is {list(given)}: it must name ranks, each once")
+            ranks = getattr(self, name)
+            if (ranks is None) == (self.kind == "ranks"):
+                problem = "are needed" if ranks is None else "are given"
+                raise ValueError(f"plan.kind is {self.kind!r}: plan.{name} {problem}, which go with kind 'ranks' alone")
+            if ranks is not None and (not ranks or min(ranks) < 0 or len(set(ranks)) < len(ranks)):
+                raise ValueError(f"plan.{name} is {list(ranks)}: it must name ranks, each once")
         if self.trainers is not None and 0 not in self.trainers:
             raise ValueError(f"plan.trainers is {list(self.trainers)}: rank 0 must be one of them, because it writes")
 
 
 def default_ranks(config: PlanConfig, cores: int) -> int:
-    """How many ranks to start where nobody says: those that the plan names, or one per core as far as there are shards.
+    """Return the number of ranks to start if the user gives none.
 
-    A run that is not cut in shards yet would be cut in as many as ranks. Its numbers must not depend on the cores, so it gets the
-    fewest that the plan can do with.
+    It is the number that the plan names if it names one, else one rank per core, but no more than the shards can
+    occupy. If `plan.shards` is None, the number of ranks would decide the number of shards. Results must not depend on
+    the number of cores, so the smallest number of ranks that the plan allows is used.
     """
-    least = _least(config)
-    if _fixed(config) or config.shards is None:
-        return least
-    most = config.shards if config.kind == "coupled" else config.shards + 1
-    return max(least, min(cores, most))
+    min_ranks = _min_ranks(config)
+    if _has_fixed_ranks(config) or config.shards is None:
+        return min_ranks
+    max_ranks = config.shards if config.kind == "coupled" else config.shards + 1
+    return max(min_ranks, min(cores, max_ranks))
 
 
-def _least(config: PlanConfig) -> int:
-    pair = _PAIR.fullmatch(config.kind)
+def _min_ranks(config: PlanConfig) -> int:
+    """Return the smallest number of ranks that the plan allows."""
+    pair = _PLAYERS_TO_TRAINERS.fullmatch(config.kind)
     if pair:
         return int(pair[1]) + int(pair[2])
     if config.players is not None and config.trainers is not None:
@@ -93,32 +96,34 @@ def _least(config: PlanConfig) -> int:
     return 1 if config.kind == "coupled" else 2
 
 
-def _fixed(config: PlanConfig) -> bool:
-    """Whether the plan says how many ranks there are."""
+def _has_fixed_ranks(config: PlanConfig) -> bool:
+    """Return True if the plan allows only one number of ranks."""
     return config.kind not in ("coupled", "one-player", "one-trainer")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """For every shard, the rank that plays it and the rank that trains on it. Both ascend with the shard."""
+    """Assignment of shards to ranks: the player and the trainer of every shard. Both tuples are in ascending order."""
 
     players: tuple[int, ...]
-    """`players[shard]` is the rank that collects it."""
+    """Player by shard: `players[shard]` is the rank that collects the shard."""
     trainers: tuple[int, ...]
-    """`trainers[shard]` is the rank that trains on it."""
+    """Trainer by shard: `trainers[shard]` is the rank that trains on the shard."""
 
     @classmethod
     def make(cls, config: PlanConfig, ranks: int) -> "Plan":
-        """The plan of `config` on that many ranks; shards are dealt as evenly as can be, in neighbouring runs.
+        """Create the plan of `config` for this number of ranks.
 
-        Raises ValueError when it does not fit.
+        Each player and each trainer gets consecutive shards, and their numbers of shards differ by at most 1. Raises
+        ValueError if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or
+        trainers, or if a rank neither plays nor trains.
         """
         playing, training = _roles(config, ranks)
         shards = config.shards or max(len(playing), len(training))
-        for what, carrying in (("trainers", training), ("players", playing)):
-            if len(carrying) > shards:
+        for role, role_ranks in (("trainers", training), ("players", playing)):
+            if len(role_ranks) > shards:
                 raise ValueError(
-                    f"plan.shards is {shards}: {len(carrying)} {what} need at least one shard each; "
+                    f"plan.shards is {shards}: {len(role_ranks)} {role} need at least one shard each; "
                     f"use fewer ranks or a new run with more shards"
                 )
         idle = sorted(set(range(ranks)) - {*playing, *training})
@@ -126,49 +131,56 @@ class Plan:
             raise ValueError(
                 f"plan.players and plan.trainers leave out rank {idle[0]} of {ranks}: each must do something"
             )
-        return cls(_deal(shards, playing), _deal(shards, training))
+        return cls(_split_shards(shards, playing), _split_shards(shards, training))
 
     @property
     def shards(self) -> range:
-        """All shards."""
+        """Indices of all shards."""
         return range(len(self.players))
 
     @property
     def playing(self) -> tuple[int, ...]:
-        """The ranks that play, ascending."""
+        """Ranks that play, in ascending order."""
         return tuple(sorted(set(self.players)))
 
     @property
     def training(self) -> tuple[int, ...]:
-        """The ranks that train, ascending. The first is rank 0."""
+        """Ranks that train, in ascending order. The first is rank 0."""
         return tuple(sorted(set(self.trainers)))
 
     def played_by(self, rank: int) -> tuple[int, ...]:
-        """The shards that `rank` collects, ascending."""
+        """Return the shards that `rank` collects, in ascending order."""
         return tuple(shard for shard, player in enumerate(self.players) if player == rank)
 
     def trained_by(self, rank: int) -> tuple[int, ...]:
-        """The shards that `rank` trains on, ascending."""
+        """Return the shards that `rank` trains on, in ascending order."""
         return tuple(shard for shard, trainer in enumerate(self.trainers) if trainer == rank)
 
 
 def _roles(config: PlanConfig, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The ranks that play and those that train."""
-    needed, fixed = _least(config), _fixed(config)
-    if ranks < needed or (fixed and ranks != needed):
+    """Return the ranks that play and the ranks that train.
+
+    Raises ValueError if the plan does not allow this number of ranks.
+    """
+    min_ranks, fixed = _min_ranks(config), _has_fixed_ranks(config)
+    if ranks < min_ranks or (fixed and ranks != min_ranks):
         raise ValueError(
-            f"plan.kind is {config.kind!r}: it takes {'exactly' if fixed else 'at least'} {needed} ranks, and there "
-            f"{'is' if ranks == 1 else 'are'} {ranks}; use --ranks {needed}"
+            f"plan.kind is {config.kind!r}: it takes {'exactly' if fixed else 'at least'} {min_ranks} ranks, and there "
+            f"{'is' if ranks == 1 else 'are'} {ranks}; use --ranks {min_ranks}"
         )
     if config.players is not None and config.trainers is not None:
         return sorted(config.players), sorted(config.trainers)
-    everyone = range(ranks)
+    all_ranks = range(ranks)
     if config.kind == "coupled":
-        return everyone, everyone
-    pair = _PAIR.fullmatch(config.kind)
-    trainers = int(pair[2]) if pair else 1 if config.kind == "one-trainer" else ranks - 1
-    return everyone[trainers:], everyone[:trainers]
+        return all_ranks, all_ranks
+    pair = _PLAYERS_TO_TRAINERS.fullmatch(config.kind)
+    trainer_count = int(pair[2]) if pair else 1 if config.kind == "one-trainer" else ranks - 1
+    return all_ranks[trainer_count:], all_ranks[:trainer_count]
 
 
-def _deal(shards: int, ranks: Sequence[int]) -> tuple[int, ...]:
+def _split_shards(shards: int, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the rank of every shard.
+
+    Each rank gets consecutive shards; the numbers of shards per rank differ by at most 1.
+    """
     return tuple(ranks[shard * len(ranks) // shards] for shard in range(shards))

@@ -1,6 +1,6 @@
-"""One tree of frozen dataclasses: all that defines an experiment.
+"""The config of an experiment: a tree of frozen dataclasses.
 
-Every section is defined in the package that reads it. Order of precedence: defaults < preset < file < flags.
+Each section is defined in the package that reads it. Order of precedence: defaults < preset < file < flags.
 """
 
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from lockstep.runtime.settings import RuntimeConfig
 __all__ = ["VERSION", "Config"]
 
 VERSION = 1
-"""Of the format of config files. Raised when a file that could be read before would now mean something else."""
+"""Version of the format of config files. It increases when an existing file would get a different meaning."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """An experiment."""
+    """Config of an experiment, one field per section."""
 
     env: EnvConfig = field(default_factory=EnvConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)

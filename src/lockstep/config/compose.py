@@ -1,4 +1,4 @@
-"""Puts a config together: defaults < preset < file < flags."""
+"""Compose a config from its sources: defaults < preset < file < flags."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,27 +16,28 @@ Tree = Mapping[str, object]
 
 
 def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
-    """The config that the trees of a preset, a file and flags give; what comes later wins, field by field.
+    """Return the config of a preset, a file and flags. Later sources override earlier ones, field by field.
 
-    `env.count` and `env.per_rank` are one setting in two spellings: giving one takes back the other, given earlier.
+    `env.count` and `env.per_rank` are two spellings of one setting: a source that sets one of them removes the value
+    that an earlier source gave to the other.
 
-    Raises ValueError in one line for whatever is wrong with them.
+    Raises ValueError, with a one-line message, if a source is invalid.
     """
-    return decode(_merged(preset, file, flags), Config())
+    return decode(_merge_sources(preset, file, flags), Config())
 
 
 def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, dict[str, object]]:
-    """The tree that says the same as all three: of `load`'s config, the fields that one of them names.
+    """Merge the three sources into one tree: all fields that a source sets, with the values that `load` gives them.
 
     Raises ValueError as `load` does.
     """
-    merged = _merged(preset, file, flags)
+    merged = _merge_sources(preset, file, flags)
     config = encode(decode(merged, Config()))
-    named = {section: fields for section, fields in merged.items() if isinstance(fields, Mapping)}
+    merged_fields = {section: fields for section, fields in merged.items() if isinstance(fields, Mapping)}
     return {
-        section: {field: value for field, value in fields.items() if field in named[section]}
+        section: {field: value for field, value in fields.items() if field in merged_fields[section]}
         for section, fields in config.items()
-        if named.get(section)
+        if merged_fields.get(section)
     }
 
 
@@ -45,8 +46,8 @@ def import_env_module(
 ) -> Mapping[str, Mapping[str, object]]:
     """Import the module that the flags name in `env.module`, and return the flags with the environment to train on.
 
-    If neither a tree nor the caller (`id_given`) names an environment, that is the only one which the module registers. Raises
-    ValueError as `load` and `import_registered` do.
+    If no source sets `env.id` and the caller does not provide it either (`id_given`), use the only environment that the
+    module registers. Raises ValueError as `load`, `import_environments` and `import_registered` do.
     """
     module = load(preset, file, flags).env.module
     if module is None or id_given or "id" in written(preset, file, flags).get("env", {}):
@@ -55,30 +56,35 @@ def import_env_module(
     return {**flags, "env": {**flags.get("env", {}), "id": import_registered(module, EnvConfig.id)}}
 
 
-def _merged(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, object]:
-    given = _nested(read(file), file) if file is not None else {}
-    for tree in (preset or {}, given):
+def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, object]:
+    """Merge the trees of the three sources, later ones over earlier ones, without decoding their values."""
+    file_tree = _nest_dotted_keys(read(file), file) if file is not None else {}
+    for tree in (preset or {}, file_tree):
         _check_module(tree, flags)
     merged: dict[str, object] = {}
-    for tree in (preset or {}, given, flags):
+    for tree in (preset or {}, file_tree, flags):
         for section, content in tree.items():
-            below = merged.get(section)
+            earlier = merged.get(section)
             if section == "env" and isinstance(content, Mapping):
-                below = _without_respelled(below, content)
-            if isinstance(below, Mapping) and isinstance(content, Mapping):
-                content = {**below, **content}
-            merged[section] = below if content is None and section in merged else content
-    return _in_steps(merged)
+                earlier = _drop_respelled_count(earlier, content)
+            if isinstance(earlier, Mapping) and isinstance(content, Mapping):
+                content = {**earlier, **content}
+            # None is a section without fields, such as a line `ppo:` in YAML; it changes nothing
+            merged[section] = earlier if content is None and section in merged else content
+    return _convert_iterations(merged)
 
 
-def _in_steps(merged: dict[str, object]) -> dict[str, object]:
-    """The merged tree, with a budget that a gin file gives in iterations converted to environment steps."""
+def _convert_iterations(merged: dict[str, object]) -> dict[str, object]:
+    """Convert a budget that a gin file gives in iterations to environment steps.
+
+    Raises ValueError if env.per_rank is set.
+    """
     run = merged.get("run")
     total = run.get("total_steps") if isinstance(run, Mapping) else None
     if not isinstance(run, Mapping) or not isinstance(total, Iterations):
         return merged
-    others = {name: value for name, value in run.items() if name != "total_steps"}
-    config = decode({**merged, "run": others}, Config())
+    other_fields = {name: value for name, value in run.items() if name != "total_steps"}
+    config = decode({**merged, "run": other_fields}, Config())
     if config.env.per_rank is not None:
         raise ValueError(
             f"env.per_rank is {config.env.per_rank}: train.num_iter needs env.count, which depends on the ranks; "
@@ -87,8 +93,11 @@ def _in_steps(merged: dict[str, object]) -> dict[str, object]:
     return {**merged, "run": {**run, "total_steps": total.number * config.env.count * config.rollout.steps}}
 
 
-def _nested(tree: Tree, file: Path) -> dict[str, object]:
-    """The tree with every dotted key, such as `ppo.clip`, moved into its section. Raises ValueError for a field given in both spellings."""
+def _nest_dotted_keys(tree: Tree, file: Path) -> dict[str, object]:
+    """Move every dotted key, such as `ppo.clip`, into its section.
+
+    Raises ValueError if a field is given in both spellings.
+    """
     nested: dict[str, object] = {}
     dotted: list[tuple[str, str, object]] = []
     for key, value in tree.items():
@@ -99,7 +108,7 @@ def _nested(tree: Tree, file: Path) -> dict[str, object]:
             nested[key] = value
     for section, field, value in dotted:
         fields = {} if nested.get(section) is None else nested[section]
-        if not isinstance(fields, Mapping):  # an error of its own, which `decode` reports
+        if not isinstance(fields, Mapping):  # `decode` raises ValueError for this section
             continue
         if field in fields:
             raise ValueError(f"{file}: {section}.{field} is given twice")
@@ -108,23 +117,31 @@ def _nested(tree: Tree, file: Path) -> dict[str, object]:
 
 
 def _check_module(tree: Tree, flags: Tree) -> None:
-    """A file may have been written by anybody, so it makes nobody import anything."""
-    (module, typed) = (
-        env.get("module") if isinstance(env := part.get("env"), Mapping) else None for part in (tree, flags)
+    """Raise ValueError if a preset or a file sets `env.module` and the flags do not.
+
+    Importing runs code, and a file may come from an untrusted author, so only flags, which the user or the program
+    gives, may name a module.
+    """
+    (module, flag_module) = (
+        env.get("module") if isinstance(env := source.get("env"), Mapping) else None for source in (tree, flags)
     )
-    if module is not None and typed is None:
+    if module is not None and flag_module is None:
         raise ValueError(
             f"env.module is {module!r}: a file can't have a module imported; give --env.module on the command line, if you trust it"
         )
 
 
-def _without_respelled(below: object, above: Tree) -> object:
+def _drop_respelled_count(earlier: object, later: Tree) -> object:
+    """Return the earlier fields of section `env`, without `count` and `per_rank` if the later source sets one of them.
+
+    Raises ValueError if the later source sets both.
+    """
     spellings = {"count", "per_rank"}
-    given = {name for name in spellings if above.get(name) is not None}
-    if len(given) > 1:
+    given_spellings = {name for name in spellings if later.get(name) is not None}
+    if len(given_spellings) > 1:
         raise ValueError(
-            f"env.per_rank is {above['per_rank']!r}: it is another spelling of env.count, which is given too; keep one"
+            f"env.per_rank is {later['per_rank']!r}: it is another spelling of env.count, which is given too; keep one"
         )
-    if not given or not isinstance(below, Mapping):
-        return below
-    return {name: value for name, value in below.items() if name not in spellings}
+    if not given_spellings or not isinstance(earlier, Mapping):
+        return earlier
+    return {name: value for name, value in earlier.items() if name not in spellings}

@@ -1,6 +1,6 @@
-"""Trees of plain values (from files and flags) to configs and back, strictly.
+"""Decode trees of plain values (from files and flags) into configs, with strict checks, and encode configs as trees.
 
-What a value may look like follows from the type of its field alone. Numbers may be text, because flags are text.
+The type of a field alone decides which values it accepts. Numbers may be text, because flags are text.
 """
 
 import dataclasses
@@ -16,41 +16,53 @@ from lockstep.config.files import parse_yaml
 
 __all__ = ["decode", "encode", "known_fields", "nearest_field"]
 
-_WANTED = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", types.NoneType: "none"}
-_EXACT = 2**53
-_shown = Repr()
-_shown.maxstring = _shown.maxother = _shown.maxlong = 60
+_TYPE_DESCRIPTIONS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+    types.NoneType: "none",
+}
+"""Descriptions of the plain types, for error messages."""
+_MAX_EXACT_INTEGER = 2**53
+"""The magnitude up to which a float represents every whole number exactly."""
+_short_repr = Repr()
+_short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 60
 
 
 def decode(tree: Mapping[str, object], default: Config) -> Config:
-    """`default` with the fields that `tree` names, `{"env": {"count": 8}, …}`, set to its values.
+    """Return a copy of `default` with the fields that `tree` names, such as `{"env": {"count": 8}, …}`, set to its
+    values.
 
-    Raises ValueError in one line: for an unknown section or field the nearest known one, for a value of the wrong type
-    what would be right, and whatever a section itself finds wrong.
+    Raises ValueError, with a one-line message, for an unknown section or field (the message names the nearest known
+    one), for a value of the wrong type (it describes the right one), and if a section rejects its values.
     """
     sections: dict[str, Any] = {}
     for name, content in tree.items():
         section = getattr(default, name, None) if name in known_sections() else None
         if section is None:
-            raise _unknown(str(name))
+            raise _unknown_key(str(name))
         if content is None:
             continue
         if not isinstance(content, Mapping):
             raise ValueError(
-                f"{name} is {_shown.repr(content)}: it must be a section with fields below it, such as {_example(name)}"
+                f"{name} is {_short_repr.repr(content)}: it must be a section with fields below it, such as {_example_field(name)}"
             )
         hints = get_type_hints(type(section))
         values = {}
         for key, value in content.items():
             if key not in hints:
-                raise _unknown(f"{name}.{key}")
-            values[key] = _decode(value, hints[key], f"{name}.{key}")
+                raise _unknown_key(f"{name}.{key}")
+            values[key] = _decode_value(value, hints[key], f"{name}.{key}")
         sections[name] = dataclasses.replace(section, **values)
     return dataclasses.replace(default, **sections)
 
 
 def encode(config: Config) -> dict[str, dict[str, object]]:
-    """The tree of plain values (JSON-able: tuples as lists) that `decode` makes `config` from."""
+    """Return the config as a tree of plain values, which JSON can represent (tuples become lists).
+
+    `decode` reverses this.
+    """
     tree: dict[str, dict[str, object]] = {}
     for section, field, _ in known_fields():
         value = getattr(getattr(config, section), field)
@@ -61,72 +73,85 @@ def encode(config: Config) -> dict[str, dict[str, object]]:
 
 
 def known_sections() -> list[str]:
-    """Names of the sections."""
+    """Return the names of all sections."""
     return [field.name for field in dataclasses.fields(Config)]
 
 
 def known_fields() -> Iterator[tuple[str, str, Any]]:
-    """Section, name and type of every field."""
+    """Yield section, name and type of every field."""
     for section, kind in get_type_hints(Config).items():
         for field, hint in get_type_hints(kind).items():
             yield section, field, hint
 
 
 def nearest_field(path: str) -> str | None:
-    """The known `section.field` that is most like `path`, in any section; None when none is."""
+    """Return the known `section.field`, of any section, that is most similar to `path`; None if none is similar enough."""
     section, _, field = path.rpartition(".")
 
-    def likeness(known: tuple[str, str, Any]) -> float:
+    def similarity(known: tuple[str, str, Any]) -> float:
         return SequenceMatcher(None, field, known[1]).ratio() + 0.2 * SequenceMatcher(None, section, known[0]).ratio()
 
-    best = max(known_fields(), key=likeness)
-    return f"{best[0]}.{best[1]}" if likeness(best) >= 0.7 else None
+    best = max(known_fields(), key=similarity)
+    return f"{best[0]}.{best[1]}" if similarity(best) >= 0.7 else None
 
 
-def _unknown(path: str) -> ValueError:
-    path = _shown.repr(path)[1:-1]
+def _unknown_key(path: str) -> ValueError:
+    """Return the error for an unknown section or `section.field`."""
+    path = _short_repr.repr(path)[1:-1]
     if "." in path:
-        near = nearest_field(path)
+        suggestion = nearest_field(path)
     else:
-        likeness = {known: SequenceMatcher(None, path, known).ratio() for known in known_sections()}
-        best = max(likeness, key=lambda known: likeness[known])
-        near = best if likeness[best] >= 0.6 else nearest_field(path)
+        similarity = {known: SequenceMatcher(None, path, known).ratio() for known in known_sections()}
+        best = max(similarity, key=lambda known: similarity[known])
+        suggestion = best if similarity[best] >= 0.6 else nearest_field(path)
     sections = ", ".join(known_sections())
-    return ValueError(f"{path}: unknown key; " + (f"did you mean {near}?" if near else f"the sections are {sections}"))
+    return ValueError(
+        f"{path}: unknown key; " + (f"did you mean {suggestion}?" if suggestion else f"the sections are {sections}")
+    )
 
 
-def _example(section: str) -> str:
+def _example_field(section: str) -> str:
+    """Return the first `section.field` of a section, as an example."""
     return next(f"{name}.{field}" for name, field, _ in known_fields() if name == section)
 
 
-def _wrong(value: object, hint: Any, path: str) -> ValueError:
-    if int in (hint, *get_args(hint)) and isinstance(value, (float, str)) and (_finite(value) or 0.5).is_integer():
-        return ValueError(f"{path} is {_shown.repr(value)}: a whole number above 2**53 must be written in digits alone")
-    return ValueError(f"{path} is {_shown.repr(value)}: it must be {_wanted(hint)}")
+def _invalid_value(value: object, hint: Any, path: str) -> ValueError:
+    """Return the error for a value that does not have the type of its field."""
+    # the only whole numbers that an int field rejects are floats, or text such as "1e20", above _MAX_EXACT_INTEGER
+    if int in (hint, *get_args(hint)) and isinstance(value, (float, str)) and (_parse_float(value) or 0.5).is_integer():
+        return ValueError(
+            f"{path} is {_short_repr.repr(value)}: a whole number above 2**53 must be written in digits alone"
+        )
+    return ValueError(f"{path} is {_short_repr.repr(value)}: it must be {_describe_type(hint)}")
 
 
-def _wanted(hint: Any) -> str:
+def _describe_type(hint: Any) -> str:
+    """Describe the values of a type, for error messages."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, types.UnionType):
-        return " or ".join(_wanted(member) for member in arguments)
+        return " or ".join(_describe_type(member) for member in arguments)
     if kind is Literal:
         return ("one of " if len(arguments) > 1 else "") + ", ".join(arguments)
     if kind is tuple:
-        return f"a list, each {_wanted(arguments[0])}"
+        return f"a list, each {_describe_type(arguments[0])}"
     if kind is dict:
         return "keys with plain values, such as {continuous: true}"
-    return _WANTED[hint]
+    return _TYPE_DESCRIPTIONS[hint]
 
 
-def _decode(value: object, hint: Any, path: str) -> object:
+def _decode_value(value: object, hint: Any, path: str) -> object:
+    """Return the value converted to the type `hint` of field `path`.
+
+    Raises ValueError if it does not have that type.
+    """
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, types.UnionType):
         return _decode_union(value, hint, path)
     if kind is Literal:
         return _decode_choice(value, hint, path)
     if kind is tuple:
-        parts = _parts(value)
-        return tuple(_decode(part, arguments[0], f"{path}[{place}]") for place, part in enumerate(parts))
+        parts = _split_list(value)
+        return tuple(_decode_value(part, arguments[0], f"{path}[{index}]") for index, part in enumerate(parts))
     if kind is dict:
         return _decode_mapping(value, hint, path)
     if hint is bool:
@@ -138,15 +163,16 @@ def _decode(value: object, hint: Any, path: str) -> object:
         if isinstance(value, str):
             return value
         if isinstance(value, (int, float)):
-            raise ValueError(f"{path} is {_shown.repr(value)}: it must be text; put it in quotes")
+            raise ValueError(f"{path} is {_short_repr.repr(value)}: it must be text; put it in quotes")
     elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        number = _whole(value) if hint is int else _finite(value)
+        number = _parse_int(value) if hint is int else _parse_float(value)
         if number is not None:
             return number
-    raise _wrong(value, hint, path)
+    raise _invalid_value(value, hint, path)
 
 
 def _decode_union(value: object, hint: Any, path: str) -> object:
+    """Return the value as the first member of the union that accepts it."""
     members = [member for member in get_args(hint) if member is not types.NoneType]
     if len(members) < len(get_args(hint)) and (
         value is None or (isinstance(value, str) and value.strip().lower() in ("none", "null"))
@@ -154,44 +180,50 @@ def _decode_union(value: object, hint: Any, path: str) -> object:
         return None
     for member in members[:-1]:
         try:
-            return _decode(value, member, path)
+            return _decode_value(value, member, path)
         except ValueError:
             continue
     try:
-        return _decode(value, members[-1], path)
+        return _decode_value(value, members[-1], path)
     except ValueError:
         if len(members) == 1 and get_origin(members[0]) is not None:
-            raise
-        raise _wrong(value, hint, path) from None
+            raise  # the error of a list, a choice or a mapping is more specific
+        raise _invalid_value(value, hint, path) from None
 
 
 def _decode_choice(value: object, hint: Any, path: str) -> object:
+    """Return the value if it is one of the choices of a `Literal`. The error suggests the nearest choice."""
     choices = get_args(hint)
     if isinstance(value, str) and value in choices:
         return value
-    likeness = {choice: SequenceMatcher(None, str(value), choice).ratio() for choice in choices}
-    best = max(choices, key=lambda choice: likeness[choice])
-    problem = str(_wrong(value, hint, path))
-    raise ValueError(f"{problem}; did you mean {best}?" if likeness[best] >= 0.6 and len(choices) > 1 else problem)
+    similarity = {choice: SequenceMatcher(None, str(value), choice).ratio() for choice in choices}
+    best = max(choices, key=lambda choice: similarity[choice])
+    problem = str(_invalid_value(value, hint, path))
+    raise ValueError(f"{problem}; did you mean {best}?" if similarity[best] >= 0.6 and len(choices) > 1 else problem)
 
 
 def _decode_mapping(value: object, hint: Any, path: str) -> object:
+    """Return a mapping from names to plain values as a dict.
+
+    Text is read as YAML, such as `{continuous: true}` from a flag.
+    """
     if isinstance(value, str):
         try:
             value = parse_yaml(value)
         except ValueError:
-            raise _wrong(value, hint, path) from None
+            raise _invalid_value(value, hint, path) from None
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise _wrong(value, hint, path)
-    for key, part in value.items():
-        if type(part) not in get_args(get_args(hint)[1]) or (isinstance(part, float) and not math.isfinite(part)):
+        raise _invalid_value(value, hint, path)
+    for key, item in value.items():
+        if type(item) not in get_args(get_args(hint)[1]) or (isinstance(item, float) and not math.isfinite(item)):
             raise ValueError(
-                f"{path}: {_shown.repr(key)} is {_shown.repr(part)}: it must be true, false, a number or text"
+                f"{path}: {_short_repr.repr(key)} is {_short_repr.repr(item)}: it must be true, false, a number or text"
             )
     return dict(value)
 
 
-def _parts(value: object) -> list[object]:
+def _split_list(value: object) -> list[object]:
+    """Return the items of a list. Text is split at commas and spaces; another value becomes a list of one item."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, str):
@@ -199,7 +231,8 @@ def _parts(value: object) -> list[object]:
     return [value]
 
 
-def _whole(value: float | str) -> int | None:
+def _parse_int(value: float | str) -> int | None:
+    """Return a whole number as an int; None for other values, and for floats above 2**53, which may have been rounded."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -207,11 +240,12 @@ def _whole(value: float | str) -> int | None:
             return int(value)
         except ValueError:
             pass
-    number = _finite(value)
-    return int(number) if number is not None and number.is_integer() and abs(number) <= _EXACT else None
+    number = _parse_float(value)
+    return int(number) if number is not None and number.is_integer() and abs(number) <= _MAX_EXACT_INTEGER else None
 
 
-def _finite(value: float | str) -> float | None:
+def _parse_float(value: float | str) -> float | None:
+    """Return a number as a finite float, or None for another value."""
     try:
         number = float(value)
     except (ValueError, OverflowError):

@@ -1,7 +1,8 @@
 """Config files: YAML, JSON and gin, read as data.
 
-The YAML is that of the 1.2 core schema, where `off` is a word and `1e-3` a number; PyYAML's is 1.1, where they are not.
-Tags, anchors and aliases are refused: a config has no use for them, and with them a small file stands for a huge one.
+YAML files follow the core schema of YAML 1.2, in which `off` is text and `1e-3` is a number. PyYAML implements YAML
+1.1, in which `off` is a boolean and `1e-3` is text. Tags, anchors and aliases are refused: a config does not need them,
+and aliases let a small file expand to a huge tree.
 """
 
 import json
@@ -20,10 +21,10 @@ __all__ = ["format_yaml", "parse_yaml", "read"]
 
 
 def read(path: Path) -> dict[str, object]:
-    """The tree that a `.yaml`, `.yml`, `.json` or `.gin` file holds, without its `version`.
+    """Read the tree of a `.yaml`, `.yml`, `.json` or `.gin` file, without its `version`.
 
-    Raises ValueError, in one line, for a file that is missing, of another kind or from a newer version, for broken
-    syntax and for a key that is given twice.
+    Raises ValueError, with a one-line message, if the file is missing, can't be read, has another extension or a newer
+    version, if its syntax is broken, or if it gives a key twice.
     """
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
@@ -46,10 +47,14 @@ def read(path: Path) -> dict[str, object]:
         tree = {}
     if not isinstance(tree, dict):
         raise ValueError(f"{path}: it must hold sections, such as `env:`, with fields below them")
-    return _checked_version(tree, path)
+    return _pop_version(tree, path)
 
 
-def _checked_version(tree: dict[str, object], path: Path) -> dict[str, object]:
+def _pop_version(tree: dict[str, object], path: Path) -> dict[str, object]:
+    """Remove `version` from the tree and return the tree.
+
+    Raises ValueError if the version is invalid or newer than `VERSION`.
+    """
     version = tree.pop("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ValueError(f"{path}: version is {version!r}: it must be a whole number from 1 to {VERSION}")
@@ -61,8 +66,8 @@ def _checked_version(tree: dict[str, object], path: Path) -> dict[str, object]:
 
 
 def parse_yaml(text: str) -> object:
-    """The value of a YAML text. Raises ValueError, with the line, for broken syntax and keys given twice."""
-    loader = _Loader(_printable(text))
+    """Parse a YAML text. Raises ValueError, with the line, if the syntax is broken or a key is given twice."""
+    loader = _Loader(_check_printable(text))
     try:
         return loader.get_single_data()
     except yaml.MarkedYAMLError as error:
@@ -72,20 +77,22 @@ def parse_yaml(text: str) -> object:
         loader.dispose()
 
 
-def _printable(text: str) -> str:
-    bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
-    if bad:
-        raise ValueError(f"line {text.count(chr(10), 0, bad.start()) + 1}: {bad[0]!r} is no printable character")
+def _check_printable(text: str) -> str:
+    """Return the text unchanged. Raises ValueError, with the line, if it has a character that YAML does not allow."""
+    match = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if match:
+        raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: {match[0]!r} is no printable character")
     return text
 
 
 class _Loader(yaml.SafeLoader):
-    """See the module's docstring."""
+    """YAML loader for the core schema of YAML 1.2, without tags, anchors, aliases and duplicate keys."""
 
-    # the constructors below replace those of YAML 1.1; what is not named here is text
+    # the loop below adds the resolvers of YAML 1.2 in place of those of YAML 1.1; a scalar that matches none is text
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose the next node. Raises ComposerError for a tag, an anchor or an alias."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) or getattr(event, "anchor", None):
             raise yaml.composer.ComposerError(
@@ -94,6 +101,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        """Construct a mapping. Raises ConstructorError for a key that is not a scalar and for a duplicate key."""
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -106,7 +114,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _scalar(convert: Callable[[str], object]) -> Callable[[_Loader, yaml.ScalarNode], object]:
+def _scalar_constructor(convert: Callable[[str], object]) -> Callable[[_Loader, yaml.ScalarNode], object]:
+    """Return a PyYAML constructor that converts the text of a scalar."""
     return lambda loader, node: convert(node.value)
 
 
@@ -118,18 +127,22 @@ for _kind, _pattern, _first, _convert in (
     ("float", rf"[-+]?(?:\.[0-9]+|{_DIGITS}(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", list("-+.0123456789"), float),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})\\Z"), _first)
-    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _scalar(_convert))
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _scalar_constructor(_convert))
 
 
 def parse_json(text: str) -> object:
-    """The value of a JSON text. Raises ValueError, with the line, for broken syntax and keys given twice."""
+    """Parse a JSON text.
+
+    Raises ValueError if the syntax is broken (the message has the line) or a key is given twice.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
     except JSONDecodeError as error:
         raise ValueError(f"line {error.lineno}: {error.msg}") from None
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the pairs of a JSON object as a dict. Raises ValueError for a duplicate key."""
     tree = dict(pairs)
     if len(tree) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -146,15 +159,15 @@ _PARSERS: dict[str, Callable[[str], object]] = {
 
 
 def format_yaml(tree: Mapping[str, Mapping[str, object]]) -> str:
-    """The YAML that `parse_yaml` reads as `tree`: sections, with a line per field."""
+    """Format a tree as YAML text, with one line per section and per field. `parse_yaml` reverses this."""
     lines = []
     for section, fields in tree.items():
-        lines += [f"{section}:", *(f"  {name}: {_format(value)}" for name, value in fields.items())]
+        lines += [f"{section}:", *(f"  {name}: {_format_value(value)}" for name, value in fields.items())]
     return "\n".join(lines)
 
 
-def _format(value: object) -> str:
-    """The value in one line: JSON, which YAML includes, but for text that can do without quotes."""
+def _format_value(value: object) -> str:
+    """Format a value in one line: as JSON, which is valid YAML, but text without quotes where YAML reads it as text."""
     if isinstance(value, str) and value.isprintable():
         with suppress(ValueError):
             if parse_yaml(f"a: {value}") == {"a": value}:

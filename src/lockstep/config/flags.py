@@ -1,4 +1,4 @@
-"""Every config field as a flag: `--section.field VALUE`."""
+"""Command-line flags of the config: every field is a flag `--section.field VALUE`."""
 
 import json
 import re
@@ -18,26 +18,27 @@ SHORT = {
     "total_steps": "run.total_steps",
     "out": "run.folder",
 }
-"""Flags that stand for a longer one, without their dashes."""
+"""Fields by short flag, without dashes: `--env` is short for `--env.id`."""
 
 
 def parse_flags(
-    argv: Sequence[str], own: Sequence[str] = ("--ranks", "--config")
+    argv: Sequence[str], command_flags: Sequence[str] = ("--ranks", "--config")
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
-    """Takes the config's flags out of a command line.
+    """Split a command line into the flags of the config and the remaining words.
 
-    Values stay as they were typed: `decode` reads them, so that files and flags are judged alike.
+    Values stay text: `decode` converts them, so that files and flags follow the same rules.
 
     Args:
-        argv: Words after the verb.
-        own: Flags that the verb itself reads. They, their values and all words that belong to no flag are left over.
+        argv: The words after the name of the command.
+        command_flags: The flags that the command parses itself. They and their values are among the remaining words.
 
     Returns:
-        The tree of fields that were given, and the words left over, in order.
+        The tree of the fields that were given, and the remaining words in order.
 
-    Raises ValueError in one line for an unknown flag (the nearest is named), a flag given twice and a missing value.
+    Raises ValueError, with a one-line message, for an unknown flag (the message names the nearest one), a flag that is
+    given twice and a missing value.
     """
-    kinds = {f"{section}.{field}": hint for section, field, hint in known_fields()}
+    field_types = {f"{section}.{field}": hint for section, field, hint in known_fields()}
     tree: dict[str, dict[str, object]] = {}
     words = list(argv)
     rest: list[str] = []
@@ -46,35 +47,41 @@ def parse_flags(
         if word == "--":
             return tree, rest + words
         name, equals, text = word.partition("=")
-        if not _is_flag(word) or name in own or name in ("-h", "--help"):
+        if not _is_flag(word) or name in command_flags or name in ("-h", "--help"):
             rest.append(word)
             continue
-        path, negated = _find(name, kinds, own)
+        path, negated = _resolve_flag(name, field_types, command_flags)
         section, _, field = path.partition(".")
         if field in tree.setdefault(section, {}):
             raise ValueError(f"{name}: {path} is given twice")
-        given = [text] if equals else None
+        values = [text] if equals else None
         tree[section][field] = (
-            _switched_off(name, kinds[path], given) if negated else _take(name, kinds[path], given, words)
+            _negated_value(name, field_types[path], values)
+            if negated
+            else _take_value(name, field_types[path], values, words)
         )
     return tree, rest
 
 
 def as_flags(tree: Mapping[str, Mapping[str, object]]) -> list[str]:
-    """The words that `parse_flags` reads as `tree`, whose values are plain: `["--ppo.clip", "0.1"]`."""
+    """Format a tree of plain values as command-line words, such as `["--ppo.clip", "0.1"]`.
+
+    `parse_flags` and `decode` reverse this.
+    """
     short = {path: flag for flag, path in SHORT.items()}
     words = []
     for section, fields in tree.items():
         for field, value in fields.items():
             path = f"{section}.{field}"
             flag = f"--{short.get(path, path).replace('_', '-')}"
-            given = [as_text(part) for part in value] if isinstance(value, (list, tuple)) else [as_text(value)]
-            words += [f"{flag}={given[0]}"] if len(given) == 1 and _is_flag(given[0]) else [flag, *given]
+            values = [as_text(item) for item in value] if isinstance(value, (list, tuple)) else [as_text(value)]
+            # after a space, a value that starts with a dash would be read as a flag
+            words += [f"{flag}={values[0]}"] if len(values) == 1 and _is_flag(values[0]) else [flag, *values]
     return words
 
 
 def as_text(value: object) -> str:
-    """A plain value of a field as a flag takes it."""
+    """Format a plain value as a flag accepts it."""
     if value is None:
         return "none"
     if isinstance(value, (list, tuple)):
@@ -83,60 +90,67 @@ def as_text(value: object) -> str:
 
 
 def find_field(name: str) -> str:
-    """The path, `section.field`, of a field that is named as its flag is, without the dashes. Raises ValueError, naming the nearest."""
-    kinds = {f"{section}.{field}": hint for section, field, hint in known_fields()}
-    path, negated = _find(f"--{name}", kinds, ())
+    """Return the path `section.field` of the field with this flag name, which is written without the leading dashes.
+
+    Raises ValueError if there is no such field (the message names the nearest one), or if the name is negated.
+    """
+    field_types = {f"{section}.{field}": hint for section, field, hint in known_fields()}
+    path, negated = _resolve_flag(f"--{name}", field_types, ())
     if negated:
         raise ValueError(f"{name}: give the field itself, with true or false")
     return path
 
 
 def _is_flag(word: str) -> bool:
-    """Whether it begins with a dash and is no negative number."""
+    """Return True if the word begins with a dash and is not a negative number."""
     return re.match(r"-(?![\d.]|$)", word) is not None
 
 
-def _find(name: str, kinds: Mapping[str, Any], own: Sequence[str]) -> tuple[str, bool]:
-    """The field's path and whether it is switched off, as in `--no-policy.shared` and `--policy.no-shared`."""
-    plain = name.removeprefix("--").replace("-", "_")
-    positive = re.sub(r"(^|\.)no_", r"\1", plain, count=1)
-    for candidate, negated in ((plain, False), (positive, True)):
+def _resolve_flag(name: str, field_types: Mapping[str, Any], command_flags: Sequence[str]) -> tuple[str, bool]:
+    """Return the path of the field, and True if the flag is negated: `--no-policy.shared` or `--policy.no-shared`."""
+    dotted_name = name.removeprefix("--").replace("-", "_")
+    positive = re.sub(r"(^|\.)no_", r"\1", dotted_name, count=1)
+    for candidate, negated in ((dotted_name, False), (positive, True)):
         path = SHORT.get(candidate, candidate)
-        if name.startswith("--") and path in kinds:
+        if name.startswith("--") and path in field_types:
             return path, negated
-    raise ValueError(f"{' '.join(name.split())}: unknown flag" + _suggestion(plain, own))
+    raise ValueError(f"{' '.join(name.split())}: unknown flag" + _suggest_flag(dotted_name, command_flags))
 
 
-def _suggestion(plain: str, own: Sequence[str]) -> str:
-    near = nearest_field(plain) if "." in plain else None
-    if near is None:
-        plainer = {flag.removeprefix("--").replace("-", "_"): flag for flag in (*SHORT, *own, "--help")}
-        close = get_close_matches(plain, plainer, 1)
-        near = plainer[close[0]].removeprefix("--") if close else nearest_field(plain)
-    return f"; did you mean --{near.replace('_', '-')}?" if near else "; --help lists all flags"
+def _suggest_flag(dotted_name: str, command_flags: Sequence[str]) -> str:
+    """Return the end of the error message for an unknown flag: the nearest flag, or a hint to `--help`."""
+    nearest = nearest_field(dotted_name) if "." in dotted_name else None
+    if nearest is None:
+        flags_by_name = {flag.removeprefix("--").replace("-", "_"): flag for flag in (*SHORT, *command_flags, "--help")}
+        close = get_close_matches(dotted_name, flags_by_name, 1)
+        nearest = flags_by_name[close[0]].removeprefix("--") if close else nearest_field(dotted_name)
+    return f"; did you mean --{nearest.replace('_', '-')}?" if nearest else "; --help lists all flags"
 
 
-def _switched_off(name: str, kind: Any, given: list[str] | None) -> str:
-    if kind is not bool:
+def _negated_value(name: str, field_type: Any, values: list[str] | None) -> str:
+    """Return the value of a negated flag. Raises ValueError if the field is not a boolean or a value is given."""
+    if field_type is not bool:
         raise ValueError(
             f"{name}: only a switch can be negated; give --{name.removeprefix('--no-').removeprefix('--')} a value"
         )
-    if given:
+    if values:
         raise ValueError(f"{name} takes no value")
     return "false"
 
 
-def _take(name: str, kind: Any, given: list[str] | None, words: list[str]) -> object:
-    """The flag's value: from behind its `=`, else from the words that follow, which are taken out."""
-    if any(get_origin(one) is tuple for one in (kind, *get_args(kind))):  # a list, or a list that may be none
-        if given is None:
-            end = next((place for place, word in enumerate(words) if _is_flag(word)), len(words))
-            given = words[:end]
+def _take_value(name: str, field_type: Any, values: list[str] | None, words: list[str]) -> object:
+    """Return the value of a flag: the text after its `=`, else the next words, which are then removed from `words`."""
+    if any(
+        get_origin(kind) is tuple for kind in (field_type, *get_args(field_type))
+    ):  # a list, or a list that may be none
+        if values is None:
+            end = next((index for index, word in enumerate(words) if _is_flag(word)), len(words))
+            values = words[:end]
             del words[:end]
-        return given[0] if len(given) == 1 else given
-    if given:
-        return given[0]
-    if kind is bool:
+        return values[0] if len(values) == 1 else values
+    if values:
+        return values[0]
+    if field_type is bool:
         return words.pop(0) if words and words[0].lower() in ("true", "false") else "true"
     if not words or _is_flag(words[0]):
         raise ValueError(f"{name} needs a value")

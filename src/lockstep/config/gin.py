@@ -1,8 +1,9 @@
 """Gin files (github.com/google/gin-config), read as data: one binding a line, `ppo.clip = 0.2`.
 
-Of the language only that is read which is data: bindings of literals, and macros that stand for them. gin-config's own parser could be
-given a delegate that refuses the rest; but it comes with a package whose purpose is to import and call what a file names, it takes what is given
-twice, and its errors are pages. `tokenize` and `ast.literal_eval`, which it is made of too, are all that this part of the language needs.
+Only the part of the language that is data is supported: bindings of literals, and macros that stand for literals.
+gin-config's own parser could refuse the rest through a delegate, but it comes with a package that exists to import and
+call what a file names, it accepts a name that is bound twice, and its error messages are pages long. `tokenize` and
+`ast.literal_eval`, on which that parser is built as well, are enough for this part.
 """
 
 import ast
@@ -16,48 +17,56 @@ from lockstep.config.gin_aliases import Binding, translate
 
 __all__ = ["parse_gin"]
 
-_FIELD = "a field is section.field = VALUE, such as run.seed = 3"
-_LARGEST = 100_000
-"""Characters that the macros of one file may expand to, in total. A macro may contain others, so that few lines stand for gigabytes."""
-_PLAIN = "such as 0.2, True, None, 'text' or [64, 64]"
-_shown = Repr()
-_shown.maxstring = 80
+_FIELD_SYNTAX = "a field is section.field = VALUE, such as run.seed = 3"
+_MAX_EXPANDED = 100_000
+"""Limit on the characters that all macros of one file expand to.
+
+Macros may contain macros, so a few lines could expand to gigabytes.
+"""
+_VALUE_EXAMPLES = "such as 0.2, True, None, 'text' or [64, 64]"
+_short_repr = Repr()
+_short_repr.maxstring = 80
 
 
 class _Macros:
-    """The macros of one file, and the number of characters that they have expanded to."""
+    """Macros of one file, with a count of the characters that they have expanded to."""
 
     def __init__(self) -> None:
         self.bindings: dict[str, Binding] = {}
         self.used: set[str] = set()
         self._expanded = 0
 
-    def expand(self, shown: str, name: str) -> str:
-        """The literal that `%name` stands for. Raises ValueError for an unknown macro and beyond the limit on expanded text."""
+    def expand(self, location: str, name: str) -> str:
+        """Return the literal that `%name` stands for.
+
+        Raises ValueError if the macro is unknown or the limit on expanded text is exceeded.
+        """
         if name not in self.bindings:
-            raise ValueError(f"{shown}: the macro is not defined in a line above")
+            raise ValueError(f"{location}: the macro is not defined in a line above")
         self.used.add(name)
         literal = repr(self.bindings[name].value)
         self._expanded += len(literal)
-        if self._expanded > _LARGEST:
-            raise ValueError(f"{shown}: the macros of this file expand to more than {_LARGEST:,} characters; use fewer")
+        if self._expanded > _MAX_EXPANDED:
+            raise ValueError(
+                f"{location}: the macros of this file expand to more than {_MAX_EXPANDED:,} characters; use fewer"
+            )
         return literal
 
 
 def parse_gin(text: str) -> dict[str, dict[str, object]]:
-    """The tree `{"ppo": {"clip": 0.2}}` of a gin text.
+    """Parse a gin text into a tree such as `{"ppo": {"clip": 0.2}}`.
 
-    Raises ValueError, with the line, for whatever is not data (imports, includes, references, scopes), for a macro that is not
-    defined above or never used, macros that expand to more than 100,000 characters, broken syntax, a name that is given twice, and what
-    `translate` finds wrong.
+    Raises ValueError, with the line, for statements that are not data (imports, includes, references, scopes), for a
+    macro that is not defined above or never used, macros that expand to more than 100,000 characters, broken syntax and
+    a name that is given twice; and as `translate` does.
     """
     macros = _Macros()
     bindings: list[Binding] = []
     lines = text.splitlines() or [""]
     for line, words in _statements(text):
-        shown = f"line {line}: {_shown.repr(lines[line - 1].strip())}"
-        name = _name(shown, words)
-        value = _value(shown, words[words.index("=") + 1 :], macros)
+        location = f"line {line}: {_short_repr.repr(lines[line - 1].strip())}"
+        name = _parse_name(location, words)
+        value = _parse_value(location, words[words.index("=") + 1 :], macros)
         if name in macros.bindings or any(name == binding.name for binding in bindings):
             raise ValueError(f"line {line}: {name} is given twice")
         if "." in name:
@@ -65,7 +74,7 @@ def parse_gin(text: str) -> dict[str, dict[str, object]]:
         else:
             macros.bindings[name] = Binding(line, name, value)
     for name in macros.bindings.keys() - macros.used:
-        raise ValueError(f"line {macros.bindings[name].line}: {name} is used nowhere: {_FIELD}")
+        raise ValueError(f"line {macros.bindings[name].line}: {name} is used nowhere: {_FIELD_SYNTAX}")
     tree: dict[str, dict[str, object]] = {}
     for line, name, value in translate(bindings):
         section, _, field = name.partition(".")
@@ -76,8 +85,11 @@ def parse_gin(text: str) -> dict[str, dict[str, object]]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Line and words of every statement; brackets may go over several lines."""
-    left_out = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
+    """Yield the first line number and the words of every statement.
+
+    A statement may continue over several lines inside brackets.
+    """
+    ignored = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
     words: list[str] = []
     first = end = 1
     try:
@@ -87,7 +99,7 @@ def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
                 if words:
                     yield first, words
                 words = []
-            elif token.type not in left_out:
+            elif token.type not in ignored:
                 first = first if words else token.start[0]
                 words.append(token.string)
     except (tokenize.TokenError, SyntaxError) as error:
@@ -95,36 +107,42 @@ def _statements(text: str) -> Iterator[tuple[int, list[str]]]:
         raise ValueError(f"line {line}: a bracket or a quote is not closed, or the indentation is broken") from None
 
 
-def _name(shown: str, words: Sequence[str]) -> str:
-    """The name that is bound: a macro's, or `section.field`."""
+def _parse_name(location: str, words: Sequence[str]) -> str:
+    """Return the name on the left of `=`: that of a macro, or `section.field`.
+
+    Raises ValueError if the statement is not a binding.
+    """
     if words[0] in ("import", "from"):
-        raise ValueError(f"{shown} would run code: a config is read as data; leave it out")
+        raise ValueError(f"{location} would run code: a config is read as data; leave it out")
     if words[0] == "include":
-        raise ValueError(f"{shown}: other files are not read; copy what is in it")
+        raise ValueError(f"{location}: other files are not read; copy what is in it")
     key = words[: words.index("=")] if "=" in words else []
     if "/" in key:
-        raise ValueError(f"{shown} has a scope: a config has one value of each field")
+        raise ValueError(f"{location} has a scope: a config has one value of each field")
     name = "".join(key)
     parts = name.split(".")
     if len(parts) > 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError(f"{shown}: {_FIELD}")
+        raise ValueError(f"{location}: {_FIELD_SYNTAX}")
     return name
 
 
-def _value(shown: str, words: Sequence[str], macros: _Macros) -> object:
-    """The value of the words behind `=`, with their macros expanded."""
+def _parse_value(location: str, words: Sequence[str], macros: _Macros) -> object:
+    """Evaluate the words after `=` as a literal, with their macros expanded.
+
+    Raises ValueError if they are not a literal.
+    """
     if "@" in words:
-        raise ValueError(f"{shown} has a reference, which would run code: give its value")
+        raise ValueError(f"{location} has a reference, which would run code: give its value")
     literal: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before == "%":
-            literal[-1] = macros.expand(shown, word)
+    for previous, word in zip(["", *words], words, strict=False):
+        if previous == "%":
+            literal[-1] = macros.expand(location, word)
         else:
             literal.append(word)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's own about what a literal looks like, such as "\d"
+            warnings.simplefilter("ignore")  # Python warns about literals such as "\d"
             value: object = ast.literal_eval(" ".join(literal))
     except (ValueError, TypeError, SyntaxError, MemoryError):
-        raise ValueError(f"{shown} gives no plain value, {_PLAIN}") from None
+        raise ValueError(f"{location} gives no plain value, {_VALUE_EXAMPLES}") from None
     return value

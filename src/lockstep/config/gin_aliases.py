@@ -1,7 +1,8 @@
-"""What the names in another program's gin files are called here.
+"""Translation of the names in another program's gin files to config fields.
 
-That program is PPO with PyTorch's DistributedDataParallel on a pendulum (`train_ppo.py CONFIG`, `train_ppo_ddp.py CONFIG GPUS`): two networks with
-two hidden layers of `train.nhid`, and iterations of `train.num_trajs` episodes of 100 steps, all of which are in every gradient step.
+The program trains a pendulum by PPO with PyTorch's DistributedDataParallel (`train_ppo.py CONFIG`, `train_ppo_ddp.py
+CONFIG GPUS`). It has two networks, each with two hidden layers of size `train.nhid`. An iteration collects
+`train.num_trajs` episodes of 100 steps, and every gradient step uses all of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +11,9 @@ from typing import NamedTuple
 __all__ = ["Binding", "Iterations", "translate"]
 
 _SECTIONS = ("train", "Actor", "Critic", "Pendulum")
-_EPISODE = 101
-"""Rows of an episode: 100 steps, and the one that resets."""
-_RENAMED = {
+_EPISODE_ROWS = 101
+"""Rows of an episode: 100 steps and the reset row."""
+_FIELDS = {
     "train.num_actor_epochs": "ppo.policy_epochs",
     "train.num_critic_epochs": "ppo.value_epochs",
     "train.surrogate_objective": "ppo.surrogate",
@@ -22,16 +23,17 @@ _RENAMED = {
     "train.save_interval": "run.checkpoint_every",
     "train.device": "runtime.device",
     "Actor.lr": "ppo.learning_rate",
-    "Actor.episolon": "ppo.clip",  # spelled so
+    "Actor.episolon": "ppo.clip",  # the program's spelling
     "Critic.lr": "ppo.value_learning_rate",
 }
+"""Config fields by the program's name, for bindings whose value is used unchanged."""
 _WITHOUT_EFFECT = {
-    "train.bs": None,  # which the program takes and never looks at
+    "train.bs": None,  # the program accepts it but never uses it
     "train.hardcode_actor": False,
     "Pendulum.use_ode_solver": True,
 }
-"""Bindings that change nothing, if they have this value (None: any)."""
-_WHY = {
+"""Bindings that have no effect if they have this value (None: any value)."""
+_REASONS = {
     "train.hardcode_actor": "an actor is always the one that is trained",
     "train.max_KL_per_iteration": "it bounds another quantity than ppo.kl_stop, the mean of |log r|",
     "Pendulum.use_ode_solver": "the pendulum is always integrated by Runge-Kutta",
@@ -39,10 +41,11 @@ _WHY = {
     "Critic.nhid": "train.nhid overrules it",
     "Actor.loss": "train.surrogate_objective overrules it",
 }
+"""Reasons why a binding has no counterpart, for error messages."""
 
 
 class Binding(NamedTuple):
-    """`name = value`, in a line of the file."""
+    """Binding `name = value` with its line in the file."""
 
     line: int
     name: str
@@ -50,46 +53,50 @@ class Binding(NamedTuple):
 
 
 class Iterations(NamedTuple):
-    """A value of `run.total_steps` in iterations, whose size is known when all parts of the config are merged."""
+    """Value of `run.total_steps` in iterations. It is converted to steps after all sources of the config are merged."""
 
     number: int
 
 
 def translate(bindings: Sequence[Binding]) -> Iterator[Binding]:
-    """The same with our names. What is not that program's passes as it is.
+    """Yield the bindings with the names of config fields. Bindings that are not the program's are passed on unchanged.
 
-    Raises ValueError, with the line, for a binding of the program's that has no counterpart.
+    Raises ValueError, with the line, if a binding of the program has no counterpart, or if a number is not whole.
     """
-    theirs = {binding.name: binding for binding in bindings if binding.name.partition(".")[0] in _SECTIONS}
-    if theirs:
-        line, _, sparse = theirs.get("Pendulum.sparse_reward", Binding(1, "", False))
+    program_bindings = {binding.name: binding for binding in bindings if binding.name.partition(".")[0] in _SECTIONS}
+    if program_bindings:
+        line, _, sparse = program_bindings.get("Pendulum.sparse_reward", Binding(1, "", False))
         yield Binding(line, "env.id", f"pendulum-{'sparse' if sparse else 'dense'}")
         yield Binding(1, "ppo.minibatches", 1)
     for binding in bindings:
-        if binding.name in theirs:
-            yield from _translated(binding, theirs)
+        if binding.name in program_bindings:
+            yield from _translate_binding(binding, program_bindings)
         else:
             yield binding
 
 
-def _translated(binding: Binding, theirs: dict[str, Binding]) -> Iterator[Binding]:
+def _translate_binding(binding: Binding, program_bindings: dict[str, Binding]) -> Iterator[Binding]:
+    """Yield the config fields that one binding of the program sets. Raises ValueError as `translate` does."""
     line, name, value = binding
-    if name in _RENAMED:
-        yield Binding(line, _RENAMED[name], value)
+    if name in _FIELDS:
+        yield Binding(line, _FIELDS[name], value)
     elif name == "train.nhid":
         yield Binding(line, "policy.hidden", [value, value])
     elif name == "train.num_trajs":
         yield Binding(line, "env.count", value)
-        yield Binding(line, "rollout.steps", _EPISODE)
+        yield Binding(line, "rollout.steps", _EPISODE_ROWS)
     elif name == "train.num_iter":
-        iterations, episodes = _whole(binding), theirs.get("train.num_trajs")
-        steps = Iterations(iterations) if episodes is None else iterations * _whole(episodes) * _EPISODE
+        iterations, episodes = _whole_number(binding), program_bindings.get("train.num_trajs")
+        steps = Iterations(iterations) if episodes is None else iterations * _whole_number(episodes) * _EPISODE_ROWS
         yield Binding(line, "run.total_steps", steps)
     elif name != "Pendulum.sparse_reward" and not (name in _WITHOUT_EFFECT and _WITHOUT_EFFECT[name] in (None, value)):
-        raise ValueError(f"line {line}: {name} has no counterpart" + (f": {_WHY[name]}" if name in _WHY else ""))
+        raise ValueError(
+            f"line {line}: {name} has no counterpart" + (f": {_REASONS[name]}" if name in _REASONS else "")
+        )
 
 
-def _whole(binding: Binding) -> int:
+def _whole_number(binding: Binding) -> int:
+    """Return the value of a binding. Raises ValueError, with the line, if it is not a whole number."""
     if not isinstance(binding.value, int) or isinstance(binding.value, bool):
         raise ValueError(f"line {binding.line}: {binding.name} is {binding.value!r}: it must be a whole number")
     return binding.value

@@ -18,28 +18,29 @@ from lockstep.config.flags import SHORT
 
 __all__ = ["help_text"]
 
-_NAMES = {bool: "BOOL", int: "INT", float: "NUMBER", str: "TEXT"}
+_METAVARS = {bool: "BOOL", int: "INT", float: "NUMBER", str: "TEXT"}
 _INDENT = 6
 
 
-def help_text(verb: str, default: Config, own: str = "") -> str:
+def help_text(verb: str, default: Config, usage: str = "") -> str:
     """Return the text of `lockstep VERB --help`, in the width of the terminal.
 
     Args:
         verb: The command.
         default: The config whose values are shown as defaults.
-        own: Usage and the command's own flags, such as argparse's `format_help()`; a line of usage if empty.
+        usage: The help for the command's arguments, such as argparse's `format_help()`. If empty, a usage line is generated.
     """
     console = Console(file=io.StringIO(), width=shutil.get_terminal_size().columns, color_system=None)
     for section in dataclasses.fields(default):
         console.print(_panel(section.name, getattr(default, section.name)))
     assert isinstance(console.file, io.StringIO)
-    head = own.rstrip() or f"usage: lockstep {verb} [--section.field VALUE …]"
+    head = usage.rstrip() or f"usage: lockstep {verb} [--section.field VALUE …]"
     intro = "every field of the config; files have the same names:"
     return f"{head}\n\nshort flags:\n{_short_flags()}\n\n{intro}\n\n{console.file.getvalue().rstrip()}\n"
 
 
 def _short_flags() -> str:
+    """Format the short flags and the fields that they set, two per line."""
     pairs = [f"--{short} = --{path}".replace("_", "-") for short, path in SHORT.items()]
     return "\n".join(
         "  " + "".join(f"{pair:<36}" for pair in pairs[row : row + 2]).rstrip() for row in range(0, len(pairs), 2)
@@ -75,6 +76,7 @@ def _shown(value: object) -> str:
 
 
 def _metavar(hint: Any) -> str:
+    """Return the placeholder for values of a type, such as `INT` or `NUMBER|none`."""
     kind, arguments = get_origin(hint), get_args(hint)
     if kind in (Union, types.UnionType):
         if set(arguments) >= {float, str}:
@@ -86,4 +88,4 @@ def _metavar(hint: Any) -> str:
         return f"{_metavar(arguments[0])} …"
     if kind is dict:
         return "'{KEY: VALUE, …}'"
-    return _NAMES[hint]
+    return _METAVARS[hint]

@@ -1,4 +1,4 @@
-"""Ready experiments: YAML files with their arithmetic, budget and expected result in comments."""
+"""Shipped experiments: YAML files whose comments state batch sizes, budget and expected result."""
 
 from difflib import get_close_matches
 from importlib.resources import files
@@ -9,14 +9,17 @@ __all__ = ["expected", "names", "read", "text"]
 
 
 def names() -> list[str]:
-    """Names of all presets, in alphabetical order."""
+    """Return the names of all presets in alphabetical order."""
     return sorted(
         entry.name.removesuffix(".yaml") for entry in files(__name__).iterdir() if entry.name.endswith(".yaml")
     )
 
 
 def text(name: str) -> str:
-    """The YAML of preset `name`. Raises ValueError, naming the nearest, when there is none of that name."""
+    """Return the YAML text of a preset.
+
+    Raises ValueError, naming the nearest preset, if there is none with this name.
+    """
     if name not in names():
         close = get_close_matches(name, names(), 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names())}"
@@ -27,21 +30,24 @@ def text(name: str) -> str:
 
 
 def read(name: str) -> dict[str, object]:
-    """The config tree of preset `name`. Raises ValueError as `text` does."""
+    """Return the config tree of a preset. Raises ValueError as `text` does."""
     tree = yaml.safe_load(text(name))
     assert isinstance(tree, dict)
     return tree
 
 
 def expected(name: str) -> str | None:
-    """What preset `name` says that it reaches, None if it does not say. Raises ValueError as `text` does."""
-    found: list[str] = []
+    """Return the expected result that a preset states in its comment `# Expected:`, or None.
+
+    Raises ValueError as `text` does.
+    """
+    parts: list[str] = []
     for line in text(name).splitlines():
         words = line.removeprefix("#").strip()
         if line.startswith("# Expected:"):
-            found.append(words.removeprefix("Expected:").strip())
-        elif found and line.startswith("#  "):
-            found.append(words)
-        elif found:
+            parts.append(words.removeprefix("Expected:").strip())
+        elif parts and line.startswith("#  "):
+            parts.append(words)
+        elif parts:
             break
-    return " ".join(found) or None
+    return " ".join(parts) or None

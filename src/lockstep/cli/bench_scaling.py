@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = ("--config", "--ranks", "--repeats", "--seconds", "--iterations", "--warmup", "--kind", "--solve", "--out")
+_COMMAND_FLAGS = (
+    "--config",
+    "--ranks",
+    "--repeats",
+    "--seconds",
+    "--iterations",
+    "--warmup",
+    "--kind",
+    "--solve",
+    "--out",
+)
 
 
 def main(argv: Sequence[str]) -> int:

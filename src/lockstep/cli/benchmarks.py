@@ -69,7 +69,11 @@ def parser_of(kind: str, description: str) -> Arguments:
     parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
     add_repeats(parser)
     parser.add_argument(
-        "--seconds", type=_parse_seconds, default=5.0, metavar="S", help="of every run, about, after its start (default 5)"
+        "--seconds",
+        type=_parse_seconds,
+        default=5.0,
+        metavar="S",
+        help="of every run, about, after its start (default 5)",
     )
     parser.add_argument(
         "--iterations",
@@ -106,6 +110,8 @@ def _parse_seconds(text: str) -> float:
 
 def _parse_new_file(text: str) -> Path:
     path = Path(text)
-    if not path.parent.is_dir() or path.is_dir():  # checked before the runs, so that their results are not lost at the end
+    if (
+        not path.parent.is_dir() or path.is_dir()
+    ):  # checked before the runs, so that their results are not lost at the end
         raise argparse.ArgumentTypeError(f"is {text!r}: it must be a file in a folder that exists")
     return path

@@ -93,9 +93,15 @@ def _print_machine() -> None:
     _print_line(
         "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
     )
-    _print_line("memory files", "yes" if _has_memory_files() else "no", "tensors between ranks of this host; else through gloo")
+    _print_line(
+        "memory files", "yes" if _has_memory_files() else "no", "tensors between ranks of this host; else through gloo"
+    )
     _print_line("/dev/shm", _free_shared_memory(), "tensors between the processes of `gymnasium-async`")
-    _print_line("EGL", "yes" if _can_load("libEGL.so.1") and _can_load("libGL.so.1") else "–", "drawing MuJoCo without a display")
+    _print_line(
+        "EGL",
+        "yes" if _can_load("libEGL.so.1") and _can_load("libGL.so.1") else "–",
+        "drawing MuJoCo without a display",
+    )
     _print_line("OSMesa", "yes" if ctypes.util.find_library("OSMesa") else "–", "the same, where there is no EGL")
     _print_line(
         "display", os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or "–", "windows of `lockstep play`"

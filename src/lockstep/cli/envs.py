@@ -34,7 +34,10 @@ def main(argv: Sequence[str]) -> int:
         for env in members:
             print(f"  {env.env_id:<{width}}  {'' if missing_extra else env.engine}".rstrip())
     game_ids = games()
-    print("Atari: ALE/GAME-v5" + (f"  {choose_engine(game_ids[0], per_shard)}" if game_ids else _NOT_INSTALLED.format("atari")))
+    print(
+        "Atari: ALE/GAME-v5"
+        + (f"  {choose_engine(game_ids[0], per_shard)}" if game_ids else _NOT_INSTALLED.format("atari"))
+    )
     if game_ids:
         names = " ".join(game_id.removeprefix("ALE/").removesuffix("-v5") for game_id in game_ids)
         print(fill(names, 100, initial_indent="  ", subsequent_indent="  "))

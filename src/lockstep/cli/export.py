@@ -35,9 +35,16 @@ def main(argv: Sequence[str]) -> int:
     env = make_one(config.env)
     env.close()
     options = json.dumps(dict(config.env.options))
-    metadata = {"env_id": config.env.id, "env_options": options, "iteration": str(iteration), "actions": "most probable"}
+    metadata = {
+        "env_id": config.env.id,
+        "env_options": options,
+        "iteration": str(iteration),
+        "actions": "most probable",
+    }
     exported = export_policy(agent, env.observation_space, env.action_space, path, args.format, metadata)
-    print(f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {exported.difference:.1g}")
+    print(
+        f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {exported.difference:.1g}"
+    )
     rows = [("in", port) for port in exported.inputs] + [("out", port) for port in exported.outputs]
     width = max(len(str(port)) for _, port in rows)
     for title, port in rows:

@@ -97,7 +97,10 @@ class _Recorder:
         generator = stream(seed, "films", index, iteration)
         policy = TrainedPolicy(self._agent, *spaces, generator, sample=True, iteration=iteration)
         record_video(
-            lambda: TimeLimit(make_one(env, "rgb_array"), _MAX_STEPS), policy.begin, path, [first_seed(env, seed, index)]
+            lambda: TimeLimit(make_one(env, "rgb_array"), _MAX_STEPS),
+            policy.begin,
+            path,
+            [first_seed(env, seed, index)],
         )
 
     def _add_to_tensorboard(self, video: Path, iteration: int, tag: str) -> None:

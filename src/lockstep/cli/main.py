@@ -33,7 +33,7 @@ VERBS = {
 _HIDDEN = ("rank", "film", "track")
 _GC_THRESHOLD = 100_000
 """Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
-PyTorch, and find nothing to free: imported objects stay alive."""
+PyTorch, although imported objects stay alive."""
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("lockstep: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python's own flush at exit fails again
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # otherwise Python's own flush at exit fails again
         return _PIPE_CLOSED
     return code
 

@@ -1,4 +1,4 @@
-"""A run's policy and the episodes that it plays: for `eval`, `play` and `push`."""
+"""Policy of a run and the episodes that it plays, for `eval`, `play`, `plot` and `push`."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["Performer", "add_arguments"]
 
 
 def add_arguments(parser: Arguments, episodes: int) -> None:
-    """The arguments that `eval` and `play` share."""
+    """Add the arguments that `eval` and `play` share. `episodes` is the default number of episodes."""
     parser.add_argument(
         "run",
         metavar="RUN",
@@ -33,7 +33,7 @@ def add_arguments(parser: Arguments, episodes: int) -> None:
 
 
 class Performer:
-    """Policy and seeds of a command line."""
+    """Loaded policy of a run, with the seeds of the episodes that it plays."""
 
     def __init__(
         self,
@@ -43,7 +43,17 @@ class Performer:
         seed: int | None = None,
         module: str | None = None,
     ) -> None:
-        """Loads the policy. Raises ValueError in one line when there is no such run or checkpoint."""
+        """Load the policy and set the number of threads.
+
+        Args:
+            run: Run folder, name of a run in `runs/`, folder of a checkpoint, or `hub:USER/NAME[@REVISION]`.
+            iteration: Iteration of the checkpoint; None means the newest.
+            sample: If True, actions are sampled as in training; otherwise the most probable ones are taken.
+            seed: Seed of the episodes; None means the seed of the run.
+            module: Module that registers the environment, as given by `--env.module`.
+
+        Raises ValueError if the run or the checkpoint does not exist. The message is one line.
+        """
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.policy import evaluation_seeds, load_policy
         from lockstep.hub.fetching import find
@@ -55,23 +65,23 @@ class Performer:
         import_again(open_run(path)[1], module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)
         self.place = Path(*run.partition("@")[0].replace(PREFIX, "hub/").split("/")) if run.startswith(PREFIX) else path
-        """The folder for what it leaves: the run's, or `hub/USER/NAME` in the current one."""
+        """Folder for videos and evaluations: the run folder; for a run of the Hub, `hub/USER/NAME` in the current folder."""
         self.seed = self.config.run.seed if seed is None else seed
         self._sample = sample
-        self._seeds = evaluation_seeds
+        self._evaluation_seeds = evaluation_seeds
         limit_threads(self.config.runtime.threads)
 
     def seeds(self, count: int) -> list[int]:
-        """Of as many episodes."""
-        return self._seeds(self.seed, count)
+        """Return the seeds of the first `count` evaluation episodes."""
+        return self._evaluation_seeds(self.seed, count)
 
     @property
     def film(self) -> Path:
-        """Where `record` leaves its video."""
+        """Path of the video that `record` writes."""
         return self.place / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
-        """Films as many episodes, and gives their returns and lengths. Raises what `record_video` does."""
+        """Record a video of this many episodes. Return the return and the length of each. Raises the errors of `record_video`."""
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 
@@ -80,9 +90,9 @@ class Performer:
         )
 
     def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
-        """Play this many episodes and write the results into evaluation.json, or evaluation-sampled.json with sampled actions.
+        """Play this many episodes. Write the results to evaluation.json, or evaluation-sampled.json with sampled actions.
 
-        Returns the results and the path of the file.
+        Return the results and the path of the file.
         """
         from lockstep.envs.catalog import make_one
         from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation, play_episodes

@@ -1,4 +1,4 @@
-"""`lockstep bench`: how fast experiments train here."""
+"""`lockstep bench`: measure how fast experiments train on this machine."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -18,7 +18,10 @@ _KINDS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures and prints a table. Raises ValueError in one line for bad input, before anything is measured."""
+    """Run a benchmark and print its table. Return the exit code.
+
+    Raises ValueError for bad input, before anything is measured. The message is one line.
+    """
     if not argv or argv[0] in ("-h", "--help"):
         print(_help())
         return 0 if argv else 2
@@ -27,9 +30,9 @@ def main(argv: Sequence[str]) -> int:
         close = get_close_matches(kind, _KINDS, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_KINDS)}"
         raise ValueError(f"{kind}: there is no such benchmark; {hint}")
-    place = find_rank_info()
-    if place is not None:
-        raise ValueError(f"bench starts its own ranks: use it without {place.launcher}, with --ranks")
+    rank_info = find_rank_info()
+    if rank_info is not None:
+        raise ValueError(f"bench starts its own ranks: use it without {rank_info.launcher}, with --ranks")
     try:
         code = import_module(f"lockstep.cli.bench_{kind}").main(argv[1:])
         assert isinstance(code, int)

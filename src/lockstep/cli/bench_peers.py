@@ -1,4 +1,4 @@
-"""`lockstep bench peers`: lockstep beside other implementations of PPO."""
+"""`lockstep bench peers`: compare the speed of lockstep with other implementations of PPO."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,39 +13,43 @@ from lockstep.config.flags import parse_flags
 
 __all__ = ["main"]
 
-_OWN = ("--work", "--ranks", "--repeats", "--updates", "--python", "--json")
-_FREE = ("env.engine", "env.threads")
-_LONG = 1_000_000
-"""Steps of a run that the speeds of peers are compared for: what is worth its time in it is done."""
+_COMMAND_FLAGS = ("--work", "--ranks", "--repeats", "--updates", "--python", "--json")
+_ALLOWED_FIELDS = ("env.engine", "env.threads")
+_TOTAL_STEPS = 1_000_000
+"""Value of `run.total_steps` for resolving the configs: `runtime.compile: auto` decides as for a run of this length, not as for the few
+updates that are measured."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures and prints a table. Raises ValueError in one line, before anything is measured."""
-    tree, rest = parse_flags(argv, _OWN)
-    own = _parser().read(rest)
-    _check(tree)
+    """Measure all implementations and print a table. Return the exit code.
+
+    Raises ValueError for bad input, before anything is measured. The message is one line.
+    """
+    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
+    args = _parser().read(rest)
+    _check_flags(tree)
 
     from lockstep.bench import comparison
     from lockstep.bench.repeats import interleave
     from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKLOADS
 
-    if own.work not in WORKLOADS:
-        close = get_close_matches(own.work, WORKLOADS, 1)
+    if args.work not in WORKLOADS:
+        close = get_close_matches(args.work, WORKLOADS, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORKLOADS)}"
-        raise ValueError(f"--work is {own.work!r}: there is no such work; {hint}")
-    work = WORKLOADS[own.work]
-    updates = own.updates or work.updates
+        raise ValueError(f"--work is {args.work!r}: there is no such work; {hint}")
+    work = WORKLOADS[args.work]
+    updates = args.updates or work.updates
     flags, _ = parse_flags(work.flags())
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
-    merged["run"] = {"total_steps": _LONG}
-    configs = [resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(own.ranks)]
-    peers, absent = comparison.find_peers(own.python or [sys.executable], work)
+    merged["run"] = {"total_steps": _TOTAL_STEPS}
+    configs = [resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(args.ranks)]
+    peers, missing = comparison.find_peers(args.python or [sys.executable], work)
     if not peers:
-        packages = " ".join(peer.package for peer in absent)
+        packages = " ".join(peer.package for peer in missing)
         raise ValueError(
             f"no peer is installed here: pip install {packages}, or name another interpreter with --python"
         )
-    for peer in absent:
+    for peer in missing:
         tell(
             f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
         )
@@ -53,37 +57,39 @@ def main(argv: Sequence[str]) -> int:
         f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.time_lockstep, config, ranks, updates)
         for config, ranks in configs
     }
-    for one in peers:
-        command = work.command(one.peer, one.interpreter, updates)
-        runs[f"{one.peer.name} {one.version}"] = partial(comparison.time_program, command)
+    for installed in peers:
+        command = work.command(installed.peer, installed.interpreter, updates)
+        runs[f"{installed.peer.name} {installed.version}"] = partial(comparison.time_program, command)
 
-    def show(repeat: int, name: str, result: comparison.Finish) -> None:
-        tell(f"repeat {repeat + 1}/{own.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
+    def print_result(repeat: int, name: str, result: comparison.Finish) -> None:
+        tell(f"repeat {repeat + 1}/{args.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
 
-    found, first = interleave(runs, own.repeats, show), next(iter(runs))
+    finishes = interleave(runs, args.repeats, print_result)
+    first = next(iter(runs))
     engines = " or ".join(dict.fromkeys(config.env.engine for config, _ in configs))
     compiled = "compiled" if configs[0][0].runtime.compile == "on" else "not compiled"
     print(
         f"{work.env_id}: {ENVIRONMENTS} environments x {STEPS} steps; {work.epochs} epochs of {work.minibatches} minibatches"
     )
     print(f"lockstep: engine {engines}, {compiled}; others: environments one after the other\n")
-    print("\n".join(comparison.table(found, first)))
+    print("\n".join(comparison.table(finishes, first)))
     write(
-        own,
+        args,
         "peers",
-        max(own.ranks),
-        {"config": encode(configs[0][0]), "updates": updates, "runs": comparison.record(found, first)},
+        max(args.ranks),
+        {"config": encode(configs[0][0]), "updates": updates, "runs": comparison.record(finishes, first)},
     )
     return 0
 
 
-def _check(tree: Mapping[str, Mapping[str, object]]) -> None:
-    """Raises ValueError for a flag that would change the work."""
-    given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
-    fixed = next((name for name in given if name not in _FREE and not name.startswith(("runtime.", "plan."))), None)
+def _check_flags(tree: Mapping[str, Mapping[str, object]]) -> None:
+    """Raise ValueError for a flag that would change the workload."""
+    names = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
+    allowed = ("runtime.", "plan.")
+    fixed = next((name for name in names if name not in _ALLOWED_FIELDS and not name.startswith(allowed)), None)
     if fixed:
         raise ValueError(
-            f"--{fixed.replace('_', '-')}: it is part of the work, which is the same for all; free are plan, runtime, {', '.join(_FREE)}"
+            f"--{fixed.replace('_', '-')}: it is part of the work, which is the same for all; free are plan, runtime, {', '.join(_ALLOWED_FIELDS)}"
         )
 
 
@@ -91,7 +97,7 @@ def _parser() -> Arguments:
     parser = Arguments(
         "bench peers",
         "Trains on the same work with lockstep and with Stable-Baselines3, sb3-contrib and skrl, where they are installed. "
-        f"Takes the flags of plan and runtime, and --{_FREE[0]} and --{_FREE[1]}, as well.",
+        f"Takes the flags of plan and runtime, and --{_ALLOWED_FIELDS[0]} and --{_ALLOWED_FIELDS[1]}, as well.",
     )
     parser.add_argument(
         "--work",

@@ -1,4 +1,4 @@
-"""`lockstep bench scaling`: one experiment on several numbers of ranks."""
+"""`lockstep bench scaling`: measure one experiment on several numbers of ranks."""
 
 import argparse
 import dataclasses
@@ -20,40 +20,53 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_OWN = ("--config", "--ranks", "--repeats", "--seconds", "--iterations", "--warmup", "--kind", "--solve", "--out")
+_COMMAND_FLAGS = (
+    "--config",
+    "--ranks",
+    "--repeats",
+    "--seconds",
+    "--iterations",
+    "--warmup",
+    "--kind",
+    "--solve",
+    "--out",
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures, prints a table and fills `--out`. Raises ValueError in one line, before anything is measured."""
-    tree, rest = parse_flags(argv, _OWN)
-    own = _parser().read(rest)
-    config = composed(own, tree)
-    _check(own, config)
+    """Measure, print a table and write the files of `--out`. Return the exit code.
+
+    Raises ValueError for bad input, before anything is measured. The message is one line.
+    """
+    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
+    args = _parser().read(rest)
+    config = composed(args, tree)
+    _check(args, config)
 
     from lockstep.bench.figures import run_rows, summary_rows
     from lockstep.bench.scaling import Rules, measure
     from lockstep.bench.scaling_table import table
 
-    cases, cores = _cases(own, config), usable_cores()
-    folder: Path | None = own.out
-    about = {**machine(own, "scaling", max(case.ranks for case in cases)), "config": encode(cases[0].config)}
+    cases, cores = _cases(args, config), usable_cores()
+    folder: Path | None = args.out
+    metadata = {**machine(args, "scaling", max(case.ranks for case in cases)), "config": encode(cases[0].config)}
     if folder is not None:
-        _make(folder)
-    crowded = [case.ranks for case in cases if case.ranks > cores]
-    if crowded:
+        _create_folder(folder)
+    oversubscribed = [case.ranks for case in cases if case.ranks > cores]
+    if oversubscribed:
         tell(
-            f"note: {max(crowded)} ranks are more than the {cores} cores here: they take turns, and don't show how ranks scale"
+            f"note: {max(oversubscribed)} ranks are more than the {cores} cores here: they take turns, and don't show how ranks scale"
         )
 
-    def found(so_far: "Sequence[Measured]") -> None:
-        if folder is not None:  # after every run, so that those before an interruption are not lost
-            _write(folder, "per_run", run_rows(so_far, cores), about)
+    def write_runs(so_far: "Sequence[Measured]") -> None:
+        if folder is not None:  # written after every run, so that an interruption loses no finished run
+            _write(folder, "per_run", run_rows(so_far, cores), metadata)
 
-    rules = Rules(own.repeats, own.seconds, own.iterations, own.warmup, own.solve)
-    measured = measure(cases, rules, folder and folder / "raw", tell, found)
+    rules = Rules(args.repeats, args.seconds, args.iterations, args.warmup, args.solve)
+    measured = measure(cases, rules, folder and folder / "raw", tell, write_runs)
     rows = summary_rows(run_rows(measured, cores))
     if folder is not None:
-        _write(folder, "summary", rows, about)
+        _write(folder, "summary", rows, metadata)
         _draw(folder, rows, cases[0].config)
     print("\n".join(table(cases[0].config, rows, cores)))
     if folder is not None:
@@ -61,39 +74,42 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _check(own: argparse.Namespace, config: Config) -> None:
+def _check(args: argparse.Namespace, config: Config) -> None:
     if config.env.per_rank is not None:
         raise ValueError("env.per_rank: scaling sets it itself; give env.count, the environments of one rank")
-    if own.solve and config.run.solved_return is None:
+    if args.solve and config.run.solved_return is None:
         raise ValueError("--solve: run.solved_return is none; give the return to reach with --run.solved-return")
-    if own.solve and own.iterations:
+    if args.solve and args.iterations:
         raise ValueError(
-            f"--iterations is {own.iterations}: with --solve runs go on until their return is reached; leave one out"
+            f"--iterations is {args.iterations}: with --solve runs go on until their return is reached; leave one out"
         )
-    if own.iterations and own.warmup and own.warmup >= own.iterations:
-        raise ValueError(f"--warmup is {own.warmup}: it must be less than --iterations, which is {own.iterations}")
-    if own.out is not None and own.out.exists() and (not own.out.is_dir() or any(own.out.iterdir())):
-        raise ValueError(f"--out is {own.out}: it must be a new or an empty folder")
+    if args.iterations and args.warmup and args.warmup >= args.iterations:
+        raise ValueError(f"--warmup is {args.warmup}: it must be less than --iterations, which is {args.iterations}")
+    if args.out is not None and args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
+        raise ValueError(f"--out is {args.out}: it must be a new or an empty folder")
 
 
-def _cases(own: argparse.Namespace, config: Config) -> "list[Case]":
-    """Strong cases before weak ones, by ranks. Raises ValueError for numbers of ranks that can't carry the experiment."""
+def _cases(args: argparse.Namespace, config: Config) -> "list[Case]":
+    """Return the cases, strong before weak, each kind by ascending number of ranks.
+
+    Raises ValueError if the experiment cannot be split for one of the numbers of ranks.
+    """
     from lockstep.bench.scaling import KINDS, Case, for_ranks, weak
 
-    ranks = own.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})
+    ranks = args.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})
     first = resolved(for_ranks(config, ranks[0]), ranks[0])[0]
-    # what is decided for the fewest ranks, to compile or not, holds for all
+    # all cases use the runtime, and so the choice to compile or not, that is resolved for the fewest ranks
     config = dataclasses.replace(config, runtime=first.runtime)
     cases = []
-    for kind in KINDS if own.kind == "both" else (own.kind,):
+    for kind in KINDS if args.kind == "both" else (args.kind,):
         for count in ranks:
-            carried = for_ranks(config, count)
-            whole = resolved(carried if kind == "strong" else weak(carried, count), count)[0]
-            cases.append(Case(kind, count, whole))
+            unscaled = for_ranks(config, count)
+            case_config = resolved(unscaled if kind == "strong" else weak(unscaled, count), count)[0]
+            cases.append(Case(kind, count, case_config))
     return cases
 
 
-def _make(folder: Path) -> None:
+def _create_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,9 +129,9 @@ def _draw(folder: Path, rows: "Sequence[Row]", config: Config) -> None:
     plans = dict.fromkeys(str(row["plan"]) for row in rows if row["ranks"] != 1)
     title = f"{env.id}, {env.count} environments × {config.rollout.steps} steps, plan {', '.join(plans) or config.plan.kind}"
     try:
-        for ending in ("png", "svg"):
-            draw_scaling(rows, title, folder / f"scaling.{ending}")
-    except ValueError as error:  # what was measured is worth more than its picture
+        for suffix in ("png", "svg"):
+            draw_scaling(rows, title, folder / f"scaling.{suffix}")
+    except ValueError as error:  # a plot that fails must not lose the measurements
         tell(f"lockstep: {error}")
 
 
@@ -125,7 +141,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument(
         "--ranks",
-        type=_ranks,
+        type=_parse_ranks,
         metavar="N,N,…",
         help="numbers of processes (default 1 and 2, or 1 and those that --plan names); 1 plays and trains, whatever the plan",
     )
@@ -155,7 +171,7 @@ def _parser() -> Arguments:
     return parser
 
 
-def _ranks(text: str) -> list[int]:
+def _parse_ranks(text: str) -> list[int]:
     try:
         numbers = sorted({int(part) for part in text.split(",")})
     except ValueError:

@@ -1,4 +1,4 @@
-"""`lockstep bench throughput`: how fast an experiment trains, and where its time goes."""
+"""`lockstep bench throughput`: measure how fast an experiment trains, and where its time goes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,69 +13,76 @@ from lockstep.group.memory import usable_cores
 
 __all__ = ["main"]
 
-_OWN = ("--config", "--ranks", "--repeats", "--seconds", "--iterations", "--json")
+_COMMAND_FLAGS = ("--config", "--ranks", "--repeats", "--seconds", "--iterations", "--json")
 _GPU = "GPU"
 Case = tuple[Config, int]
-"""A resolved experiment, and the ranks that carry it."""
+"""Resolved config, and the number of ranks that run it."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures and prints a table. Raises ValueError in one line, before anything is measured."""
-    tree, rest = parse_flags(argv, _OWN)
-    own = _parser().read(rest)
-    config = composed(own, tree)
-    cases = _cases(config) if own.ranks is None else {"": resolved(config, own.ranks)}
+    """Measure and print a table. Return the exit code.
+
+    Raises ValueError for bad input, before anything is measured. The message is one line.
+    """
+    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
+    args = _parser().read(rest)
+    config = composed(args, tree)
+    cases = _cases(config) if args.ranks is None else {"": resolved(config, args.ranks)}
 
     from lockstep.bench import hardware, throughput
 
-    found = throughput.measure(cases, own.repeats, own.seconds, own.iterations, tell)
-    described: dict[str, object] = {"config": encode(next(iter(cases.values()))[0])}
-    if own.ranks is None:
+    results = throughput.measure(cases, args.repeats, args.seconds, args.iterations, tell)
+    report: dict[str, object] = {"config": encode(next(iter(cases.values()))[0])}
+    if args.ranks is None:
         gpu = _GPU in cases
-        print("\n".join(hardware.compare(found, gpu)))
+        print("\n".join(hardware.compare(results, gpu)))
         print("\nwith --ranks N: one of these alone, with the memory of every rank")
-        described |= hardware.record(found, gpu)
+        report |= hardware.record(results, gpu)
     else:
-        print("\n".join(throughput.table(found[""])))
-        described |= found[""].record()
-    write(own, "throughput", max(ranks for _, ranks in cases.values()), described)
+        print("\n".join(throughput.table(results[""])))
+        report |= results[""].record()
+    write(args, "throughput", max(ranks for _, ranks in cases.values()), report)
     return 0
 
 
 def _cases(config: Config) -> dict[str, Case]:
-    """One process, one per core (or what the plan asks for), and a GPU if there is one."""
+    """Return the cases by name: one process, several processes if possible, and one process on a GPU if there is one."""
     from lockstep.bench.scaling import for_ranks
     from lockstep.runtime.checks import cuda_devices
 
-    on_cpu, on_gpu = (_on(config, device) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = (_on_device(config, device) for device in ("cpu", "cuda"))
     cases = {"1 process": resolved(for_ranks(on_cpu, 1), 1)}
-    several = _several(on_cpu)
-    if several is not None:
-        cases[f"{several[1]} processes"] = several
+    parallel = _parallel_case(on_cpu)
+    if parallel is not None:
+        cases[f"{parallel[1]} processes"] = parallel
     if cuda_devices():
         cases[_GPU] = resolved(for_ranks(on_gpu, 1), 1)
     return cases
 
 
-def _on(config: Config, device: str) -> Config:
-    """The experiment on a device; where one was named, it is meant."""
+def _on_device(config: Config, device: str) -> Config:
+    """Return the config for a device. A config whose `runtime.device` is not `auto` is returned unchanged."""
     if config.runtime.device != "auto":
         return config
     return dataclasses.replace(config, runtime=dataclasses.replace(config.runtime, device=device))
 
 
-def _several(config: Config) -> Case | None:
-    """As many ranks as there are cores and the experiment can be cut for; those that a plan needs in any case. None: one alone."""
-    least = default_ranks(config.plan, 1)
-    for ranks in range(usable_cores(), max(least, 2), -1):
+def _parallel_case(config: Config) -> Case | None:
+    """Return the case with the largest number of ranks that the experiment can be split for, at most one per core.
+
+    The number is at least 2, and at least the number that the plan needs, even with fewer cores. Return None if the experiment can only run
+    on a single rank. Raises ValueError if the plan needs several ranks, and the experiment cannot be split for them.
+    """
+    fewest = default_ranks(config.plan, 1)
+    for ranks in range(usable_cores(), max(fewest, 2), -1):
         try:
             return resolved(config, ranks)
         except ValueError:
-            continue  # it can't be cut for so many
+            continue  # the experiment cannot be split for this many ranks
     try:
-        return resolved(config, max(least, 2))
+        return resolved(config, max(fewest, 2))
     except ValueError:
-        if least > 1:
+        if fewest > 1:
             raise
         return None
 

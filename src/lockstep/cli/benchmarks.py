@@ -1,4 +1,4 @@
-"""What the benchmarks of `lockstep bench` have in common: their flags, the experiment that they measure, and what they write."""
+"""Parts that the benchmarks of `lockstep bench` share: flags, the experiment that is measured, and the JSON file."""
 
 import argparse
 import dataclasses
@@ -17,19 +17,23 @@ from lockstep.run.environment import describe_environment
 __all__ = ["LEAST", "add_json", "add_repeats", "composed", "machine", "parser_of", "resolved", "tell", "write"]
 
 LEAST = 5
-"""Iterations of a run."""
-_LONGEST = 3600
+"""Smallest number of iterations of a run."""
+_MAX_SECONDS = 3600
 
 
-def composed(own: argparse.Namespace, tree: Mapping[str, Mapping[str, object]]) -> Config:
-    """The experiment that preset, file and flags give. Raises ValueError."""
-    preset = presets.read(own.preset) if own.preset else None
-    return load(preset, own.config, import_env_module(preset, own.config, tree))
+def composed(args: argparse.Namespace, tree: Mapping[str, Mapping[str, object]]) -> Config:
+    """Return the config that preset, file and flags give. Import the module of its environment, if the flags name one.
+
+    Raises ValueError if one of them is invalid.
+    """
+    preset = presets.read(args.preset) if args.preset else None
+    return load(preset, args.config, import_env_module(preset, args.config, tree))
 
 
 def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
-    """The config with everything decided as `train` would, whether to compile too, and the ranks. A budget that is less than one
-    iteration is no error. Raises ValueError.
+    """Resolve the config as `train` does, including whether to compile. Return it with the number of ranks.
+
+    A budget of less than one iteration is raised to one iteration. Raises ValueError if the config cannot be run.
     """
     from lockstep.experiment.resolve import resolve
     from lockstep.experiment.start import resolve_start
@@ -41,31 +45,35 @@ def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
 
 
 def tell(line: str) -> None:
-    """To the standard error stream, at once."""
+    """Print a line to stderr and flush it."""
     print(line, file=sys.stderr, flush=True)
 
 
-def machine(own: argparse.Namespace, kind: str, ranks: int) -> dict[str, object]:
-    """What a file says of where its numbers are from: the flags that were given, cores, processor, versions."""
+def machine(args: argparse.Namespace, kind: str, ranks: int) -> dict[str, object]:
+    """Return the origin of the figures in a file: the arguments of the command, cores, processor and package versions."""
     environment = {name: value for name, value in describe_environment(ranks).items() if name != "host"}
-    arguments = {name: value for name, value in vars(own).items() if name not in ("json", "config", "out")}
+    arguments = {name: value for name, value in vars(args).items() if name not in ("json", "config", "out")}
     return {"benchmark": kind, "arguments": arguments, "cores": usable_cores(), **environment}
 
 
-def write(own: argparse.Namespace, kind: str, ranks: int, found: Mapping[str, object]) -> None:
-    """Writes all of it where `--json` says."""
-    if own.json is not None:
-        own.json.write_text(json.dumps({**machine(own, kind, ranks), **found}, indent=1) + "\n")
+def write(args: argparse.Namespace, kind: str, ranks: int, results: Mapping[str, object]) -> None:
+    """Write the results and their origin to the file of `--json`, if one was given."""
+    if args.json is not None:
+        args.json.write_text(json.dumps({**machine(args, kind, ranks), **results}, indent=1) + "\n")
 
 
-def parser_of(kind: str, does: str) -> Arguments:
-    """The flags of a benchmark of one experiment, but for `--ranks`."""
-    parser = Arguments(f"bench {kind}", f"{does} Takes every flag of `lockstep train` as well.")
+def parser_of(kind: str, description: str) -> Arguments:
+    """Create the parser of a benchmark of one experiment, with all flags but `--ranks`."""
+    parser = Arguments(f"bench {kind}", f"{description} Takes every flag of `lockstep train` as well.")
     parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
     add_repeats(parser)
     parser.add_argument(
-        "--seconds", type=_seconds, default=5.0, metavar="S", help="of every run, about, after its start (default 5)"
+        "--seconds",
+        type=_parse_seconds,
+        default=5.0,
+        metavar="S",
+        help="of every run, about, after its start (default 5)",
     )
     parser.add_argument(
         "--iterations",
@@ -77,31 +85,33 @@ def parser_of(kind: str, does: str) -> Arguments:
 
 
 def add_repeats(parser: Arguments) -> None:
-    """Adds `--repeats`."""
+    """Add the flag `--repeats`."""
     parser.add_argument(
         "--repeats", type=whole_number(1), default=5, metavar="R", help="runs of each, in turn (default 5)"
     )
 
 
 def add_json(parser: Arguments) -> None:
-    """Adds `--json`."""
+    """Add the flag `--json`."""
     parser.add_argument(
-        "--json", type=_new_file, metavar="FILE", help="write everything there, machine and versions too"
+        "--json", type=_parse_new_file, metavar="FILE", help="write everything there, machine and versions too"
     )
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"is {text!r}: it must be above 0 and at most {_LONGEST}")
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"is {text!r}: it must be above 0 and at most {_MAX_SECONDS}")
     return seconds
 
 
-def _new_file(text: str) -> Path:
+def _parse_new_file(text: str) -> Path:
     path = Path(text)
-    if not path.parent.is_dir() or path.is_dir():  # else an hour's numbers would find no place
+    if (
+        not path.parent.is_dir() or path.is_dir()
+    ):  # checked before the runs, so that their results are not lost at the end
         raise argparse.ArgumentTypeError(f"is {text!r}: it must be a file in a folder that exists")
     return path

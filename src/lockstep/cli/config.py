@@ -1,4 +1,4 @@
-"""`lockstep config`: what a preset, a file and flags say together."""
+"""`lockstep config`: print a preset, a file and flags as one config file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints one YAML file. Raises ValueError in one line for what `lockstep train` would refuse to read."""
+    """Print the fields that a preset, a file and flags give as YAML. Return the exit code.
+
+    Raises ValueError for input that `lockstep train` would reject. The message is one line.
+    """
     parser = Arguments(
         "config",
         "Prints a preset, a file and flags as one config file, which `lockstep train --config` reads: also a .gin file as YAML.",
@@ -21,8 +24,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
     parser.epilog = "Any field as a flag, --section.field VALUE, over both: see lockstep train --help."
-    tree, rest = parse_flags(argv, ("--config",))
-    own = parser.read(rest)
-    given = written(presets.read(own.preset) if own.preset else None, own.config, tree)
-    print(format_yaml(given) or "{}")
+    flags, rest = parse_flags(argv, ("--config",))
+    args = parser.read(rest)
+    tree = written(presets.read(args.preset) if args.preset else None, args.config, flags)
+    print(format_yaml(tree) or "{}")
     return 0

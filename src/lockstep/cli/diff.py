@@ -1,4 +1,4 @@
-"""`lockstep diff`: where two runs part."""
+"""`lockstep diff`: find the first iteration after which the digests of two runs differ."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,54 +15,59 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_NAMING = ("run.name", "run.folder")
+_IGNORED = ("run.name", "run.folder")
+"""Fields that may differ between runs of the same experiment."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the verdict; returns 0 when the runs are identical as far as both go, 1 when they part."""
+    """Print whether two runs are identical. Return 0 if all iterations that both runs have are identical, 1 otherwise.
+
+    Raises ValueError if a run does not exist, or if the runs have no iteration in common.
+    """
     parser = Arguments("diff", "Compares the digests of two runs, iteration by iteration. Exit code 1 when they part.")
     for name in ("a", "b"):
         parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="a run's folder, or its name in runs/")
-    own = parser.read(argv)
-    folders = RunFolder.open(locate(own.a)), RunFolder.open(locate(own.b))
-    ours, theirs = (digests(folder) for folder in folders)
-    both = sorted(ours.keys() & theirs.keys())
-    if not both:
+    args = parser.read(argv)
+    folders = RunFolder.open(locate(args.a)), RunFolder.open(locate(args.b))
+    digests_a, digests_b = (digests(folder) for folder in folders)
+    shared = sorted(digests_a.keys() & digests_b.keys())
+    if not shared:
         raise ValueError(f"{folders[0].path} and {folders[1].path} have no iteration in common yet")
-    part = next((iteration for iteration in both if ours[iteration] != theirs[iteration]), None)
-    if part is None:
-        print(_identical(both, max(ours), max(theirs)))
+    first = next((iteration for iteration in shared if digests_a[iteration] != digests_b[iteration]), None)
+    if first is None:
+        print(_identical_line(shared, max(digests_a), max(digests_b)))
         return 0
-    print(f"part at iteration {part}" + (", identical before" if part > both[0] else ""))
-    print("\n".join([*_config_lines(*folders), *_tensor_lines(*folders, part)]))
+    print(f"part at iteration {first}" + (", identical before" if first > shared[0] else ""))
+    print("\n".join([*_config_lines(*folders), *_tensor_lines(*folders, first)]))
     return 1
 
 
-def _identical(both: list[int], last_a: int, last_b: int) -> str:
-    line = f"identical for {len(both)} iterations"
+def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
+    line = f"identical for {len(shared)} iterations"
     if last_a == last_b:
         return line
     return f"{line}; {'A' if last_a > last_b else 'B'} goes on to {max(last_a, last_b)}"
 
 
 def _config_lines(a: RunFolder, b: RunFolder) -> list[str]:
-    """Fields, and versions of packages, that differ."""
+    """Return a line for every config field and package version that differs, or for each of the two that they are equal."""
     lines = []
-    for what, ours, theirs in (
-        ("config", _flat(a.tree()), _flat(b.tree())),
+    for kind, in_a, in_b in (
+        ("config", _flatten(a.tree()), _flatten(b.tree())),
         ("environment", _packages(a), _packages(b)),
     ):
-        names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name) and name not in _NAMING]
-        lines += [f"{what}: {name} is {_shown(ours.get(name))} in A, {_shown(theirs.get(name))} in B" for name in names]
-        lines += [f"{what}: equal"] * (not names)
+        names = [name for name in {**in_a, **in_b} if in_a.get(name) != in_b.get(name) and name not in _IGNORED]
+        lines += [f"{kind}: {name} is {_text(in_a.get(name))} in A, {_text(in_b.get(name))} in B" for name in names]
+        lines += [f"{kind}: equal"] * (not names)
     return lines
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     return "none" if value is None else json.dumps(value)
 
 
-def _flat(tree: Mapping[str, object]) -> dict[str, object]:
+def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields of a config by their full names, `section.field`."""
     flat: dict[str, object] = {}
     for section, content in tree.items():
         if isinstance(content, dict):
@@ -73,6 +78,7 @@ def _flat(tree: Mapping[str, object]) -> dict[str, object]:
 
 
 def _packages(folder: RunFolder) -> dict[str, object]:
+    """Return the package versions that the run has recorded; none if the file is missing or broken."""
     try:
         environment = json.loads((folder.path / "environment.json").read_text())
         return dict(environment["packages"])
@@ -80,15 +86,15 @@ def _packages(folder: RunFolder) -> dict[str, object]:
         return {}
 
 
-def _tensor_lines(a: RunFolder, b: RunFolder, part: int) -> list[str]:
-    """Which tensors differ in the first checkpoint that both have from iteration `part` on, largest first."""
+def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
+    """Return lines about the tensors that differ in the first shared checkpoint at or after iteration `first`, largest difference first."""
     shared = sorted(set(a.checkpoints()) & set(b.checkpoints()))
-    iteration = next((iteration for iteration in shared if iteration >= part), None)
+    iteration = next((iteration for iteration in shared if iteration >= first), None)
     if iteration is None:
-        return [f"weights: no checkpoint that both have at or after iteration {part}"]
-    ours, theirs = _weights(a, iteration), _weights(b, iteration)
-    lines = [f"weights: only {who} has {name}" for who, name in _unshared(ours, theirs)]
-    distances = {name: _distance(ours[name], theirs[name]) for name in sorted(ours.keys() & theirs.keys())}
+        return [f"weights: no checkpoint that both have at or after iteration {first}"]
+    in_a, in_b = _load_weights(a, iteration), _load_weights(b, iteration)
+    lines = [f"weights: only {run} has {name}" for run, name in _unshared(in_a, in_b)]
+    distances = {name: _distance(in_a[name], in_b[name]) for name in sorted(in_a.keys() & in_b.keys())}
     differing = sorted(
         (name for name in distances if distances[name] is not None), key=lambda name: -(distances[name] or 0)
     )
@@ -98,11 +104,12 @@ def _tensor_lines(a: RunFolder, b: RunFolder, part: int) -> list[str]:
     return lines + [f"  {name}: at most {distances[name]:.3g}" for name in differing]
 
 
-def _unshared(ours: Mapping[str, object], theirs: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [("A", name) for name in ours if name not in theirs] + [("B", name) for name in theirs if name not in ours]
+def _unshared(in_a: Mapping[str, object], in_b: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the names that only one run has, each after "A" or "B"."""
+    return [("A", name) for name in in_a if name not in in_b] + [("B", name) for name in in_b if name not in in_a]
 
 
-def _weights(folder: RunFolder, iteration: int) -> "dict[str, NDArray[np.generic]]":
+def _load_weights(folder: RunFolder, iteration: int) -> "dict[str, NDArray[np.generic]]":
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -113,12 +120,12 @@ def _weights(folder: RunFolder, iteration: int) -> "dict[str, NDArray[np.generic
         raise ValueError(f"{path} can't be read ({error})") from None
 
 
-def _distance(ours: "NDArray[np.generic]", theirs: "NDArray[np.generic]") -> float | None:
-    """The largest absolute difference: None for the same bits, infinite for another shape or type."""
+def _distance(a: "NDArray[np.generic]", b: "NDArray[np.generic]") -> float | None:
+    """Return the largest absolute difference: None if all bits are equal, infinity if the shapes or dtypes differ."""
     import numpy as np
 
-    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype:
         return float("inf")
-    if ours.tobytes() == theirs.tobytes():
+    if a.tobytes() == b.tobytes():
         return None
-    return float(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max())
+    return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())

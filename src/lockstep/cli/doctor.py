@@ -1,4 +1,4 @@
-"""`lockstep doctor`: what is installed here, and what it allows."""
+"""`lockstep doctor`: check what is installed on this machine, and what it allows."""
 
 import ctypes
 import ctypes.util
@@ -40,41 +40,41 @@ _OPTIONAL = {
     "huggingface_hub": ("huggingface_hub", "hub", "`lockstep push`, `play hub:USER/NAME`"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }
-"""Distribution -> module, extra of lockstep, what it is for."""
+"""Optional packages. Name of the distribution -> its module, the extra of lockstep that installs it, its purpose."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints what there is and a verdict. Returns 0, or 1 when training can't work here."""
+    """Print packages, machine and a verdict. Return 0, or 1 if training cannot work here."""
     Arguments("doctor", "Checks what is installed here and what it allows.").read(argv)
-    broken = _packages()
-    _machine()
+    broken = _print_packages()
+    _print_machine()
     print()
     for line in _verdict(broken):
         print(line)
     return 1 if broken else 0
 
 
-def _line(name: str, found: str, purpose: str = "") -> None:
-    print(f"{name:<24}{found:<24}{purpose}".rstrip())
+def _print_line(name: str, state: str, purpose: str = "") -> None:
+    print(f"{name:<24}{state:<24}{purpose}".rstrip())
 
 
-def _packages() -> list[str]:
-    """Prints versions; returns what is wrong with packages that nothing works without."""
+def _print_packages() -> list[str]:
+    """Print the versions of all packages. Return one line per required package that cannot be imported."""
     broken = []
-    _line("lockstep", __version__)
-    _line("python", platform.python_version(), sys.executable)
+    _print_line("lockstep", __version__)
+    _print_line("python", platform.python_version(), sys.executable)
     for package, module in _CORE.items():
         try:
             import_module(module)
         except Exception as error:  # a broken installation can fail in any way
             broken.append(f"{package} can't be imported: {' '.join(str(error).split()) or type(error).__name__}")
-        _line(package, _version(package))
+        _print_line(package, _version(package))
     for package, (module, extra, purpose) in _OPTIONAL.items():
-        found = find_spec(module) is not None
-        _line(
+        installed = find_spec(module) is not None
+        _print_line(
             package,
-            _version(package) if found else "–",
-            purpose if found else f"{purpose}: pip install 'lockstep-rl[{extra}]'",
+            _version(package) if installed else "–",
+            purpose if installed else f"{purpose}: pip install 'lockstep-rl[{extra}]'",
         )
     return broken
 
@@ -86,32 +86,39 @@ def _version(package: str) -> str:
         return "not found"
 
 
-def _machine() -> None:
+def _print_machine() -> None:
     usable = usable_cores()
-    _line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
-    _line("CUDA devices", str(_cuda() or "–"), "`--runtime.device cuda`")
-    _line("C++ compiler", find_compiler() or "–", "`--runtime.compile`, an update several times faster")
-    _line(
+    _print_line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
+    _print_line("CUDA devices", str(_count_cuda_devices() or "–"), "`--runtime.device cuda`")
+    _print_line("C++ compiler", find_compiler() or "–", "`--runtime.compile`, an update several times faster")
+    _print_line(
         "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
     )
-    _line("memory files", "yes" if _memory_files() else "no", "tensors between ranks of this host; else through gloo")
-    _line("/dev/shm", _shared_memory(), "tensors between the processes of `gymnasium-async`")
-    _line("EGL", "yes" if _loads("libEGL.so.1") and _loads("libGL.so.1") else "–", "drawing MuJoCo without a display")
-    _line("OSMesa", "yes" if ctypes.util.find_library("OSMesa") else "–", "the same, where there is no EGL")
-    _line(
+    _print_line(
+        "memory files", "yes" if _has_memory_files() else "no", "tensors between ranks of this host; else through gloo"
+    )
+    _print_line("/dev/shm", _free_shared_memory(), "tensors between the processes of `gymnasium-async`")
+    _print_line(
+        "EGL",
+        "yes" if _can_load("libEGL.so.1") and _can_load("libGL.so.1") else "–",
+        "drawing MuJoCo without a display",
+    )
+    _print_line("OSMesa", "yes" if ctypes.util.find_library("OSMesa") else "–", "the same, where there is no EGL")
+    _print_line(
         "display", os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY") or "–", "windows of `lockstep play`"
     )
-    _line("ffmpeg", _ffmpeg() or "–", "videos")
+    _print_line("ffmpeg", _ffmpeg() or "–", "videos")
 
 
-def _cuda() -> int:
+def _count_cuda_devices() -> int:
     try:
         return cuda_devices()
-    except Exception:  # PyTorch is broken, which has been said
+    except Exception:  # PyTorch is broken: _print_packages has reported that
         return 0
 
 
-def _memory_files() -> bool:
+def _has_memory_files() -> bool:
+    """Return True if the system has anonymous memory files (memfd_create)."""
     try:
         os.close(os.memfd_create("lockstep", 0))
     except (AttributeError, OSError):
@@ -119,14 +126,14 @@ def _memory_files() -> bool:
     return True
 
 
-def _shared_memory() -> str:
+def _free_shared_memory() -> str:
     try:
         return f"{shutil.disk_usage('/dev/shm').free >> 20:,} MiB free"
     except OSError:
         return "–"
 
 
-def _loads(library: str) -> bool:
+def _can_load(library: str) -> bool:
     try:
         ctypes.CDLL(library)
     except OSError:
@@ -135,7 +142,7 @@ def _loads(library: str) -> bool:
 
 
 def _ffmpeg() -> str | None:
-    """Where it is: the one of imageio-ffmpeg, which videos are made with."""
+    """Return the origin of ffmpeg if there is one, else None. Videos are encoded with the ffmpeg of imageio-ffmpeg only."""
     try:
         import imageio_ffmpeg
 
@@ -158,9 +165,9 @@ def _verdict(broken: list[str]) -> list[str]:
 def _video_verdict() -> str:
     if _ffmpeg() is None:
         return "videos: no; pip install 'lockstep-rl[video]'"
-    drawn = ["2D environments"] * (find_spec("pygame") is not None)
+    renderable = ["2D environments"] * (find_spec("pygame") is not None)
     mujoco = find_spec("mujoco") is not None
-    off_screen = (_loads("libEGL.so.1") and _loads("libGL.so.1")) or ctypes.util.find_library("OSMesa")
-    drawn += ["MuJoCo"] * bool(mujoco and (off_screen or os.environ.get("DISPLAY")))
-    hint = "; for MuJoCo: apt-get install libegl1 libgl1" if mujoco and "MuJoCo" not in drawn else ""
-    return f"videos: {' and '.join(drawn) or 'of nothing'}{hint}"
+    off_screen = (_can_load("libEGL.so.1") and _can_load("libGL.so.1")) or ctypes.util.find_library("OSMesa")
+    renderable += ["MuJoCo"] * bool(mujoco and (off_screen or os.environ.get("DISPLAY")))
+    hint = "; for MuJoCo: apt-get install libegl1 libgl1" if mujoco and "MuJoCo" not in renderable else ""
+    return f"videos: {' and '.join(renderable) or 'of nothing'}{hint}"

@@ -1,4 +1,4 @@
-"""`lockstep envs`: the environments that are known to work."""
+"""`lockstep envs`: list the environments that are known to work."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,11 +8,11 @@ from lockstep.cli.arguments import Arguments, whole_number
 
 __all__ = ["main"]
 
-_MISSING = " (not installed; pip install 'lockstep-rl[{}]')"
+_NOT_INSTALLED = " (not installed; pip install 'lockstep-rl[{}]')"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints them family by family, each with the engine that `auto` means."""
+    """Print the environments by family, each with the engine that `env.engine: auto` chooses for it. Return the exit code."""
     parser = Arguments(
         "envs", "Lists the environments that are known to work, and the engine that `auto` means for each."
     )
@@ -26,17 +26,20 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.envs.families import games
 
     known = known_environments(per_shard)
-    wide = max(len(one.env_id) for one in known)
-    for (family, missing), members in groupby(
-        known, key=lambda one: (one.family, None if one.installed else one.extra)
+    width = max(len(env.env_id) for env in known)
+    for (family, missing_extra), members in groupby(
+        known, key=lambda env: (env.family, None if env.installed else env.extra)
     ):
-        print(family + (_MISSING.format(missing) if missing else ""))
-        for one in members:
-            print(f"  {one.env_id:<{wide}}  {'' if missing else one.engine}".rstrip())
-    ids = games()
-    print("Atari: ALE/GAME-v5" + (f"  {choose_engine(ids[0], per_shard)}" if ids else _MISSING.format("atari")))
-    if ids:
-        names = " ".join(one.removeprefix("ALE/").removesuffix("-v5") for one in ids)
+        print(family + (_NOT_INSTALLED.format(missing_extra) if missing_extra else ""))
+        for env in members:
+            print(f"  {env.env_id:<{width}}  {'' if missing_extra else env.engine}".rstrip())
+    game_ids = games()
+    print(
+        "Atari: ALE/GAME-v5"
+        + (f"  {choose_engine(game_ids[0], per_shard)}" if game_ids else _NOT_INSTALLED.format("atari"))
+    )
+    if game_ids:
+        names = " ".join(game_id.removeprefix("ALE/").removesuffix("-v5") for game_id in game_ids)
         print(fill(names, 100, initial_indent="  ", subsequent_indent="  "))
     print(
         "\nAny other registered with Gymnasium works too, if its spaces are supported; yours as well, with --env.module."

@@ -1,4 +1,4 @@
-"""`lockstep eval`: how good a run's agent is."""
+"""`lockstep eval`: measure a run's agent on new episodes."""
 
 from collections.abc import Sequence
 
@@ -9,17 +9,17 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints return and length over some episodes, and writes them into the run's folder."""
+    """Play episodes, print statistics of returns and lengths, and write them into the run folder. Return the exit code."""
     parser = Arguments(
         "eval",
         "Plays episodes that training never saw and measures them. Writes evaluation.json, or evaluation-sampled.json with --sample.",
     )
     add_arguments(parser, episodes=20)
-    own = parser.read(argv)
-    performer = Performer(own.run, own.iteration, own.sample, own.seed, own.module)
-    evaluation, path = performer.evaluate(own.episodes)
+    args = parser.read(argv)
+    performer = Performer(args.run, args.iteration, args.sample, args.seed, args.module)
+    evaluation, path = performer.evaluate(args.episodes)
     print(
-        f"{own.episodes} episode{'s' * (own.episodes > 1)} of {performer.config.env.id}, iteration {performer.policy.iteration}"
+        f"{args.episodes} episode{'s' * (args.episodes > 1)} of {performer.config.env.id}, iteration {performer.policy.iteration}"
     )
     print(f"{evaluation.lines()}\nwritten {path}")
     return 0

@@ -1,4 +1,4 @@
-"""`lockstep export`: a run's policy as one file that runs without lockstep."""
+"""`lockstep export`: write a run's policy as one file that runs without lockstep."""
 
 import argparse
 import json
@@ -16,8 +16,8 @@ _FORMATS = ("onnx", "torch")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the file and prints where it is, what goes in and what comes out."""
-    own = _arguments(argv)
+    """Write the file, and print its path, its inputs and its outputs. Return the exit code."""
+    args = _parse(argv)
 
     from lockstep.envs.catalog import make_one
     from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
@@ -25,28 +25,35 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.export.writing import check_place, export_policy
     from lockstep.runtime.threads import limit_threads
 
-    folder = RunFolder.open(locate(own.run))
-    import_again(open_run(folder.path)[1], own.module)
-    iteration = pick_checkpoint(folder, own.iteration)
-    path = own.out or folder.path / f"policy-{iteration:08d}{FORMATS[own.format].suffix}"
-    check_place(path, own.format)
+    folder = RunFolder.open(locate(args.run))
+    import_again(open_run(folder.path)[1], args.module)
+    iteration = pick_checkpoint(folder, args.iteration)
+    path = args.out or folder.path / f"policy-{iteration:08d}{FORMATS[args.format].suffix}"
+    check_place(path, args.format)
     config, agent = load_agent(folder, iteration)
     limit_threads(config.runtime.threads)
     env = make_one(config.env)
     env.close()
     options = json.dumps(dict(config.env.options))
-    about = {"env_id": config.env.id, "env_options": options, "iteration": str(iteration), "actions": "most probable"}
-    done = export_policy(agent, env.observation_space, env.action_space, path, own.format, about)
-    print(f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {done.difference:.1g}")
-    rows = [("in", port) for port in done.inputs] + [("out", port) for port in done.outputs]
+    metadata = {
+        "env_id": config.env.id,
+        "env_options": options,
+        "iteration": str(iteration),
+        "actions": "most probable",
+    }
+    exported = export_policy(agent, env.observation_space, env.action_space, path, args.format, metadata)
+    print(
+        f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {exported.difference:.1g}"
+    )
+    rows = [("in", port) for port in exported.inputs] + [("out", port) for port in exported.outputs]
     width = max(len(str(port)) for _, port in rows)
     for title, port in rows:
         print(f"{title:<3} {port!s:<{width}}  {port.meaning}")
-    print(f"written {done.path}")
+    print(f"written {exported.path}")
     return 0
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Arguments(
         "export",
         "Writes a run's policy as one file that runs without lockstep: observations in, most probable actions out.",
@@ -54,7 +61,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
     parser.add_argument(
         "--format",
-        type=_format,
+        type=_parse_format,
         default="onnx",
         metavar="onnx|torch",
         help="onnx, for ONNX Runtime and others, or torch, a program of torch.export (default onnx)",
@@ -70,7 +77,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.read(argv)
 
 
-def _format(text: str) -> str:
+def _parse_format(text: str) -> str:
     if text not in _FORMATS:
         raise argparse.ArgumentTypeError(f"is {text!r}: it must be {' or '.join(_FORMATS)}")
     return text

@@ -1,4 +1,4 @@
-"""`lockstep film FOLDER [MODULE …]`: how rank 0 starts what films its agents. Not for people."""
+"""`lockstep film FOLDER [MODULE …]`: the sidecar process of rank 0 that records videos of its agents. An internal command."""
 
 import os
 import struct
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_EACH = 0.5
-"""Seconds between looks for an agent."""
-_LONGEST = 3_600
-"""Steps of an episode that are filmed."""
-_SMALL = "fps=10,scale=240:-2,split[a][b];[a]palettegen[p];[b][p]paletteuse"
-_GIF = ("-t", "30", "-vf", _SMALL, "-f", "gif", "-")
-"""What TensorBoard gets of a film, half a minute in small: it holds all pictures in memory."""
+_PERIOD = 0.5
+"""Seconds between two searches for a saved agent."""
+_MAX_STEPS = 3_600
+"""Largest number of steps of a recorded episode."""
+_GIF_FILTER = "fps=10,scale=240:-2,split[a][b];[a]palettegen[p];[b][p]paletteuse"
+_GIF_OPTIONS = ("-t", "30", "-vf", _GIF_FILTER, "-f", "gif", "-")
+"""Options of ffmpeg for the GIF that TensorBoard shows: the first 30 s, in small, because TensorBoard holds all images in memory."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Films one agent after the other, until training has ended and none is left."""
+    """Record one saved agent after the other, until training has ended and none is pending. Return the exit code."""
     context = SidecarContext()
     die_with_parent(int(os.environ["LOCKSTEP_PARENT"]))
     from lockstep.envs.functions import import_reference
@@ -36,22 +36,23 @@ def main(argv: Sequence[str]) -> int:
     folder = RunFolder(Path(argv[0]))
     for module in argv[1:]:
         import_reference(module)
-    studio: _Studio | None = None
+    recorder: _Recorder | None = None
     while True:
-        over = context.training_ended.is_set()  # asked first: nothing is left for us after that
-        left = pending_agents(folder)
-        if left:
-            studio = studio or _Studio(folder)
-            studio.film(left[0])
-            left[0].unlink()
-        elif over:
+        # read before the search: once training has ended, no further agent is saved
+        training_ended = context.training_ended.is_set()
+        pending = pending_agents(folder)
+        if pending:
+            recorder = recorder or _Recorder(folder)
+            recorder.record(pending[0])
+            pending[0].unlink()
+        elif training_ended:
             return 0
         else:
-            context.training_ended.wait(_EACH)
+            context.training_ended.wait(_PERIOD)
 
 
-class _Studio:
-    """What does not change from one agent to the next."""
+class _Recorder:
+    """Recorder of videos. It keeps the config, the agent and the event file for all saved agents of a run."""
 
     def __init__(self, folder: "RunFolder") -> None:
         from lockstep.envs.catalog import make_one
@@ -67,20 +68,20 @@ class _Studio:
         self._env.close()
         self._events: EventFile | None = None
 
-    def film(self, file: Path) -> None:
-        """Films the agent of a file in the first and in the last environment."""
+    def record(self, file: Path) -> None:
+        """Record the agent of a file in the first and in the last environment."""
         from safetensors.torch import load
 
         self._agent.load(load(file.read_bytes()))
-        places = {"first": 0, "last": self._config.env.count - 1}
-        for place in places if places["last"] else ("first",):
-            path = self._folder.path / "videos" / f"iteration-{file.stem}-{place}.mp4"
-            self._play(path, int(file.stem), places[place])
+        indices = {"first": 0, "last": self._config.env.count - 1}
+        for name in indices if indices["last"] else ("first",):
+            path = self._folder.path / "videos" / f"iteration-{file.stem}-{name}.mp4"
+            self._play(path, int(file.stem), indices[name])
             if "tensorboard" in self._config.run.loggers:
-                self._show(path, int(file.stem), place)
+                self._add_to_tensorboard(path, int(file.stem), name)
 
     def _play(self, path: Path, iteration: int, index: int) -> None:
-        """An episode with actions drawn as in training, which begins as the first one of environment `index` did."""
+        """Record an episode with actions sampled as in training. Its seed is that of the first episode of environment `index`."""
         from gymnasium.wrappers import TimeLimit
 
         from lockstep.envs.catalog import first_seed, make_one
@@ -96,22 +97,28 @@ class _Studio:
         generator = stream(seed, "films", index, iteration)
         policy = TrainedPolicy(self._agent, *spaces, generator, sample=True, iteration=iteration)
         record_video(
-            lambda: TimeLimit(make_one(env, "rgb_array"), _LONGEST), policy.begin, path, [first_seed(env, seed, index)]
+            lambda: TimeLimit(make_one(env, "rgb_array"), _MAX_STEPS),
+            policy.begin,
+            path,
+            [first_seed(env, seed, index)],
         )
 
-    def _show(self, film: Path, iteration: int, place: str) -> None:
-        """Gives TensorBoard a small GIF, in a folder of its own: of several files that grow in one, it follows only the newest."""
+    def _add_to_tensorboard(self, video: Path, iteration: int, tag: str) -> None:
+        """Add the video to TensorBoard as a small GIF.
+
+        The event file is in a separate folder: if several event files in one folder grow, TensorBoard follows only the newest.
+        """
         import imageio_ffmpeg
 
         from lockstep.telemetry.tensorboard import EventFile
 
         rows = self._folder.metrics()
         steps = next((int(str(row["env_steps"])) for row in rows if row["iteration"] == iteration), None)
-        if steps is None:  # rank 0 ended before it was written
+        if steps is None:  # rank 0 ended before it wrote the metrics of this iteration
             return
-        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(film), *_GIF]
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-i", str(video), *_GIF_OPTIONS]
         content = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
-        width, height = struct.unpack("<HH", content[6:10])  # of the GIF's header
+        width, height = struct.unpack("<HH", content[6:10])  # from the header of the GIF
         self._events = self._events or EventFile(self._folder.path / "tb" / "videos", steps)
-        self._events.add_image(steps, place, content, width, height)
+        self._events.add_image(steps, tag, content, width, height)
         self._events.flush()

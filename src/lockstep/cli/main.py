@@ -1,4 +1,4 @@
-"""The command `lockstep`: finds the verb, and says in one line what went wrong."""
+"""The command `lockstep`: call the verb (the subcommand), and report errors in one line."""
 
 import gc
 import os
@@ -32,14 +32,17 @@ VERBS = {
     "doctor": "check what is installed here and what it allows",
 }
 _HIDDEN = ("rank", "film", "track")
-_OBJECTS = 100_000
-"""Python looks for garbage after so many new objects. By default after 700, which is a tenth of the time that PyTorch takes to be
-imported: what is imported stays."""
+_GC_THRESHOLD = 100_000
+"""Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
+PyTorch, although imported objects stay alive."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb and returns the exit code: 0 done, 2 bad input, others see the verbs; the unforeseen is raised."""
-    gc.set_threshold(_OBJECTS)
+    """Run one verb and return the exit code: 0 done, 2 bad input, others as the verb defines. `argv` None means `sys.argv[1:]`.
+
+    Unexpected exceptions are not caught.
+    """
+    gc.set_threshold(_GC_THRESHOLD)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of ending the program
@@ -48,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (ValueError, RuntimeError) as error:
         code = _exit_code(error)
-        for trace in getattr(error, "__notes__", ()):  # of the user's own code
+        for trace in getattr(error, "__notes__", ()):  # stack traces of the user's own code
             print(trace, file=sys.stderr)
         print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr)
         return code
@@ -56,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("lockstep: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail again while it exits
+        # otherwise Python's own flush at exit fails again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     return code
 

@@ -1,4 +1,4 @@
-"""`lockstep play`: watch a run's agent."""
+"""`lockstep play`: show a run's agent in a window or as a video."""
 
 import os
 import sys
@@ -11,21 +11,21 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Opens a window, or writes a video with `--video`."""
+    """Play episodes in a window, or write a video of them with `--video`. Return the exit code."""
     parser = Arguments("play", "Shows a run's agent at work, in a window or as a video.")
     add_arguments(parser, episodes=1)
     parser.add_argument(
         "--video", action="store_true", help="write an .mp4 instead of opening a window; needs no display"
     )
-    own = parser.read(argv)
-    if not own.video and not _has_display():
+    args = parser.read(argv)
+    if not args.video and not _has_display():
         raise ValueError("there is no display to open a window on; `lockstep play RUN --video` writes a video instead")
-    performer = Performer(own.run, own.iteration, own.sample, own.seed, own.module)
-    if own.video:
-        _print(performer.record(own.episodes))
+    performer = Performer(args.run, args.iteration, args.sample, args.seed, args.module)
+    if args.video:
+        _print_results(performer.record(args.episodes))
         print(f"video: {performer.film}")
     else:
-        _show(performer, own.episodes)
+        _play_in_window(performer, args.episodes)
     return 0
 
 
@@ -33,18 +33,18 @@ def _has_display() -> bool:
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _show(performer: Performer, episodes: int) -> None:
+def _play_in_window(performer: Performer, episodes: int) -> None:
     from lockstep.envs.catalog import make_one
     from lockstep.report.evaluate import play_episodes
 
     env = make_one(performer.config.env, "human")
     try:
         for result in play_episodes(env, performer.policy.begin, performer.seeds(episodes)):
-            _print([result])
+            _print_results([result])
     finally:
         env.close()
 
 
-def _print(results: Sequence[tuple[float, int]]) -> None:
+def _print_results(results: Sequence[tuple[float, int]]) -> None:
     for total, length in results:
         print(f"return {total:.5g} in {length} steps", flush=True)

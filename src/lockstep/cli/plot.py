@@ -1,4 +1,4 @@
-"""`lockstep plot`: runs as pictures."""
+"""`lockstep plot`: draw figures of runs."""
 
 import argparse
 import sys
@@ -25,42 +25,45 @@ _KINDS = {
     "trajectory": "an episode: what is seen, done, rewarded and expected, and a film of it",
     "timing": "seconds per iteration by phase and role",
 }
-_OF_METRICS = ("return", "curves", "timing")
-_OF_AGENTS = ("policy", "trajectory")
-_BELONGS = {
-    "over": _OF_METRICS,
+_METRIC_KINDS = ("return", "curves", "timing")
+_AGENT_KINDS = ("policy", "trajectory")
+_KINDS_OF_FLAG = {
+    "over": _METRIC_KINDS,
     "axes": ("policy",),
     "film": ("trajectory",),
     "seed": ("trajectory",),
     "sample": ("trajectory",),
-    "iteration": _OF_AGENTS,
-    "module": _OF_AGENTS,
+    "iteration": _AGENT_KINDS,
+    "module": _AGENT_KINDS,
 }
-"""Flags that belong to some kinds of pictures only."""
-_FLAGS = {"module": "env.module"}
+"""Flags that go with some values of `--what` only, by their names in the namespace."""
+_LONG_FLAGS = {"module": "env.module"}
+"""Flags whose name in the namespace is shorter."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draws, and prints where the pictures are."""
-    own = read(argv)
-    folders = list({folder.path.resolve(): folder for folder in map(RunFolder.open, map(locate, own.run))}.values())
-    if own.what in _OF_METRICS:
-        draw = _draw_timing if own.what == "timing" else _draw_learning
-        print(draw(folders, own))
+    """Draw the figures and print their paths. Return the exit code."""
+    args = read(argv)
+    folders = list({folder.path.resolve(): folder for folder in map(RunFolder.open, map(locate, args.run))}.values())
+    if args.what in _METRIC_KINDS:
+        draw = _draw_timing if args.what == "timing" else _draw_learning_curves
+        print(draw(folders, args))
         return 0
-    if own.out and len(folders) > 1:
-        raise ValueError(f"--out is {own.out}: --what {own.what} makes a file for every run; give one run, or no --out")
+    if args.out and len(folders) > 1:
+        raise ValueError(
+            f"--out is {args.out}: --what {args.what} makes a file for every run; give one run, or no --out"
+        )
     for folder in folders:
-        for path in (_draw_policy if own.what == "policy" else _draw_trajectory)(folder, own):
+        for path in (_draw_policy if args.what == "policy" else _draw_trajectory)(folder, args):
             print(path)
     return 0
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line. Raises ValueError in one line."""
-    own = _parser().read(argv)
-    _check(own)
-    return own
+    """Parse and check the command line. Raises ValueError for bad input. The message is one line."""
+    args = _parser().read(argv)
+    _check(args)
+    return args
 
 
 def _parser() -> Arguments:
@@ -95,52 +98,56 @@ def _parser() -> Arguments:
     return parser
 
 
-def _check(own: argparse.Namespace) -> None:
-    for name, kinds in _BELONGS.items():
-        if getattr(own, name) is not None and own.what not in kinds:
+def _check(args: argparse.Namespace) -> None:
+    for name, kinds in _KINDS_OF_FLAG.items():
+        if getattr(args, name) is not None and args.what not in kinds:
             raise ValueError(
-                f"--{_FLAGS.get(name, name)}: it goes with --what {', '.join(kinds)} alone, not with {own.what}"
+                f"--{_LONG_FLAGS.get(name, name)}: it goes with --what {', '.join(kinds)} alone, not with {args.what}"
             )
-    ending = Path(own.out).suffix if own.out else ""
-    if own.out and ending not in (".png", ".svg"):
-        raise ValueError(f"--out is {own.out}: it must end in .png or .svg")
-    if ending and own.format and ending != f".{own.format}":
-        raise ValueError(f"--format is {own.format}, but --out is {own.out}: leave one of the two out")
+    extension = Path(args.out).suffix if args.out else ""
+    if args.out and extension not in (".png", ".svg"):
+        raise ValueError(f"--out is {args.out}: it must end in .png or .svg")
+    if extension and args.format and extension != f".{args.format}":
+        raise ValueError(f"--format is {args.format}, but --out is {args.out}: leave one of the two out")
 
 
-def _place(folders: Sequence[RunFolder], own: argparse.Namespace, more: str = "") -> Path:
-    """Where the picture goes."""
-    if own.out:
-        return Path(own.out)
-    name = own.what + more + ("-seconds" if own.over == "seconds" else "") + ("-compared" if len(folders) > 1 else "")
-    return folders[0].path / "plots" / f"{name}.{own.format or 'png'}"
+def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix: str = "") -> Path:
+    """Return the path of the figure: `--out`, or a file in plots/ of the first run. `suffix` is added to the name of the latter."""
+    if args.out:
+        return Path(args.out)
+    name = (
+        args.what + suffix + ("-seconds" if args.over == "seconds" else "") + ("-compared" if len(folders) > 1 else "")
+    )
+    return folders[0].path / "plots" / f"{name}.{args.format or 'png'}"
 
 
-def _recorded(folder: RunFolder) -> "Recorded":
+def _read_run(folder: RunFolder) -> "Recorded":
     from lockstep.report.experiments import Recorded
 
     return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics())
 
 
-def _goal(runs: "Sequence[Recorded]") -> float | None:
-    """The return to reach, if it is the same for all."""
+def _common_goal(runs: "Sequence[Recorded]") -> float | None:
+    """Return `run.solved_return` if it is the same for all runs, else None."""
     goals = {decode({"run": run.tree.get("run")}, Config()).run.solved_return for run in runs}
     return goals.pop() if len(goals) == 1 else None
 
 
-def _draw_learning(folders: Sequence[RunFolder], own: argparse.Namespace) -> Path:
+def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path:
     from lockstep.report.curve import draw_curve
     from lockstep.report.curves import draw_curves, draw_returns
     from lockstep.report.experiments import group
 
-    runs, path = [_recorded(folder) for folder in folders], _place(folders, own)
-    over: Over = "seconds" if own.over == "seconds" else "steps"
-    goal = _goal(runs)
+    runs, path = [_read_run(folder) for folder in folders], _output_path(folders, args)
+    over: Over = "seconds" if args.over == "seconds" else "steps"
+    goal = _common_goal(runs)
     ids = {run.fields.get("env.id"): run.name for run in runs}
     if len(ids) > 1:
-        (first, one), (second, other), *_ = ids.items()
-        raise ValueError(f"{one} is of {first}, {other} of {second}: a picture compares runs of one environment")
-    if own.what == "curves":
+        (first_id, first_run), (second_id, second_run), *_ = ids.items()
+        raise ValueError(
+            f"{first_run} is of {first_id}, {second_run} of {second_id}: a picture compares runs of one environment"
+        )
+    if args.what == "curves":
         draw_curves(group(runs), path, over, goal)
     elif len(runs) > 1:
         draw_returns(group(runs), path, over, goal)
@@ -149,50 +156,50 @@ def _draw_learning(folders: Sequence[RunFolder], own: argparse.Namespace) -> Pat
     return path
 
 
-def _draw_timing(folders: Sequence[RunFolder], own: argparse.Namespace) -> Path:
+def _draw_timing(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path:
     from lockstep.report.timing import draw_timing
 
-    path = _place(folders, own)
-    draw_timing([_recorded(folder) for folder in folders], path, own.over or "steps")
+    path = _output_path(folders, args)
+    draw_timing([_read_run(folder) for folder in folders], path, args.over or "steps")
     return path
 
 
-def _draw_policy(folder: RunFolder, own: argparse.Namespace) -> list[Path]:
+def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
     from lockstep.cli.start import import_again
     from lockstep.envs.catalog import make_one
     from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
     from lockstep.report.heatmap import draw_map, map_states
 
-    import_again(open_run(folder.path)[1], own.module)
-    config, agent = load_agent(folder, pick_checkpoint(folder, own.iteration))
+    import_again(open_run(folder.path)[1], args.module)
+    config, agent = load_agent(folder, pick_checkpoint(folder, args.iteration))
     env = make_one(config.env)
     env.close()
-    path = _place([folder], own, "-" + "-".join(map(str, own.axes)) if own.axes else "")
-    found = map_states(agent, env.observation_space, own.axes, config.env.id)
+    path = _output_path([folder], args, "-" + "-".join(map(str, args.axes)) if args.axes else "")
+    state_map = map_states(agent, env.observation_space, args.axes, config.env.id)
     spaces = env.observation_space, env.action_space
-    draw_map(found, agent, spaces, config.env.id, path, config.ppo.normalize_rewards)
+    draw_map(state_map, agent, spaces, config.env.id, path, config.ppo.normalize_rewards)
     return [path]
 
 
-def _draw_trajectory(folder: RunFolder, own: argparse.Namespace) -> list[Path]:
+def _draw_trajectory(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
     from lockstep.cli.agents import Performer
     from lockstep.envs.catalog import make_one
     from lockstep.report.episode import play_and_record, play_trajectory
     from lockstep.report.trajectory import draw_trajectory
 
-    performer = Performer(str(folder.path), own.iteration, bool(own.sample), own.seed, own.module)
+    performer = Performer(str(folder.path), args.iteration, bool(args.sample), args.seed, args.module)
     policy, config = performer.policy, performer.config
-    path = _place([folder], own)
-    shown = None if own.film == "none" else path.with_suffix(f".{own.film or 'gif'}")
-    given = (lambda mode: make_one(config.env, mode)), policy.begin, policy.value, performer.seeds(1)[0]
-    if own.film or shown is None:
-        found = play_trajectory(*given, shown)
+    path = _output_path([folder], args)
+    video = None if args.film == "none" else path.with_suffix(f".{args.film or 'gif'}")
+    episode = (lambda mode: make_one(config.env, mode)), policy.begin, policy.value, performer.seeds(1)[0]
+    if args.film or video is None:
+        trajectory = play_trajectory(*episode, video)
     else:
-        found, why = play_and_record(*given, shown)
-        if why:
-            print(f"no film: {why}", file=sys.stderr)
-            shown = None
+        trajectory, reason = play_and_record(*episode, video)
+        if reason:
+            print(f"no film: {reason}", file=sys.stderr)
+            video = None
     env = make_one(config.env)
     env.close()
-    draw_trajectory(found, env, config.env.id, path, config.ppo.normalize_rewards)
-    return [path, *([shown] if shown else [])]
+    draw_trajectory(trajectory, env, config.env.id, path, config.ppo.normalize_rewards)
+    return [path, *([video] if video else [])]

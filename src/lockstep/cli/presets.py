@@ -1,4 +1,4 @@
-"""`lockstep presets`: the ready experiments."""
+"""`lockstep presets`: list the shipped experiments."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the table, or one preset's YAML."""
+    """Print the table of presets, or one preset as YAML. Return the exit code."""
     parser = Arguments("presets", "Lists the ready experiments, or prints one as a config file to start from.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the preset to print")
     name = parser.read(argv).name
@@ -24,7 +24,7 @@ def _table() -> str:
         config = load(presets.read(name), None, {})
         goal = config.run.solved_return
         rows.append((name, config.env.id, f"{config.run.total_steps:,}", "–" if goal is None else f"{goal:,g}"))
-    wide = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [f"{a:<{wide[0]}}  {b:<{wide[1]}}  {c:>{wide[2]}}  {d:>{wide[3]}}" for a, b, c, d in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}" for a, b, c, d in rows]
     lines.append("\nsteps: budget. goal: mean return of the last 20 episodes. Start one with: lockstep train NAME")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`lockstep push`: a run's agent on the Hugging Face Hub."""
+"""`lockstep push`: upload a run's agent to the Hugging Face Hub."""
 
 import argparse
 from collections.abc import Sequence
@@ -19,27 +19,29 @@ _EPISODES = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Uploads the agent of the newest checkpoint with what tells of it, or lists that."""
-    own = read(argv)
-    folder = RunFolder.open(locate(own.run))
+    """Upload the agent of the newest checkpoint with its model card, evaluation and video; `--dry-run` lists the files instead."""
+    args = read(argv)
+    folder = RunFolder.open(locate(args.run))
 
     from lockstep.hub.pushing import push, sign_in
     from lockstep.hub.repository import Repository
 
-    repository = Repository(own.username, own.name or folder.path.resolve().name)
-    api = None if own.dry_run else sign_in(repository)  # before an episode is played for it
-    files = _gather(folder, repository.id, own)
+    repository = Repository(args.username, args.name or folder.path.resolve().name)
+    api = (
+        None if args.dry_run else sign_in(repository)
+    )  # before any episode is played, so that a failed sign-in is reported at once
+    files = _collect_files(folder, repository.id, args)
     if api is None:
-        _tell(repository.id, files, own.public)
+        _print_dry_run(repository.id, files, args.public)
         return 0
-    address = push(api, repository, files, own.public)
-    print(f"{address} ({'public' if own.public else 'private'}): {len(files)} files")
+    address = push(api, repository, files, args.public)
+    print(f"{address} ({'public' if args.public else 'private'}): {len(files)} files")
     print(f"lockstep play hub:{repository.id}")
     return 0
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line's own words. Raises ValueError for one that is wrong."""
+    """Parse the command line. Raises ValueError for bad input. The message is one line."""
     parser = Arguments(
         "push",
         "Puts the agent of a run's newest checkpoint on the Hugging Face Hub, with config, metrics, evaluation, video and a model card that has "
@@ -55,40 +57,41 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     return parser.read(argv)
 
 
-def _gather(folder: RunFolder, place: str, own: argparse.Namespace) -> dict[str, bytes | Path]:
-    """The files by their names there. Evaluation and video are made where there are none of this agent."""
+def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespace) -> dict[str, bytes | Path]:
+    """Return the files by their names in the repository. Evaluate the agent and record a video of it, unless the run folder has them."""
     from lockstep.cli.agents import Performer
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
     from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
     from lockstep.report.summary import summarize
 
-    performer = Performer(str(folder.path), module=own.module)
-    evaluated = _evaluated(performer, folder)
+    performer = Performer(str(folder.path), module=args.module)
+    evaluated = _current_evaluation(performer, folder)
     files: dict[str, bytes | Path] = dict(published(folder, performer.policy.iteration))
     files[EVALUATION] = (folder.path / EVALUATION).read_bytes()
     summary = summarize(folder)
     if summary.sampled and summary.sampled.digest == evaluated.digest:
         files[SAMPLED_EVALUATION] = (folder.path / SAMPLED_EVALUATION).read_bytes()
-    if not own.skip_play:
-        files[VIDEO] = _film(performer)
-    card = write_card(summary, evaluated, place, None if own.skip_play else VIDEO)
+    if not args.skip_play:
+        files[VIDEO] = _current_video(performer)
+    card = write_card(summary, evaluated, repository_id, None if args.skip_play else VIDEO)
     return {CARD: card.encode(), **files}
 
 
-def _evaluated(performer: "Performer", folder: RunFolder) -> "Evaluated":
-    """The evaluation that the run's folder has of this agent, after one was made if there was none with an interval."""
+def _current_evaluation(performer: "Performer", folder: RunFolder) -> "Evaluated":
+    """Return the evaluation in the run folder. Evaluate the agent first if that one is of another agent or has no confidence interval."""
     from lockstep.report.summary import summarize
 
-    found = summarize(folder).evaluated
-    if found is None or found.digest != performer.policy.digest or found.result.interval is None:
+    evaluated = summarize(folder).evaluated
+    if evaluated is None or evaluated.digest != performer.policy.digest or evaluated.result.interval is None:
         performer.evaluate(_EPISODES)
-        found = summarize(folder).evaluated
-    assert found is not None
-    return found
+        evaluated = summarize(folder).evaluated
+    assert evaluated is not None
+    return evaluated
 
 
-def _film(performer: "Performer") -> Path:
+def _current_video(performer: "Performer") -> Path:
+    """Return the path of the video of this agent. Record it if it does not exist."""
     if not performer.film.exists():
         try:
             performer.record(1)
@@ -97,11 +100,11 @@ def _film(performer: "Performer") -> Path:
     return performer.film
 
 
-def _tell(place: str, files: dict[str, bytes | Path], public: bool) -> None:
+def _print_dry_run(repository_id: str, files: dict[str, bytes | Path], public: bool) -> None:
     from lockstep.hub.files import CARD
 
-    print(f"{place}, {'public' if public else 'private'}; nothing was uploaded\n")
-    sizes = {name: len(at) if isinstance(at, bytes) else at.stat().st_size for name, at in files.items()}
+    print(f"{repository_id}, {'public' if public else 'private'}; nothing was uploaded\n")
+    sizes = {name: len(file) if isinstance(file, bytes) else file.stat().st_size for name, file in files.items()}
     width = max(map(len, sizes))
     for name, size in sizes.items():
         print(f"{name:<{width}}  {size:>12,} bytes")

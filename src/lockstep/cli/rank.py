@@ -1,4 +1,4 @@
-"""`lockstep rank FOLDER ITERATION [MODULE …]`: how our own launch starts a rank. Not for people."""
+"""`lockstep rank FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched. An internal command."""
 
 import os
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Carries a part of the run; the rank's place is in the environment."""
+    """Train as one rank and return the exit code. Rank, size and rendezvous come from LOCKSTEP_* environment variables."""
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
     rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
     listen(aloud=rank == 0)
-    # only now, because this takes seconds, in which the parent may be killed or a signal come
+    # These imports take seconds. They come after the calls above because meanwhile the parent may be killed or a signal may arrive.
     from lockstep.cli.work import train_at
     from lockstep.envs.functions import import_reference
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.rank_info import RankInfo
 
     memory = environment.get("LOCKSTEP_MEMORY")
-    place = RankInfo(
+    rank_info = RankInfo(
         rank,
         size,
         local_rank=rank,
@@ -34,4 +34,4 @@ def main(argv: Sequence[str]) -> int:
     add_parent_path()
     for module in argv[2:]:
         import_reference(module)
-    return train_at(place, RunFolder(Path(argv[0])), int(argv[1]))
+    return train_at(rank_info, RunFolder(Path(argv[0])), int(argv[1]))

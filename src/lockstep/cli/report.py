@@ -1,4 +1,4 @@
-"""`lockstep report`: a run as one HTML file."""
+"""`lockstep report`: write a run as one HTML file."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes the report, and prints where it is."""
+    """Write the report and print its path. Return the exit code."""
     parser = Arguments(
         "report",
         "Writes RUN/report.html: outcome, video, learning curves, where the time goes, config, digest and versions, in one file that needs no "

@@ -1,4 +1,4 @@
-"""`lockstep resume`: a run that was interrupted, or that shall go on for longer."""
+"""`lockstep resume`: resume a run that was interrupted, or extend a run."""
 
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,32 +15,36 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Goes on, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
-    place = find_rank_info()
-    with told_once(place):
+    """Resume the run and return the exit code.
+
+    Raises ValueError for bad input, before any process starts. The message is one line.
+    """
+    rank_info = find_rank_info()
+    with told_once(rank_info):
         tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
-        own = _parser().read(rest)
-        folder = RunFolder.open(locate(own.run))
-    # Lock the run before its config and checkpoints are read: another process may be adding to them. Under a launcher, rank 0 locks it.
-    with nullcontext() if place is not None else folder.locked():
-        return _resume(folder, place, tree, own)
+        args = _parser().read(rest)
+        folder = RunFolder.open(locate(args.run))
+    # Lock the run before its config and checkpoints are read: another process may be changing them. Under a launcher, rank 0
+    # locks the run, in `resume_under_launcher`.
+    with nullcontext() if rank_info is not None else folder.locked():
+        return _resume(folder, rank_info, tree, args)
 
 
-def _resume(folder: RunFolder, place: RankInfo | None, tree: dict[str, dict[str, object]], own: Namespace) -> int:
-    with told_once(place):
+def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[str, object]], args: Namespace) -> int:
+    with told_once(rank_info):
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.start import extended_by, prepare_resume, resolve_resume
 
         _, config = open_run(folder.path)
         import_again(config, tree.get("env", {}).get("module"))
-        extended = extended_by(config, tree, own.total_steps)
-        listen_under(place)
-        extended, place, ranks = resolve_resume(extended, place, own.ranks)
-    if place is not None:
+        extended = extended_by(config, tree, args.total_steps)
+        listen_under(rank_info)
+        extended, rank_info, ranks = resolve_resume(extended, rank_info, args.ranks)
+    if rank_info is not None:
         from lockstep.cli.work import resume_under_launcher
 
-        return resume_under_launcher(place, folder, config, extended, own.iteration)
-    resume_from = prepare_resume(folder, config, extended, own.iteration)
+        return resume_under_launcher(rank_info, folder, config, extended, args.iteration)
+    resume_from = prepare_resume(folder, config, extended, args.iteration)
     if resume_from is None:
         print(complete(folder, extended))
         return 0

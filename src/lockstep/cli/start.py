@@ -1,4 +1,4 @@
-"""From a run's folder to running ranks, for `train` and `resume`."""
+"""Start of the ranks of a run folder, for `train` and `resume`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +14,10 @@ __all__ = ["complete", "import_again", "listen_under", "start", "told_once"]
 
 
 def import_again(config: Config, module: object) -> None:
-    """Imports the module that a run's environment lives in, if it was typed again. `module`: what was typed.
+    """Import the module that registers the environment of a run. `module` is the value of `--env.module`, None if it was not given.
 
-    Raises ValueError if it was not: the run's folder may have been written by anybody.
+    Raises ValueError if the config of the run names a module and the flag was not given: the folder may come from an untrusted source, so
+    the config alone must not have any module imported.
     """
     if config.env.module is not None and module is None:
         raise ValueError(
@@ -27,32 +28,38 @@ def import_again(config: Config, module: object) -> None:
 
 
 @contextmanager
-def told_once(place: RankInfo | None) -> Iterator[None]:
-    """What every rank finds wrong before they have met, the first rank of each host tells alone. `place` is this rank's."""
+def told_once(rank_info: RankInfo | None) -> Iterator[None]:
+    """Report an error only on the first rank of each host, while the ranks are not connected yet and so all find the same error.
+
+    `rank_info` is that of this process; None if no launcher started it.
+    """
     try:
         yield
     except (ValueError, EnvironmentFailed):
-        if place is not None and place.local_rank:
+        if rank_info is not None and rank_info.local_rank:
             end_unheard()
         raise
 
 
-def listen_under(place: RankInfo | None) -> None:
-    """Takes signals as requests to stop, in a rank that a launcher started; our own launch does so by itself."""
-    if place is not None:
-        listen(aloud=place.rank == 0)
+def listen_under(rank_info: RankInfo | None) -> None:
+    """Handle signals as requests to stop, if a launcher started this rank. Ranks that lockstep starts do so elsewhere: `rank.main`, `start`."""
+    if rank_info is not None:
+        listen(aloud=rank_info.rank == 0)
         follow_launcher()
 
 
 def complete(folder: RunFolder, config: Config) -> str:
-    """The message for a run that has reached the end of its budget."""
+    """Return the message for a run that has reached the end of its budget."""
     from lockstep.experiment.resolve import iterations
 
     return f"{folder.path} is complete: {iterations(config)} iterations; give a larger --total-steps to go on"
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
-    """Carries the run, which the caller has locked, on `ranks` processes of this host. One rank is this process itself."""
+    """Start the ranks on this host, wait for them, and return the exit code. The caller holds the lock of the run folder.
+
+    A single rank runs in this process.
+    """
     if ranks == 1:
         listen()
         from lockstep.cli.work import train_alone
@@ -62,5 +69,7 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
-    modules = [config.env.module] if config.env.module else []  # that was typed: this process has imported it
+    modules = (
+        [config.env.module] if config.env.module else []
+    )  # named on the command line: `import_again` has imported it
     return launch_ranks(folder, config, ranks, resume_from, modules)

@@ -1,4 +1,4 @@
-"""`lockstep sweep`: one experiment with several seeds and values, or a search among values."""
+"""`lockstep sweep`: train one experiment with several seeds and values, or search among values."""
 
 import argparse
 import re
@@ -22,19 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "read"]
 
-_OWN = ("--config", "--over", "--search", "--trials", "--jobs", "--ranks", "--out")
+_COMMAND_FLAGS = ("--config", "--over", "--search", "--trials", "--jobs", "--ranks", "--out")
 Tree = Mapping[str, Mapping[str, object]]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains what is not trained yet, and prints a table. Raises ValueError in one line, before anything starts or is written.
+    """Train the runs that are not done yet, and print a table.
 
-    The exit code is 0 when all is done, 75 when it was stopped, 1 when a run failed.
+    Return the exit code: 0 if all runs are done, 75 if the sweep was stopped, 1 if a run failed. Raises ValueError for bad input, before
+    any run starts or any file is written. The message is one line.
     """
-    own, tree, over, spaces = read(argv)
-    place = find_rank_info()
-    if place is not None:
-        raise ValueError(f"sweep starts its own processes: use it without {place.launcher}, with --jobs and --ranks")
+    args, tree, over, spaces = read(argv)
+    rank_info = find_rank_info()
+    if rank_info is not None:
+        raise ValueError(
+            f"sweep starts its own processes: use it without {rank_info.launcher}, with --jobs and --ranks"
+        )
 
     from lockstep.experiment.resolve import cut_episodes
     from lockstep.run.environment import describe_environment
@@ -43,44 +46,48 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.sweep.sweep import Sweep
 
     def compose(values: Mapping[str, str]) -> Config:
-        return load(preset, own.config, merge_values(tree, values))
+        return load(preset, args.config, merge_values(tree, values))
 
-    preset = presets.read(own.preset) if own.preset else None
-    tree = import_env_module(preset, own.config, tree, id_given="env.id" in {*over, *spaces})
+    preset = presets.read(args.preset) if args.preset else None
+    tree = import_env_module(preset, args.config, tree, id_given="env.id" in {*over, *spaces})
     base = compose({})
-    folder = own.out or Path(RunConfig.folder) / f"{_plain(own.preset or base.env.id)}-sweep"
-    sweep = Sweep(folder, own.preset, compose, own.ranks, 1, _tell)
+    folder = args.out or Path(RunConfig.folder) / f"{_folder_name(args.preset or base.env.id)}-sweep"
+    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line)
     members = sweep.check(over, spaces)
     ranks, cores = max(member.ranks for member in members), usable_cores()
-    sweep.jobs = own.jobs or max(1, cores // ranks)
-    for member in [] if own.trials else members:
+    sweep.jobs = args.jobs or max(1, cores // ranks)
+    for member in [] if args.trials else members:
         check_folder(member)
     sweep.open()
     listen()
     if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
-        _tell(warning)  # once for all runs
-    _tell(f"{_many(sweep.jobs, 'job')} at a time, of {_many(ranks, 'rank')} each, on {_many(cores, 'core')}")
-    if own.trials:
-        _search(sweep, own, over, spaces, base)
+        _print_line(warning)  # printed once, not for every run
+    _print_line(f"{_count(sweep.jobs, 'job')} at a time, of {_count(ranks, 'rank')} each, on {_count(cores, 'core')}")
+    if args.trials:
+        _search(sweep, args, over, spaces, base)
     else:
-        _tell(f"{_many(len(members), 'run')}, of which {sum(map(is_done, members))} are done")
+        _print_line(f"{_count(len(members), 'run')}, of which {sum(map(is_done, members))} are done")
         sweep.train(members)
     environment = {name: value for name, value in describe_environment(ranks).items() if name != "host"}
-    return _close(sweep, {"sweep": [*argv], **environment})
+    return _finish(sweep, {"sweep": [*argv], **environment})
 
 
 def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[str]], dict[str, Search]]:
-    """The command line: its own flags, those of the config, the values of `--over` and the spaces of `--search`. Raises ValueError."""
-    tree, rest = parse_flags(argv, _OWN)
-    own = _parser().read(rest)
-    over, spaces = read_over(own.over or []), read_search(own.search or [])
+    """Parse the command line.
+
+    Return the flags of the command, the flags of the config as a tree, the values of `--over` by field, and the spaces of `--search` by
+    field. Raises ValueError for bad input. The message is one line.
+    """
+    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
+    args = _parser().read(rest)
+    over, spaces = read_over(args.over or []), read_search(args.search or [])
     for path in (*over, *spaces):
         section, _, field = path.partition(".")
         if field in tree.get(section, {}) or (path in over and path in spaces):
             raise ValueError(f"{path}: it is given twice, as a flag and to be swept; leave one out")
     if not over and not spaces:
         raise ValueError("--over is missing: it says what differs between the runs, such as --over run.seed=1..5")
-    if bool(spaces) != bool(own.trials):
+    if bool(spaces) != bool(args.trials):
         missing = "--trials, how many there shall be," if spaces else "--search, what they try,"
         raise ValueError(f"{missing} is missing; see lockstep sweep --help")
     other = next((path for path in over if path != SEED), None)
@@ -89,12 +96,12 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[
     for name in ("name", "folder"):
         if name in tree.get("run", {}):
             raise ValueError(f"run.{name}: the sweep names its runs itself; --out is its folder")
-    return own, tree, over, spaces
+    return args, tree, over, spaces
 
 
 def _search(
     sweep: "Sweep",
-    own: argparse.Namespace,
+    args: argparse.Namespace,
     over: Mapping[str, Sequence[str]],
     spaces: Mapping[str, Search],
     base: Config,
@@ -102,14 +109,14 @@ def _search(
     from lockstep.sweep.member import experiment
     from lockstep.sweep.search import Trials
 
-    rules = {"--search": sorted(own.search), "--over": sorted(own.over or []), **experiment(base)}
+    rules = {"--search": sorted(args.search), "--over": sorted(args.over or []), **experiment(base)}
     trials = Trials(sweep.folder, spaces, base.run.seed, rules)
-    _tell(f"{own.trials} trials, of which {len(trials.finished())} are over")
-    sweep.search(trials, over, own.trials)
+    _print_line(f"{args.trials} trials, of which {len(trials.finished())} are over")
+    sweep.search(trials, over, args.trials)
 
 
-def _close(sweep: "Sweep", about: Mapping[str, object]) -> int:
-    """Writes and prints what came of it, and gives the exit code."""
+def _finish(sweep: "Sweep", about: Mapping[str, object]) -> int:
+    """Write and print the results, and return the exit code. `about` describes the sweep in the JSON tables."""
     from lockstep.processes.exit_codes import DONE, FAILED, PREEMPTED
     from lockstep.run.stop import asked_to_stop
     from lockstep.sweep.results import best, table
@@ -129,15 +136,15 @@ def _close(sweep: "Sweep", about: Mapping[str, object]) -> int:
     return FAILED if failed else DONE
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _plain(text: str) -> str:
+def _folder_name(text: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
 
 

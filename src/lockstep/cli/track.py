@@ -1,4 +1,4 @@
-"""`lockstep track FOLDER TRACKER`: how rank 0 starts what feeds a tracker. Not for people."""
+"""`lockstep track FOLDER TRACKER`: the sidecar process of rank 0 that sends metrics to a tracker. An internal command."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Feeds it until training has ended."""
+    """Send metrics to the tracker until training has ended. Return the exit code."""
     context = SidecarContext()
     from lockstep.run.folder import RunFolder
     from lockstep.telemetry.trackers import track

@@ -1,4 +1,4 @@
-"""`lockstep train`: a new run."""
+"""`lockstep train`: train an agent in a new run."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Trains, and returns the exit code. Raises ValueError in one line for bad input, before any process starts."""
+    """Train and return the exit code.
+
+    Raises ValueError for bad input, before any process starts. The message is one line.
+    """
     parser = _parser()
     if {"-h", "--help"} & set(argv):
         from lockstep.config.help import help_text
@@ -23,27 +26,27 @@ def main(argv: Sequence[str]) -> int:
         preset = next((presets.read(word) for word in argv if word in presets.names()), None)
         print(help_text("train", load(preset, None, {}), parser.format_help()))
         return 0
-    place = find_rank_info()
-    with told_once(place):
+    rank_info = find_rank_info()
+    with told_once(rank_info):
         tree, rest = parse_flags(argv)
-        own = parser.read(rest)
-        preset = presets.read(own.preset) if own.preset else None
-        config = load(preset, own.config, import_env_module(preset, own.config, tree))
-        listen_under(place)
+        args = parser.read(rest)
+        preset = presets.read(args.preset) if args.preset else None
+        config = load(preset, args.config, import_env_module(preset, args.config, tree))
+        listen_under(rank_info)
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.resolve import resolve
         from lockstep.experiment.start import resolve_start, start_warnings
 
-        config, place, ranks = resolve_start(config, place, own.ranks)
+        config, rank_info, ranks = resolve_start(config, rank_info, args.ranks)
         resolved = resolve(config, ranks)
-        if place is None or place.rank == 0:
+        if rank_info is None or rank_info.rank == 0:
             for line in start_warnings(config, resolved):
                 print(line, file=sys.stderr)
-    if place is not None:
+    if rank_info is not None:
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(place, resolved, own.preset)
-    folder = create_run(resolved, own.preset, ranks)
+        return train_under_launcher(rank_info, resolved, args.preset)
+    folder = create_run(resolved, args.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
 

@@ -1,4 +1,4 @@
-"""`lockstep watch`: how a run is going that was started elsewhere."""
+"""`lockstep watch`: show the progress of a run that another process carries out."""
 
 import argparse
 import sys
@@ -18,21 +18,24 @@ from lockstep.telemetry.tail import MetricsTail
 __all__ = ["main", "read"]
 
 _PERIOD = 0.5
-"""Seconds between two looks."""
+"""Seconds between two updates of the display."""
 _LATE = 5.0
-"""Seconds without an iteration after which that is said."""
-_CODES = {"done": DONE, "stopped": PREEMPTED, "failed": FAILED}
+"""Seconds since the last iteration from which on the display shows them."""
+_EXIT_CODES = {"done": DONE, "stopped": PREEMPTED, "failed": FAILED}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Shows the run until it ends, and returns how: 0 done, 75 stopped, 1 failed or killed. Raises ValueError if there is no such run."""
-    own = read(argv)
-    folder = RunFolder.open(locate(own.run))
-    # broken files are reported before anything is drawn
+    """Show the run until it ends. Return the exit code: 0 done, 75 stopped, 1 failed or killed, 130 after Ctrl-C.
+
+    Raises ValueError if the run does not exist or its files are broken.
+    """
+    args = read(argv)
+    folder = RunFolder.open(locate(args.run))
+    # raises for broken files before anything is drawn
     about(folder)
     folder.metrics()
-    if own.once:
-        return _once(folder)
+    if args.once:
+        return _print_once(folder)
     try:
         return _on_terminal(folder) if sys.stdout.isatty() and sys.stderr.isatty() else _in_lines(folder)
     except KeyboardInterrupt:
@@ -40,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line. Raises ValueError in one line for bad words."""
+    """Parse the command line. Raises ValueError for bad input. The message is one line."""
     parser = Arguments(
         "watch",
         "Shows how a run is going that was started elsewhere: the view of `lockstep train`, or lines where the output is piped. It ends "
@@ -52,54 +55,57 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class _Watch:
-    """A run as its folder shows it."""
+    """Status of a run, read from its folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._follower = MetricsTail(folder.path / "metrics.jsonl")
-        self._gone = 0
-        self.standing = RunStatus()
+        self._tail = MetricsTail(folder.path / "metrics.jsonl")
+        self._idle_checks = 0
+        self.status = RunStatus()
 
-    def look(self) -> list[dict[str, object]]:
-        """Takes in what is new, and returns it."""
-        rows, anew = self._follower.read()
-        if anew:
-            self.standing = RunStatus()
+    def update(self) -> list[dict[str, object]]:
+        """Read the new rows of the metrics, add them to the status, and return them."""
+        rows, restarted = self._tail.read()
+        if restarted:
+            self.status = RunStatus()
         for row in rows:
-            self.standing.append(row)
-        self.standing.update()
+            self.status.append(row)
+        self.status.update()
         return rows
 
-    @property
-    def ended(self) -> bool:
-        """Whether nobody has carried the run at this and the last look. What follows on an end at once is no end."""
-        used = self._folder.in_use()
-        starts = read_starts(self._folder) if used is None else []
-        goes_on = used if used is not None else not starts or starts[-1].ended is None
-        self._gone = 0 if goes_on else self._gone + 1
-        return self._gone > 1
+    def check_ended(self) -> bool:
+        """Return True if no process was training the run at this call and at the one before.
+
+        Two calls are needed so that a run that is resumed directly after its end does not count as ended.
+        """
+        in_use = self._folder.in_use()
+        # without file locks, the last start tells whether the run was ended; a killed run then counts as running
+        starts = read_starts(self._folder) if in_use is None else []
+        running = in_use if in_use is not None else not starts or starts[-1].ended is None
+        self._idle_checks = 0 if running else self._idle_checks + 1
+        return self._idle_checks > 1
 
 
 def _on_terminal(folder: RunFolder) -> int:
     watch, screen, ended = _Watch(folder), Screen(), False
     try:
         while not ended:
-            ended = watch.ended
-            watch.look()
-            screen.show(about(folder), watch.standing, "" if ended else _going(folder))
+            ended = watch.check_ended()
+            watch.update()
+            screen.show(about(folder), watch.status, "" if ended else _running_text(folder))
             time.sleep(0 if ended else _PERIOD)
     finally:
         screen.close()
-    print(_ending(folder))
-    return _code(folder)
+    print(_end_text(folder))
+    return _exit_code(folder)
 
 
 def _in_lines(folder: RunFolder) -> int:
-    """The newest iteration, then every one that comes."""
+    """Print one line for the newest iteration, then one for every new iteration, until the run ends. Return the exit code."""
     watch, first = _Watch(folder), True
     while True:
-        ended = watch.ended
-        rows = watch.look()
+        ended = watch.check_ended()
+        rows = watch.update()
         starts = read_starts(folder)
         lines = Lines(starts[-1].last if starts else None)
         for row in rows[-1:] if first else rows:
@@ -107,43 +113,47 @@ def _in_lines(folder: RunFolder) -> int:
                 lines.write(row)
         first = first and not rows
         if ended:
-            print(_ending(folder))
+            print(_end_text(folder))
         lines.flush()
         if ended:
-            return _code(folder)
+            return _exit_code(folder)
         time.sleep(_PERIOD)
 
 
-def _once(folder: RunFolder) -> int:
+def _print_once(folder: RunFolder) -> int:
     from rich.console import Console
 
     watch, console = _Watch(folder), Console(highlight=False)
     ended = folder.in_use() is False
-    watch.look()
-    state = "" if ended else _going(folder)
-    console.print(draw(watch.standing, about(folder), state, console.width, console.options.ascii_only))
+    watch.update()
+    state = "" if ended else _running_text(folder)
+    console.print(draw(watch.status, about(folder), state, console.width, console.options.ascii_only))
     if ended:
-        print(_ending(folder))
+        print(_end_text(folder))
     return 0
 
 
-def _newest(folder: RunFolder) -> Start | None:
+def _last_start(folder: RunFolder) -> Start | None:
     starts = read_starts(folder)
     return starts[-1] if starts else None
 
 
-def _ending(folder: RunFolder) -> str:
-    """What is to be said of a run that nobody carries."""
-    start = _newest(folder)
+def _end_text(folder: RunFolder) -> str:
+    """Return the text about a run that no process is training."""
+    start = _last_start(folder)
     if start is None or start.how == "done":
         return f"done: {folder.path}" if start else f"nobody carries {folder.path} now"
-    told = {"stopped": f"stopped by {start.why}", "failed": f"failed: {start.why}", None: "killed, or its host is gone"}
-    return f"{told[start.how]}\ngo on with: lockstep resume {folder.path}"
+    texts = {
+        "stopped": f"stopped by {start.why}",
+        "failed": f"failed: {start.why}",
+        None: "killed, or its host is gone",
+    }
+    return f"{texts[start.how]}\ngo on with: lockstep resume {folder.path}"
 
 
-def _going(folder: RunFolder) -> str:
-    """What is to be said of a run that goes on."""
-    start = _newest(folder)
+def _running_text(folder: RunFolder) -> str:
+    """Return the text about a running run: empty, except before its first iteration and after `_LATE` seconds without a new one."""
+    start = _last_start(folder)
     if start is None or start.ended is not None:
         return "starting"
     try:
@@ -153,6 +163,6 @@ def _going(folder: RunFolder) -> str:
     return f"the last iteration was {clock(since)} ago" if since > _LATE else ""
 
 
-def _code(folder: RunFolder) -> int:
-    start = _newest(folder)
-    return 0 if start is None else _CODES.get(start.how or "", 1)
+def _exit_code(folder: RunFolder) -> int:
+    start = _last_start(folder)
+    return 0 if start is None else _EXIT_CODES.get(start.how or "", 1)

@@ -1,4 +1,4 @@
-"""One rank at work, however it was started."""
+"""Training as one rank: alone, launched by lockstep, or started by a launcher."""
 
 import sys
 import traceback
@@ -26,45 +26,47 @@ from lockstep.runtime.runtime import Runtime
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 
-_PATH_BYTES = 4096
+_MESSAGE_BYTES = 4096
+"""Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
 
 
 def train_alone(folder: RunFolder, resume_from: int) -> int:
-    """The run in this process, as its only rank."""
+    """Train the run in this process, as its only rank. Return the exit code."""
     return train_at(RankInfo(0, 1, 0, 1), folder, resume_from)
 
 
-def train_at(place: RankInfo, folder: RunFolder, resume_from: int) -> int:
-    """The run as one of the ranks that our own launch started."""
+def train_at(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
+    """Train the run as one of the ranks that lockstep itself has launched. Return the exit code."""
     _, config = open_run(folder.path)
-    return _guarded(place.rank, lambda: _finish(place.rank, run_rank(place, folder, config, resume_from)))
+    return _guarded(rank_info.rank, lambda: _finish(rank_info.rank, run_rank(rank_info, folder, config, resume_from)))
 
 
-def train_under_launcher(place: RankInfo, config: Config, preset: str | None) -> int:
-    """A new run of a resolved config, as one of the ranks that a launcher started. Rank 0 makes the folder and tells the others
-    where.
+def train_under_launcher(rank_info: RankInfo, config: Config, preset: str | None) -> int:
+    """Train a new run of a resolved config as one of the ranks that a launcher started. Return the exit code.
+
+    Rank 0 creates the folder and sends its path to the others.
     """
 
     def prepare() -> tuple[RunFolder, int]:
-        folder = create_run(config, preset, place.size)
+        folder = create_run(config, preset, rank_info.size)
         folder.lock()
         return folder, 0
 
     def work() -> int:
-        with _meet(place, config) as runtime:
-            folder, _ = _agree(runtime.group, prepare)
+        with _join_ranks(rank_info, config) as runtime:
+            folder, _ = _choose_on_rank_0(runtime.group, prepare)
             run = execute(folder, open_run(folder.path)[1], runtime, 0)
-        return _finish(place.rank, run)
+        return _finish(rank_info.rank, run)
 
-    return _guarded(place.rank, work)
+    return _guarded(rank_info.rank, work)
 
 
 def resume_under_launcher(
-    place: RankInfo, folder: RunFolder, before: Config, config: Config, iteration: int | None
+    rank_info: RankInfo, folder: RunFolder, before: Config, config: Config, iteration: int | None
 ) -> int:
-    """Resume a run as one of the ranks that a launcher started. Rank 0 locks the run, then chooses the checkpoint for all ranks.
+    """Resume a run as one of the ranks that a launcher started. Return the exit code.
 
-    The arguments are those of `prepare_resume`.
+    Rank 0 locks the run, then chooses the checkpoint for all ranks. The arguments are those of `prepare_resume`.
     """
 
     def prepare() -> tuple[RunFolder, int]:
@@ -73,69 +75,70 @@ def resume_under_launcher(
         return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
-        with _meet(place, config) as runtime:
-            _, resume_from = _agree(runtime.group, prepare)
+        with _join_ranks(rank_info, config) as runtime:
+            _, resume_from = _choose_on_rank_0(runtime.group, prepare)
             if resume_from < iterations(config):
                 run = execute(folder, config, runtime, resume_from)
-                return _finish(place.rank, run)
-        if place.rank == 0:
+                return _finish(rank_info.rank, run)
+        if rank_info.rank == 0:
             print(complete(folder, config))
         return 0
 
-    return _guarded(place.rank, work)
+    return _guarded(rank_info.rank, work)
 
 
-def _agree(group: Group, make: Callable[[], tuple[RunFolder, int]]) -> tuple[RunFolder, int]:
-    """Run `make` on rank 0 alone, and give its folder and iteration to all ranks.
+def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]]) -> tuple[RunFolder, int]:
+    """Call `choose` on rank 0 only, and return its folder and iteration on all ranks.
 
-    Where that fails every rank ends with exit code 2, and rank 0 says why.
+    If it raises ValueError, rank 0 raises that and all other ranks exit silently with code 2.
     """
-    path, problem = b"", None
+    message, problem = b"", None
     if group.rank == 0:
         try:
-            folder, iteration = make()
-            path = f"{iteration} {folder.path.absolute()}".encode()
+            folder, iteration = choose()
+            message = f"{iteration} {folder.path.absolute()}".encode()
         except ValueError as error:
             problem = error
-    row = torch.zeros(1, _PATH_BYTES, dtype=torch.uint8)
-    row[0, : len(path)] = torch.frombuffer(bytearray(path), dtype=torch.uint8) if path else 0
-    told = bytes(group.gather(row, "start")[0].tolist()).rstrip(b"\0").decode()
+    row = torch.zeros(1, _MESSAGE_BYTES, dtype=torch.uint8)
+    row[0, : len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else 0
+    received = bytes(group.gather(row, "start")[0].tolist()).rstrip(b"\0").decode()
     if problem is not None:
         raise problem
-    if not told:
+    if not received:
         end_unheard()
-    first, _, place = told.partition(" ")
-    return RunFolder(Path(place)), int(first)
+    iteration_text, _, path = received.partition(" ")
+    return RunFolder(Path(path)), int(iteration_text)
 
 
-def _meet(place: RankInfo, config: Config) -> Runtime:
-    plan = Plan.make(config.plan, place.size)
-    return join(place, config.runtime, plan.training, plan.playing)
+def _join_ranks(rank_info: RankInfo, config: Config) -> Runtime:
+    plan = Plan.make(config.plan, rank_info.size)
+    return join(rank_info, config.runtime, plan.training, plan.playing)
 
 
 def _finish(rank: int, run: Run) -> int:
+    """Print the result of the run on rank 0, and return the exit code."""
     if rank == 0:
-        print(_closing(run), flush=True)
+        print(_result_text(run), flush=True)
     return PREEMPTED if run.stopped else 0
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
-    """Runs `work`; faults that have an exit code of their own become one line and that code."""
+    """Call `work` and return its exit code. Report an error that has an exit code (`exit_codes`) in one line, and return that code."""
     codes = exit_codes()
     try:
         return work()
     except tuple(codes) as error:
-        if isinstance(error, EnvironmentFailed) and error.__cause__:  # the way through the environment's own code
+        if isinstance(error, EnvironmentFailed) and error.__cause__:  # shows the line in the environment's own code
             traceback.print_exception(error.__cause__)
-        for trace in getattr(error, "__notes__", ()):  # the same, from an environment's own process
+        for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
-        if rank == 0 or not isinstance(error, (NonFinite, StoppedEarly)):  # which all ranks find at once
+        if rank == 0 or not isinstance(error, (NonFinite, StoppedEarly)):  # all ranks raise these two together
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]
 
 
-def _closing(run: Run) -> str:
-    """What a run says last."""
+def _result_text(run: Run) -> str:
+    """Return the last lines that a run prints."""
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")

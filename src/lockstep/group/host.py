@@ -33,7 +33,7 @@ class Host:
     """
 
     make_error: Callable[[int, str, str], RankLost] | None = None
-    """Creates the error from a lost rank, its phase and the reason, if the world has several hosts."""
+    """Factory of the error, from a lost rank, its phase and the reason. It is set if the world has several hosts."""
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
         """Map the memory and register this process.
@@ -93,11 +93,13 @@ class Host:
             if now - checked > _LIVENESS_INTERVAL:
                 checked = now
                 if self._ended(peer) and counters[index] < target:
-                    self._lose(peer, phase)
+                    self._raise_lost(peer, phase)
                 if now - start > patience * self._timeout:
-                    self._lose(peer, phase, f"no response within {patience * self._timeout:g} s (see runtime.timeout)")
+                    self._raise_lost(
+                        peer, phase, f"no response within {patience * self._timeout:g} s (see runtime.timeout)"
+                    )
 
-    def _lose(self, peer: int, phase: str, why: str = "its process has ended") -> NoReturn:
+    def _raise_lost(self, peer: int, phase: str, why: str = "its process has ended") -> NoReturn:
         """Raise RankLost for `peer`, or for the rank that `peer` found lost if this is why `peer` has ended."""
         lost_by_peer, lost = self._cells[self._offset[peer] + 1] - 1, peer
         if lost_by_peer >= 0 and self._ended(peer):

@@ -95,7 +95,7 @@ class PointToPoint:
         try:
             work = dist.isend(message, target, tag=tag)
         except RuntimeError as error:
-            self._lose(target, phase, error)
+            self._raise_lost(target, phase, error)
         assert work is not None
         return work
 
@@ -104,7 +104,7 @@ class PointToPoint:
         try:
             work = dist.irecv(message, source, tag=tag)
         except RuntimeError as error:
-            self._lose(source, phase, error)
+            self._raise_lost(source, phase, error)
         assert work is not None
         return work
 
@@ -116,14 +116,14 @@ class PointToPoint:
         try:
             work.wait(timedelta(seconds=patience * self._timeout))
         except RuntimeError as error:
-            self._lose(peer, phase, error, patience)
+            self._raise_lost(peer, phase, error, patience)
 
     def linger(self, work: dist.Work) -> None:
         """Wait a few seconds for `work`, and ignore failures."""
         with suppress(RuntimeError):
             work.wait(timedelta(seconds=min(self._timeout, _LINGER)))
 
-    def _lose(self, peer: int, phase: str, error: RuntimeError, patience: float = 1) -> NoReturn:
+    def _raise_lost(self, peer: int, phase: str, error: RuntimeError, patience: float = 1) -> NoReturn:
         if "imed out" in str(error):
             late = f"no response within {patience * self._timeout:g} s (see runtime.timeout)"
             raise self.make_error(peer, phase, late) from error

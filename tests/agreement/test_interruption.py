@@ -96,7 +96,7 @@ def test_killed_while_curiosity_warms_up(run_cli, begin, same, tmp_path: Path, m
 def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> None:
     whole(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"
-    launcher = begin(*words("gymnasium", run, 4))
+    launcher = begin(*words("gymnasium", run, 4), cold=True)
     wait_for(reached(run, 6), "6 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
@@ -156,7 +156,7 @@ def test_a_second_signal_kills(begin, tmp_path: Path, ranks: int) -> None:
 
 def test_a_signal_in_the_first_seconds_counts(begin, tmp_path: Path) -> None:
     run = tmp_path / "stopped"
-    process = begin(*words("gymnasium", run, 2))
+    process = begin(*words("gymnasium", run, 2), cold=True)
     wait_for(lambda: len(ranks_of(run)) == 2, "ranks")
     time.sleep(0.5)  # they import PyTorch now
     process.send_signal(signal.SIGTERM)

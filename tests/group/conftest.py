@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 from tests.group.members import Ranks
+from tests.warm import Warm
 
 
 @pytest.fixture(name="started")
-def fixture_started() -> Iterator[Ranks]:
-    ranks: Ranks = []
+def fixture_started(warm: Warm) -> Iterator[Ranks]:
+    ranks = Ranks(warm)
     yield ranks
     for rank in ranks:
         rank.kill()

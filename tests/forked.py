@@ -14,8 +14,8 @@ __all__ = ["FIRST", "PLAIN", "SERVERS", "ForkedPopen", "fork_ranks", "request", 
 
 SERVERS = "LOCKSTEP_TEST_SERVERS"
 """The variable with the addresses of the servers that fork ranks: rank 0 comes from the first, rank 1 from the second, and so on in turn."""
-PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD")
-"""Variables that nothing reads while it is imported; the same holds for those of lockstep."""
+PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
+"""Variables that nothing reads while it is imported, or that it sets itself; the same holds for those of lockstep."""
 FIRST = 3
 """The first descriptor above stdin, stdout and stderr."""
 

@@ -183,9 +183,9 @@ def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same
 def test_asked_to_stop_while_the_update_is_compiled(
     run_cli, begin, same, monkeypatch: pytest.MonkeyPatch, environ, tmp_path: Path, ranks: int, plan: str
 ) -> None:
-    cache = tmp_path / "cache"
+    cache, shared = tmp_path / "cache", os.environ["LOCKSTEP_CACHE"]
     environ["LOCKSTEP_CACHE"] = str(cache)
-    shape = ("--rollout.steps", 8, "--ppo.minibatches", 1, "--policy.hidden", "9", "--total-steps", 8 * 8 * 3)
+    shape = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 8 * 32 * 3)  # as in test_compiled.py
     launcher = begin(
         *("train", "--env", "CartPole-v1", *shape, "--runtime.compile", "on", "--ranks", ranks, "--plan", plan),
         *("--plan.shards", 2, "--run.progress", "off", "--out", tmp_path, "--name", "run"),
@@ -201,6 +201,6 @@ def test_asked_to_stop_while_the_update_is_compiled(
     start = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])
     assert (start["event"], start["how"], start["why"]) == ("end", "stopped", "SIGTERM")
     if ranks == 1:
-        rc, out, err = run_cli("resume", tmp_path / "run")
+        rc, out, err = run_cli("resume", tmp_path / "run", env={"LOCKSTEP_CACHE": shared})
         assert rc == 0, out + err
         assert len(rows(tmp_path / "run")) == 3

@@ -100,9 +100,14 @@ CASES = {
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
     },
 }
+SIMILAR = ("large", "rnd", "ngu", "disagreement")
+"""Compiled like one of the others. Each takes a quarter of a minute."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.exhaustive) if case in SIMILAR else case for case in CASES],
+)
 def test_a_compiled_gradient_is_that_of_autograd(case: str) -> None:
     formula, arguments = formula_of(*CASES[case])
     own = formula.loss.agent.flat.buffer  # as in training, where weights change after it is compiled

@@ -9,11 +9,12 @@ SOURCES := pyproject.toml constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help train test quick check format docs clean
+.PHONY: help train test test-exhaustive quick check format docs clean
 
 help:
 	@echo "make train    train CartPole until it is solved, draw its curve and film it (seconds, after the install)"
-	@echo "make test     all tests"
+	@echo "make test     the tests that every change has to pass"
+	@echo "make test-exhaustive  those that it leaves out: full products, and what takes minutes"
 	@echo "make quick    the fast tests: the inner loop"
 	@echo "make check    format, lint, types, import layers, documentation"
 	@echo "make format   format the code and sort its imports"
@@ -33,11 +34,14 @@ train: $(VENV)/.train
 	echo "video  $$(ls "$$run"/videos/*.mp4)"
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) -m "not serial"
-	$(BIN)/python -m pytest -m serial
+	$(BIN)/python -m pytest -n $(JOBS) -m "not serial and not exhaustive"
+	$(BIN)/python -m pytest -m "serial and not exhaustive"
+
+test-exhaustive: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not serial"
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not serial and not exhaustive"
 
 check: $(VENV)/.dev docs
 	$(BIN)/ruff format --check

@@ -15,10 +15,13 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+from tests import compiler
 from tests.warm import ROOT, Cold, Finished, Program, Warm, serving
 
 TRAINS = ("lockstep.cli.work", "lockstep.api")
 """What a process that trains imports."""
+LONGEST = ("tests/gpu/", "tests/pages/", "tests/compiling/", "tests/agreement/")
+"""Tests that come first, in this order."""
 
 # On a machine that is busy everything is slow, which is no fault of a test's.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -33,12 +36,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """
     from xdist.scheduler import LoadScopeScheduling
 
+    config.option.loadscopereorder = False  # see pytest_collection_modifyitems
+
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
             return module if _makes_once(module) else nodeid
 
     return Together(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest come first: a long one that came last would run alone, while other processes have nothing to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        first = [place for place, start in enumerate(LONGEST) if item.nodeid.startswith(start)]
+        return min(first, default=len(LONGEST)), item.path not in slow
+
+    items.sort(key=place)
 
 
 @cache
@@ -87,6 +103,7 @@ def one_thread() -> None:
 def compiled_once() -> None:
     """Kernels are compiled once for all tests and their processes; they are named by all that they depend on, this checkout's sources too."""
     os.environ["LOCKSTEP_CACHE"] = str(ROOT / ".cache" / "kernels")
+    os.environ["PATH"] = compiler.install(ROOT / ".cache")
 
 
 @pytest.fixture(scope="session")
@@ -166,11 +183,17 @@ def run_in(warm: Warm) -> Callable[..., None]:
 
 
 @pytest.fixture
-def begin(tmp_path: Path, environ: dict[str, str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`begin(*args)` starts `lockstep …` without waiting for it; all that is left of it is killed after the test."""
+def begin(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """`begin(*args)` starts `lockstep …` without waiting for it; all that is left of it is killed after the test.
+
+    With `cold`, neither it nor its ranks are forked from a process that has imported PyTorch.
+    """
     started: list[subprocess.Popen[str]] = []
 
-    def start(*args: object) -> subprocess.Popen[str]:
+    def start(*args: object, cold: bool = False) -> subprocess.Popen[str]:
+        if not cold and warm.suits(environ):
+            started.append(warm.begin(*args, cwd=tmp_path, environ=environ))
+            return started[-1]
         command = [sys.executable, "-m", "lockstep", *map(str, args)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environ, start_new_session=True, **pipes))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.warm import words_of
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -33,6 +34,12 @@ def ranks_of(run: Path) -> list[int]:
         try:
             alive = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
             words = process.joinpath("cmdline").read_bytes().split(b"\0")
+            if b"tests.warm" in words:  # it was forked
+                words = (
+                    words_of(words[words.index(b"tests.warm") + 1].decode(), int(process.name))
+                    .read_bytes()
+                    .split(b"\0")
+                )
         except OSError:
             continue
         if alive and b"rank" in words and str(run).encode() in words:

@@ -5,6 +5,8 @@ request, and the fork forks again:
 
     test ── module, words, folder, environment, open files ──▶ waits for the program, tells its process id and how it ended
                                                                └─ the program, in a session of its own
+
+The program is killed when the connection is closed. A program that launches ranks has them forked in the same way.
 """
 
 import json
@@ -23,11 +25,11 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple, Protocol
 
+from tests.forked import SERVERS, ForkedPopen, fork_ranks, request, suits
+
 from lockstep.processes.parent import die_with_parent
 
 ROOT = Path(__file__).parents[1]
-PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD")
-"""Variables that nothing reads while it is imported; so are those of lockstep."""
 _PIECE = 65536
 
 
@@ -119,26 +121,42 @@ class Warm:
     """The process that is forked, as tests see it."""
 
     def __init__(self, address: str, environ: dict[str, str]) -> None:
-        self._address, self._environ = address, environ
+        self.address, self.peers, self._environ = address, [address], environ
 
     def suits(self, environ: dict[str, str]) -> bool:
         """Whether a program with this environment imports the same."""
-        differ = {name for name, _ in environ.items() ^ self._environ.items()}
-        return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
+        return suits(environ, self._environ)
 
     def start(
         self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep", files: Sequence[int] = ()
     ) -> Forked:
         """Starts `python -m MODULE WORDS …`, which finds `files` open as 3, 4, …."""
-        line = socket.socket(socket.AF_UNIX)
-        line.connect(self._address)
         pipes = [os.pipe() for _ in range(2)]
         own = [os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes)]
-        asked = {"module": module, "words": list(map(str, words)), "cwd": str(cwd), "environ": environ}
-        socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], [*own, *files])
+        asked = {"module": module, "words": list(map(str, words)), "cwd": str(cwd), "environ": self._served(environ)}
+        line = request(self.address, asked, [*own, *files])
         for file in own:
             os.close(file)
         return Forked(line, [read for read, _ in pipes])
+
+    def begin(
+        self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep", files: Sequence[int] = ()
+    ) -> "subprocess.Popen[str]":
+        """The same, as a `Popen` with two pipes. Descriptor LOCKSTEP_MEMORY, one of `files`, gets the number that it has there."""
+        return ForkedPopen(
+            [sys.executable, "-m", module, *map(str, words)],
+            cwd=cwd,
+            env=self._served(environ),
+            pass_fds=files,
+            server=self.address,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _served(self, environ: dict[str, str]) -> dict[str, str]:
+        return environ | {SERVERS: os.pathsep.join(self.peers)}
 
 
 @contextmanager
@@ -157,37 +175,72 @@ def serving(environ: dict[str, str], *modules: str) -> Iterator[Warm]:
                 process.kill()
 
 
-def become(files: Sequence[int], module: str, words: list[str], cwd: str, environ: dict[str, str]) -> None:
-    """Runs the program in this process."""
+def become(
+    files: Sequence[int],
+    module: str,
+    words: list[str],
+    cwd: str,
+    environ: dict[str, str],
+    safe: bool = False,
+    blocked: Sequence[int] = (),
+) -> None:
+    """Runs the program in this process. `safe` is Python's option -P; `blocked` are the signals that are held back at first."""
     os.setsid()
     os.chdir(cwd)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for place, file in enumerate(files):  # each of them is above its place
         os.dup2(file, place)
         os.close(file)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace")
+    base = dict(os.environ)
     os.environ.clear()
     os.environ.update(environ)
+    if "LOCKSTEP_PARENT" in environ:  # with which a rank ends
+        os.environ["LOCKSTEP_PARENT"] = str(os.getppid())
+    if SERVERS in environ:
+        fork_ranks(base)
     sys.argv[1:] = words
-    sys.path[0] = cwd
+    sys.path[:1] = [] if safe else [cwd]
+    if module.startswith("tests."):
+        sys.path.append(str(ROOT))
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def answer(line: socket.socket) -> bool:
+def answer(line: socket.socket, address: str) -> bool:
     """Does what is asked on a connection. True in the new program, once that has ended without exiting."""
     content, files, *_ = socket.recv_fds(line, _PIECE, 16)
     while not content.endswith(b"\n"):
         content += line.recv(_PIECE)
+    asked, parent = json.loads(content), os.getpid()
     child = os.fork()
     if child == 0:
         line.close()
-        become(files, **json.loads(content))
+        die_with_parent(parent)
+        words_of(address, os.getpid()).write_text("\0".join(asked["words"]))
+        become(files, **asked)
         return True
     for file in files:
         os.close(file)
     line.sendall(f"{child}\n".encode())
-    line.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
+    Thread(target=end_with, args=(line,), daemon=True).start()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    words_of(address, child).unlink(missing_ok=True)
+    with suppress(OSError):
+        line.sendall(f"{code}\n".encode())
     os._exit(0)
+
+
+def end_with(line: socket.socket) -> None:
+    """Ends this process, and with it the program, when the other side closes the connection or has ended."""
+    with suppress(OSError):
+        line.recv(1)
+    os._exit(1)
+
+
+def words_of(address: str, process: int) -> Path:
+    """The file with the words of a forked program, whose command line is that of the server."""
+    return Path(f"{address}.{process}")
 
 
 def main(address: str, *modules: str) -> None:
@@ -206,7 +259,7 @@ def main(address: str, *modules: str) -> None:
                 if os.fork() == 0:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     listener.close()
-                    if answer(line):
+                    if answer(line, address):
                         return
 
 

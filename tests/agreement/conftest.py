@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 from tests.agreement.matrix import Trained, trainer
@@ -31,12 +32,18 @@ class Turns:
     """Two that are forked by turns, so that what is compared comes from both."""
 
     def __init__(self, *servers: Warm) -> None:
+        for server in servers:  # ranks of one run come from both as well
+            server.peers = [other.address for other in servers]
         self._servers = cycle(servers)
         self.suits = servers[0].suits
 
     def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> Forked:
         """See `Warm.start`."""
         return next(self._servers).start(*words, cwd=cwd, environ=environ)
+
+    def begin(self, *words: object, cwd: Path, environ: dict[str, str]) -> "Popen[str]":
+        """See `Warm.begin`."""
+        return next(self._servers).begin(*words, cwd=cwd, environ=environ)
 
 
 @pytest.fixture(scope="session")

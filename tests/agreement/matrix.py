@@ -6,19 +6,19 @@ What is compared comes from processes that have nothing in common then, neither 
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
-from tests.agreement.member import MATRICES
+from tests.agreement.member import ITERATIONS, MATRICES
 from tests.conftest import plain_environ
 from tests.live_runs import digests
 from tests.warm import ROOT, Warm, serving
 
 from lockstep.group.memory import create_memory
 
-__all__ = ["PLANS", "Digests", "Trained", "trainer"]
+__all__ = ["PLANS", "Digests", "Trained", "check_columns", "every", "trainer"]
 
 PLANS = {
     "solo": ("coupled", 1),
@@ -34,7 +34,7 @@ PLANS = {
     "one-trainer": ("one-trainer", 3),
 }
 Digests = dict[str, list[str]]
-Trained = Callable[[Path, str, str, str, str], Digests]
+Trained = Callable[..., Digests]
 _IMPORTED = ["lockstep.experiment.execute", "tests.envs.sample_environments"]
 if importlib.util.find_spec("lightning_fabric"):
     _IMPORTED.append("lockstep.runtime.fabric")
@@ -49,15 +49,16 @@ def trainer(servers: ExitStack) -> Trained:
     def server(rank: int, alone: bool) -> Warm:
         return servers.enter_context(serving(_environ(), *_IMPORTED))
 
-    def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str) -> Digests:
-        """Every column's digests, one per iteration."""
+    def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str, columns: Sequence[str] = ()) -> Digests:
+        """The digests of `columns`, by default of all, one per iteration."""
+        columns = columns or list(MATRICES[matrix])
         name, size = PLANS[plan]
         memory = create_memory(size) if backend == "shared" and size > 1 else None
         meeting = f"file://{folder}/meeting" if memory is None else _DESCRIPTOR
         folder.mkdir()
         ranks = [
             server(rank, alone=size == 1).start(
-                *(folder, matrix, name, kind, backend, rank, size, meeting),
+                *(folder, matrix, name, kind, backend, rank, size, meeting, *columns),
                 cwd=ROOT,
                 environ=_environ(),
                 module="tests.agreement.member",
@@ -73,9 +74,20 @@ def trainer(servers: ExitStack) -> Trained:
             for rank in ranks:
                 rank.kill()
         assert [rank.rc for rank in said] == [0] * size, "\n".join(rank.stdout + rank.stderr for rank in said)
-        return {column: digests(folder / column) for column in MATRICES[matrix]}
+        return {column: digests(folder / column) for column in columns}
 
     return trained
+
+
+def check_columns(found: Digests, alone: Digests) -> None:
+    """Assert that all iterations were trained, to the digests of one rank."""
+    assert {len(digests) for digests in found.values()} == {ITERATIONS}
+    assert [column for column in found if found[column] != alone[column]] == []
+
+
+def every(columns: Iterable[str], step: int, first: int) -> list[str]:
+    """Every `step`th column, from one on: tests with different `first` share the columns out among them."""
+    return list(columns)[first % step :: step]
 
 
 def _environ() -> dict[str, str]:

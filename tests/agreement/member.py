@@ -1,6 +1,6 @@
-"""One rank of the matrices in test_plans.py, test_spaces.py and test_curiosity.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING)`.
+"""One rank of the matrices in test_plans.py, test_spaces.py and test_curiosity.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING) COLUMN …`.
 
-Trains every column of the matrix, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
+Trains the columns of the matrix, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
 starting takes longer than training.
 """
 
@@ -156,7 +156,9 @@ def allow_tensors_only() -> None:
     distributed_c10d._pickler = distributed_c10d._unpickler = refuse
 
 
-def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str) -> None:
+def main(
+    folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str, *columns: str
+) -> None:
     here = {"memory": int(meeting)} if meeting.isdigit() else {"rendezvous": meeting}
     register()
     register_encoder("tiny", Tiny)
@@ -165,7 +167,7 @@ def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: in
     )
     with join(RankInfo(rank, size, rank, size, **here), settings) as runtime:
         allow_tensors_only()
-        for column in MATRICES[matrix]:
+        for column in columns:
             config = resolve(config_of(matrix, column, plan, settings, folder), size)
             if rank == 0:
                 create_run(config, None, size)
@@ -174,5 +176,5 @@ def main(folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: in
 
 
 if __name__ == "__main__":
-    where, matrix, plan, kind, backend, rank, size, meeting = sys.argv[1:]
-    main(Path(where), matrix, plan, kind, backend, int(rank), int(size), meeting)
+    where, matrix, plan, kind, backend, rank, size, meeting, *columns = sys.argv[1:]
+    main(Path(where), matrix, plan, kind, backend, int(rank), int(size), meeting, *columns)

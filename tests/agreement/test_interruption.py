@@ -96,7 +96,7 @@ def test_killed_while_curiosity_warms_up(run_cli, begin, same, tmp_path: Path, m
 def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> None:
     whole(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"
-    launcher = begin(*words("gymnasium", run, 4))
+    launcher = begin(*words("gymnasium", run, 4), cold=True)
     wait_for(reached(run, 6), "6 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
@@ -156,7 +156,7 @@ def test_a_second_signal_kills(begin, tmp_path: Path, ranks: int) -> None:
 
 def test_a_signal_in_the_first_seconds_counts(begin, tmp_path: Path) -> None:
     run = tmp_path / "stopped"
-    process = begin(*words("gymnasium", run, 2))
+    process = begin(*words("gymnasium", run, 2), cold=True)
     wait_for(lambda: len(ranks_of(run)) == 2, "ranks")
     time.sleep(0.5)  # they import PyTorch now
     process.send_signal(signal.SIGTERM)
@@ -183,9 +183,9 @@ def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same
 def test_asked_to_stop_while_the_update_is_compiled(
     run_cli, begin, same, monkeypatch: pytest.MonkeyPatch, environ, tmp_path: Path, ranks: int, plan: str
 ) -> None:
-    cache = tmp_path / "cache"
+    cache, shared = tmp_path / "cache", os.environ["LOCKSTEP_CACHE"]
     environ["LOCKSTEP_CACHE"] = str(cache)
-    shape = ("--rollout.steps", 8, "--ppo.minibatches", 1, "--policy.hidden", "9", "--total-steps", 8 * 8 * 3)
+    shape = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 8 * 32 * 3)  # as in test_compiled.py
     launcher = begin(
         *("train", "--env", "CartPole-v1", *shape, "--runtime.compile", "on", "--ranks", ranks, "--plan", plan),
         *("--plan.shards", 2, "--run.progress", "off", "--out", tmp_path, "--name", "run"),
@@ -201,6 +201,6 @@ def test_asked_to_stop_while_the_update_is_compiled(
     start = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])
     assert (start["event"], start["how"], start["why"]) == ("end", "stopped", "SIGTERM")
     if ranks == 1:
-        rc, out, err = run_cli("resume", tmp_path / "run")
+        rc, out, err = run_cli("resume", tmp_path / "run", env={"LOCKSTEP_CACHE": shared})
         assert rc == 0, out + err
         assert len(rows(tmp_path / "run")) == 3

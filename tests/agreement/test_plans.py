@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agreement.matrix import PLANS, Digests, Trained
-from tests.agreement.member import ITERATIONS, MATRICES
+from tests.agreement.matrix import PLANS, Digests, Trained, check_columns, every
+from tests.agreement.member import MATRICES
 
 COLUMNS = MATRICES["plans"]
+NETWORK = ["coupled x 2", "2:1", "2:2"]
+FABRIC = [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")]
 
 pytestmark = pytest.mark.slow
 
@@ -26,25 +28,37 @@ def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) ->
     return found
 
 
-def check(found: Digests, alone: Digests) -> None:
-    assert {len(digests) for digests in found.values()} == {ITERATIONS}
-    assert [column for column in COLUMNS if found[column] != alone[column]] == []
-
-
 @pytest.mark.parametrize("plan", list(PLANS)[1:])
 def test_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    check(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
+    check_columns(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
 
 
-@pytest.mark.parametrize("plan", ["coupled x 2", "2:1", "2:2"])
+@pytest.mark.parametrize("plan", NETWORK)
 def test_over_the_network(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    check(trained(tmp_path / "runs", "plans", plan, "gloo", "torch"), alone)
+    """With a third of the columns for each plan, since every plan has all of them over shared memory."""
+    columns = every(COLUMNS, 3, NETWORK.index(plan))
+    check_columns(trained(tmp_path / "runs", "plans", plan, "gloo", "torch", columns), alone)
 
 
 @pytest.mark.extra("lightning_fabric")
-@pytest.mark.parametrize("plan", [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")])
+@pytest.mark.parametrize("plan", FABRIC)
 def test_under_fabric(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    check(trained(tmp_path / "runs", "plans", plan, "auto", "fabric"), alone)
+    """With a quarter of the columns for each plan."""
+    columns = every(COLUMNS, 4, FABRIC.index(plan))
+    check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric", columns), alone)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plan", NETWORK)
+def test_all_columns_over_the_network(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+    check_columns(trained(tmp_path / "runs", "plans", plan, "gloo", "torch"), alone)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.extra("lightning_fabric")
+@pytest.mark.parametrize("plan", FABRIC)
+def test_all_columns_under_fabric(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+    check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric"), alone)
 
 
 def test_columns_are_different_experiments(alone: Digests) -> None:

@@ -56,7 +56,14 @@ def test_fabric_gives_the_bits_of_torch(alone: list[str], digests_of: Digests) -
 
 
 @pytest.mark.extra("lightning_fabric")
-@pytest.mark.parametrize(("kind", "ranks"), [("torch", 2), ("fabric", 2), ("fabric", 1)])
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [
+        ("fabric", 2),
+        pytest.param("torch", 2, marks=pytest.mark.exhaustive),
+        pytest.param("fabric", 1, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_fabric_run_gives_the_same_bits(
     alone: list[str], digests_of: Digests, tmp_path: Path, kind: str, ranks: int
 ) -> None:
@@ -70,11 +77,19 @@ def test_fabric_run_gives_the_same_bits(
 
 
 @pytest.mark.command("mpirun")
-def test_mpirun_gives_the_same_bits(alone: list[str], digests_of: Digests) -> None:
-    assert digests_of("mpirun1", prefix=mpirun(1)) == alone
-    assert digests_of("mpirun2", prefix=mpirun(2)) == alone
-    assert digests_of("mpirun-gloo", "--runtime.backend", "gloo", prefix=mpirun(2)) == alone
-    assert digests_of("mpirun-plan", "--plan", "one-player", prefix=mpirun(3)) == alone
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        pytest.param(1, (), marks=pytest.mark.exhaustive),
+        (2, ()),
+        pytest.param(2, ("--runtime.backend", "gloo"), marks=pytest.mark.exhaustive),
+        (3, ("--plan", "one-player")),
+    ],
+)
+def test_mpirun_gives_the_same_bits(
+    alone: list[str], digests_of: Digests, ranks: int, words: tuple[object, ...]
+) -> None:
+    assert digests_of("mpirun", *words, prefix=mpirun(ranks)) == alone
 
 
 @pytest.mark.command("mpirun")

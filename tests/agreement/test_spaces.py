@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.agreement.matrix import Digests, Trained
-from tests.agreement.member import ITERATIONS, MATRICES
+from tests.agreement.matrix import Digests, Trained, check_columns, every
+from tests.agreement.member import MATRICES
 
 pytestmark = pytest.mark.slow
 
 COLUMNS = MATRICES["spaces"]
+SHARED = ["coupled x 2", "coupled x 3", "1:2", "2:1"]
 
 
 @pytest.fixture(scope="module", name="alone")
@@ -17,14 +18,21 @@ def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) ->
     return trained(tmp_path_factory.mktemp("alone") / "runs", "spaces", "solo", "shared", "torch")
 
 
-@pytest.mark.parametrize(
-    ("plan", "backend"),
-    [("coupled x 2", "shared"), ("coupled x 3", "shared"), ("1:2", "shared"), ("2:1", "shared"), ("2:1", "gloo")],
-)
-def test_one_digest(plan: str, backend: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    found = trained(tmp_path / "runs", "spaces", plan, backend, "torch")
-    assert {len(digests) for digests in found.values()} == {ITERATIONS}
-    assert [column for column in COLUMNS if found[column] != alone[column]] == []
+@pytest.mark.parametrize("plan", SHARED)
+def test_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+    """With half of the columns for each plan: every column has one where all ranks train, and one of players and trainers."""
+    columns = every(COLUMNS, 2, SHARED.index(plan))
+    check_columns(trained(tmp_path / "runs", "spaces", plan, "shared", "torch", columns), alone)
+
+
+def test_over_the_network(trained: Trained, tmp_path: Path, alone: Digests) -> None:
+    check_columns(trained(tmp_path / "runs", "spaces", "2:1", "gloo", "torch"), alone)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plan", SHARED)
+def test_all_columns_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+    check_columns(trained(tmp_path / "runs", "spaces", plan, "shared", "torch"), alone)
 
 
 def test_columns_are_different_experiments(alone: Digests) -> None:

@@ -103,9 +103,14 @@ CASES = {
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
     },
 }
+SIMILAR = ("large", "rnd", "ngu", "disagreement")
+"""Compiled like one of the others. Each takes a quarter of a minute."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.exhaustive) if case in SIMILAR else case for case in CASES],
+)
 def test_compiled_gradient_equals_autograd(case: str) -> None:
     formula, arguments = formula_of(*CASES[case])
     weights = formula.loss.agent.flat.buffer  # compiled with other weights than it is called with, as in training

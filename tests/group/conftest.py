@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 from tests.group.members import Ranks
+from tests.warm import Warm
 
 
 @pytest.fixture(name="started")
-def fixture_started() -> Iterator[Ranks]:
+def fixture_started(warm: Warm) -> Iterator[Ranks]:
     """Yield a list to which tests append processes."""
-    ranks: Ranks = []
+    ranks = Ranks(warm)
     yield ranks
     for rank in ranks:
         rank.kill()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.hub.fake_hub import TOKEN, serving
 from tests.pages.blocks import DOCUMENTS, ROOT, commands
+from tests.warm import Warm
 
 from lockstep.config.decode import known_fields, known_sections
 
@@ -65,7 +66,7 @@ def test_fields_that_the_pages_name_exist() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript", "huggingface_hub")
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, str], warm: Warm) -> None:
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, tmp_path)
     before = PREPARED.get(str(page.relative_to(ROOT)), [])
@@ -77,15 +78,13 @@ def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, s
             "HF_HUB_DISABLE_XET": "1",
             "HF_HOME": str(tmp_path / "cache"),
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.pages.reader", str(page), *before],
-            cwd=tmp_path,
-            env=environ | {"PYTHONPATH": paths} | own,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        variables = environ | {"PYTHONPATH": paths} | own
+        reader = warm.start(page, *before, cwd=tmp_path, environ=variables, module="tests.pages.reader")
+        try:
+            done = reader.wait(390)
+        finally:
+            reader.kill()
+    assert done.rc == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""`subprocess.Popen` for programs that are forked by a server of tests/warm.py instead of started: it saves importing PyTorch, 2 s each."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["FIRST", "PLAIN", "SERVERS", "ForkedPopen", "fork_ranks", "request", "suits"]
+
+SERVERS = "LOCKSTEP_TEST_SERVERS"
+"""The variable with the addresses of the servers that fork ranks: rank 0 comes from the first, rank 1 from the second, and so on in turn."""
+PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
+"""Variables that nothing reads while it is imported, or that it sets itself; the same holds for those of lockstep."""
+FIRST = 3
+"""The first descriptor above stdin, stdout and stderr."""
+
+
+def suits(environ: dict[str, str], base: dict[str, str]) -> bool:
+    """Whether a program with this environment imports the same as one with the environment `base`."""
+    differ = {name for name, _ in environ.items() ^ base.items()}
+    return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
+
+
+def request(address: str, asked: dict[str, Any], files: Sequence[int]) -> socket.socket:
+    """Ask the server to fork. The answers are lines: the process id, then the exit code. The process is killed when the socket is closed."""
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(address)
+    socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], list(files))
+    return line
+
+
+class ForkedPopen(subprocess.Popen[Any]):
+    """`python [-P] -m MODULE WORDS …`, forked by the server at the address `server`; started as usual if that is None.
+
+    Descriptors of `pass_fds` become 3, 4, …, which LOCKSTEP_MEMORY is told. It has a session of its own.
+    """
+
+    def __init__(self, args: Sequence[str], *positional: Any, server: str | None = None, **options: Any) -> None:
+        self._server = server
+        super().__init__(args, *positional, **options)
+
+    def _execute_child(self, args: Any, executable: Any, *others: Any) -> None:
+        if self._server is None:
+            super()._execute_child(args, executable, *others)
+            return
+        _, _, pass_fds, cwd, env, _, _, _, *pipes = others
+        child_ends = (pipes[0], pipes[3], pipes[5])
+        words = list(args[1:])
+        safe = words[0] == "-P"
+        module, *words = words[1 + safe :]
+        environ = dict(os.environ if env is None else env)
+        if pass_fds and "LOCKSTEP_MEMORY" in environ:
+            environ["LOCKSTEP_MEMORY"] = str(FIRST + list(pass_fds).index(int(environ["LOCKSTEP_MEMORY"])))
+        blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+        asked = {"module": module, "words": words, "cwd": str(cwd or os.getcwd()), "environ": environ}  # noqa: PTH109
+        own = [end if end >= 0 else place for place, end in enumerate(child_ends)]
+        self._line = request(self._server, asked | {"safe": safe, "blocked": blocked}, [*own, *pass_fds])
+        self._answers = self._line.makefile()
+        self.pid = int(self._answers.readline())
+        self._child_created = True
+        self._close_pipe_fds(*pipes[:6])
+
+    def _ended(self, timeout: float | None) -> bool:
+        """Wait that long, at most, for the end of the process, and set its exit code."""
+        if self.returncode is None and select.select([self._line], [], [], timeout)[0]:
+            self.returncode = int(self._answers.readline() or -signal.SIGKILL)
+            self._answers.close()
+            self._line.close()
+        return self.returncode is not None
+
+    def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
+        if self._server is None:
+            return super()._internal_poll(*arguments, **options)
+        self._ended(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self._server is None:
+            return super()._wait(timeout)
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+
+def fork_ranks(base: dict[str, str]) -> None:
+    """From now on the ranks that this process launches are forked. `base` is the environment of the servers."""
+    servers = os.environ[SERVERS].split(os.pathsep)
+
+    class Popen(ForkedPopen):
+        def __init__(self, args: Sequence[str], *positional: Any, **options: Any) -> None:
+            environ, server = options.get("env"), None
+            if environ and list(args[:1]) == [sys.executable] and "lockstep" in args and suits(environ, base):
+                _, *words = args[args.index("lockstep") :]
+                server = servers[int(environ["LOCKSTEP_RANK"]) % len(servers)] if words[:1] == ["rank"] else None
+            super().__init__(args, *positional, server=server, **options)
+
+    subprocess.Popen = Popen  # type: ignore[assignment, misc]

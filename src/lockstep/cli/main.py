@@ -32,15 +32,17 @@ VERBS = {
 }
 _HIDDEN = ("rank", "film", "track")
 _GC_THRESHOLD = 100_000
-"""Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
-PyTorch, although imported objects stay alive."""
+"""Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the
+time of importing PyTorch, although imported objects stay alive."""
 _USAGE_ERROR = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 2 bad input, others as the verb defines. `argv` None means `sys.argv[1:]`.
+    """Run one verb and return the exit code: 0 done, 2 bad input, others as the verb defines.
+
+    `argv` None means `sys.argv[1:]`.
 
     Unexpected exceptions are not caught.
     """
@@ -61,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("lockstep: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # otherwise Python's own flush at exit fails again
+        # otherwise Python's own flush at exit fails again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     return code
 

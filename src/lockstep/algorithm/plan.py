@@ -24,33 +24,33 @@ _NAMED_KINDS = ("coupled", "one-player", "one-trainer", "ranks")
 
 @dataclass(frozen=True)
 class PlanConfig:
-    """How the work is cut and shared."""
+    """Assignment of the work to ranks, and how gradients are added."""
 
     kind: str = "coupled"
     """`coupled`: every rank plays and trains its own shards; `one-player`: the last rank plays, all others train; `one-trainer`:
-    rank 0 trains, all others play; `P:T`, such as `2:1`: P ranks play and T others train; `ranks`: see `players` and `trainers`."""
+    rank 0 trains, all others play; `P:T`, such as `2:1`: P ranks play and T others train; `ranks`: as `players` and `trainers` list."""
     players: tuple[int, ...] | None = None
-    """The ranks that play, with kind `ranks`. One that is in `trainers` too does both."""
+    """Ranks that play, with kind `ranks`. A rank may also be in `trainers`."""
     trainers: tuple[int, ...] | None = None
-    """The ranks that train, with kind `ranks`; rank 0 must be one of them."""
+    """Ranks that train, with kind `ranks`. Rank 0 must be one of them."""
     shards: int | None = None
-    """Equal groups that the environments are cut in, once and for all: part of what is computed, unlike the number of ranks,
-    which only carry them. None: as many as trainers, or players if those are more, in the run that first creates the experiment."""
+    """Number of equal groups of environments. Results depend on it, and not on the number of ranks. None: the number of trainers or of
+    players, whichever is larger, of the run that creates the experiment."""
     share_data: bool = False
-    """Trainers exchange rollouts, and minibatches are drawn from one permutation of all shards' samples. Without it each shard
-    permutes its own, and a minibatch is the union of equal parts of all shards."""
+    """Exchange rollouts between trainers, and draw minibatches from one permutation of the samples of all shards. Off: every shard
+    permutes its own samples, and contributes an equal part to each minibatch."""
     lag: int = 0
-    """Updates that the weights which collect are behind. 0: players wait for the newest. 1: players collect the next rollouts
-    while trainers work on the last ones."""
+    """Number of updates that the collecting weights are behind. 0: players wait for the newest weights. 1: players collect the next
+    rollouts while trainers train on the previous ones."""
     correction: Literal["behaviour", "vtrace"] = "behaviour"
-    """What makes up for the lag. `behaviour`: probability ratios are taken to the policy that collected; `vtrace`: values and
-    advantages are corrected too (Espeholt et al. 2018)."""
+    """Correction for the lag. `behaviour`: probability ratios are taken to the policy that collected; `vtrace`: values and advantages
+    are corrected too (Espeholt et al. 2018)."""
     exact: bool = True
-    """Compute every shard by itself, so that the bits do not depend on the ranks. False: a rank fuses the shards that it carries
-    into one batch; the same algorithm, faster with several shards per rank, equal to rounding only."""
+    """Compute every shard separately, so that the bits do not depend on the ranks. Off: a rank computes all its shards as one batch;
+    the same algorithm, faster with several shards per rank, with results that are equal up to rounding."""
     gradients: Literal["ordered", "ddp"] = "ordered"
-    """How gradients are added. `ordered`: in shard order, the same bits on any number of ranks; `ddp`: by PyTorch's
-    DistributedDataParallel, during the backward pass, equal to rounding; for large models on several trainers."""
+    """Addition of gradients. `ordered`: in shard order, with the same bits on any number of ranks; `ddp`: by PyTorch's
+    DistributedDataParallel during the backward pass, equal up to rounding, for large models on several trainers."""
 
     def __post_init__(self) -> None:
         if self.kind not in _NAMED_KINDS and not _PLAYERS_TO_TRAINERS.fullmatch(self.kind):

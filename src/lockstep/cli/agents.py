@@ -65,7 +65,8 @@ class Performer:
         import_again(open_run(path)[1], module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)
         self.place = Path(*run.partition("@")[0].replace(PREFIX, "hub/").split("/")) if run.startswith(PREFIX) else path
-        """Folder for videos and evaluations: the run folder; for a run of the Hub, `hub/USER/NAME` in the current folder."""
+        """Folder for videos and evaluations: the run folder; for a run of the Hub, `hub/USER/NAME` in the current
+        folder."""
         self.seed = self.config.run.seed if seed is None else seed
         self._sample = sample
         self._evaluation_seeds = evaluation_seeds
@@ -81,7 +82,10 @@ class Performer:
         return self.place / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
-        """Record a video of this many episodes. Return the return and the length of each. Raises the errors of `record_video`."""
+        """Record a video of this many episodes.
+
+        Return the return and the length of each. Raises the errors of `record_video`.
+        """
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 
@@ -90,7 +94,9 @@ class Performer:
         )
 
     def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
-        """Play this many episodes. Write the results to evaluation.json, or evaluation-sampled.json with sampled actions.
+        """Play this many episodes.
+
+        Write the results to evaluation.json, or evaluation-sampled.json with sampled actions.
 
         Return the results and the path of the file.
         """

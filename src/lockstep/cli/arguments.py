@@ -17,7 +17,10 @@ class Arguments(argparse.ArgumentParser):
         super().__init__(f"lockstep {verb}", description=description, allow_abbrev=False)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments after the verb. Raises ValueError; for an unknown flag, the message names the nearest flag."""
+        """Parse the arguments after the verb.
+
+        Raises ValueError; for an unknown flag, the message names the nearest flag.
+        """
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]

@@ -16,8 +16,8 @@ __all__ = ["main"]
 _COMMAND_FLAGS = ("--work", "--ranks", "--repeats", "--updates", "--python", "--json")
 _ALLOWED_FIELDS = ("env.engine", "env.threads")
 _TOTAL_STEPS = 1_000_000
-"""Value of `run.total_steps` for resolving the configs: `runtime.compile: auto` decides as for a run of this length, not as for the few
-updates that are measured."""
+"""Value of `run.total_steps` for resolving the configs: `runtime.compile: auto` decides as for a run of this length,
+not as for the few updates that are measured."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -46,7 +46,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _cases(config: Config) -> dict[str, Case]:
-    """Return the cases by name: one process, several processes if possible, and one process on a GPU if there is one."""
+    """Return the cases by name: one process, several processes if possible, and one process on a GPU if there is
+    one.
+    """
     from lockstep.bench.scaling import for_ranks
     from lockstep.runtime.checks import cuda_devices
 
@@ -70,8 +72,9 @@ def _on_device(config: Config, device: str) -> Config:
 def _parallel_case(config: Config) -> Case | None:
     """Return the case with the largest number of ranks that the experiment can be split for, at most one per core.
 
-    The number is at least 2, and at least the number that the plan needs, even with fewer cores. Return None if the experiment can only run
-    on a single rank. Raises ValueError if the plan needs several ranks, and the experiment cannot be split for them.
+    The number is at least 2, and at least the number that the plan needs, even with fewer cores. Return None if the
+    experiment can only run on a single rank. Raises ValueError if the plan needs several ranks, and the experiment
+    cannot be split for them.
     """
     fewest = default_ranks(config.plan, 1)
     for ranks in range(usable_cores(), max(fewest, 2), -1):

@@ -50,7 +50,9 @@ def tell(line: str) -> None:
 
 
 def machine(args: argparse.Namespace, kind: str, ranks: int) -> dict[str, object]:
-    """Return the origin of the figures in a file: the arguments of the command, cores, processor and package versions."""
+    """Return the origin of the figures in a file: the arguments of the command, cores, processor and package
+    versions.
+    """
     environment = {name: value for name, value in describe_environment(ranks).items() if name != "host"}
     arguments = {name: value for name, value in vars(args).items() if name not in ("json", "config", "out")}
     return {"benchmark": kind, "arguments": arguments, "cores": usable_cores(), **environment}
@@ -110,8 +112,7 @@ def _parse_seconds(text: str) -> float:
 
 def _parse_new_file(text: str) -> Path:
     path = Path(text)
-    if (
-        not path.parent.is_dir() or path.is_dir()
-    ):  # checked before the runs, so that their results are not lost at the end
+    # checked before the runs, so that their results are not lost at the end
+    if not path.parent.is_dir() or path.is_dir():
         raise argparse.ArgumentTypeError(f"is {text!r}: it must be a file in a folder that exists")
     return path

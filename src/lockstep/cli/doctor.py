@@ -142,7 +142,10 @@ def _can_load(library: str) -> bool:
 
 
 def _ffmpeg() -> str | None:
-    """Return the origin of ffmpeg if there is one, else None. Videos are encoded with the ffmpeg of imageio-ffmpeg only."""
+    """Return the origin of ffmpeg if there is one, else None.
+
+    Videos are encoded with the ffmpeg of imageio-ffmpeg only.
+    """
     try:
         import imageio_ffmpeg
 

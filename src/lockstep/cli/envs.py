@@ -12,7 +12,10 @@ _NOT_INSTALLED = " (not installed; pip install 'lockstep-rl[{}]')"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the environments by family, each with the engine that `env.engine: auto` chooses for it. Return the exit code."""
+    """Print the environments by family, each with the engine that `env.engine: auto` chooses for it.
+
+    Return the exit code.
+    """
     parser = Arguments(
         "envs", "Lists the environments that are known to work, and the engine that `auto` means for each."
     )

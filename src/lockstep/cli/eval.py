@@ -9,7 +9,9 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play episodes, print statistics of returns and lengths, and write them into the run folder. Return the exit code."""
+    """Play episodes, print statistics of returns and lengths, and write them into the run folder. Return the exit
+    code.
+    """
     parser = Arguments(
         "eval",
         "Plays episodes that training never saw and measures them. Writes evaluation.json, or evaluation-sampled.json with --sample.",

@@ -1,4 +1,7 @@
-"""`lockstep film FOLDER [MODULE …]`: the sidecar process of rank 0 that records videos of its agents. An internal command."""
+"""`lockstep film FOLDER [MODULE …]`: the sidecar process of rank 0 that records videos of its agents.
+
+An internal command.
+"""
 
 import os
 import struct
@@ -22,7 +25,8 @@ _MAX_STEPS = 3_600
 """Largest number of steps of a recorded episode."""
 _GIF_FILTER = "fps=10,scale=240:-2,split[a][b];[a]palettegen[p];[b][p]paletteuse"
 _GIF_OPTIONS = ("-t", "30", "-vf", _GIF_FILTER, "-f", "gif", "-")
-"""Options of ffmpeg for the GIF that TensorBoard shows: the first 30 s, in small, because TensorBoard holds all images in memory."""
+"""Options of ffmpeg for the GIF that TensorBoard shows: the first 30 s, in small, because TensorBoard holds all
+images in memory."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -81,7 +85,10 @@ class _Recorder:
                 self._add_to_tensorboard(path, int(file.stem), name)
 
     def _play(self, path: Path, iteration: int, index: int) -> None:
-        """Record an episode with actions sampled as in training. Its seed is that of the first episode of environment `index`."""
+        """Record an episode with actions sampled as in training.
+
+        Its seed is that of the first episode of environment `index`.
+        """
         from gymnasium.wrappers import TimeLimit
 
         from lockstep.envs.catalog import first_seed, make_one
@@ -106,7 +113,8 @@ class _Recorder:
     def _add_to_tensorboard(self, video: Path, iteration: int, tag: str) -> None:
         """Add the video to TensorBoard as a small GIF.
 
-        The event file is in a separate folder: if several event files in one folder grow, TensorBoard follows only the newest.
+        The event file is in a separate folder: if several event files in one folder grow, TensorBoard follows only the
+        newest.
         """
         import imageio_ffmpeg
 

@@ -38,7 +38,9 @@ PyTorch, although imported objects stay alive."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 2 bad input, others as the verb defines. `argv` None means `sys.argv[1:]`.
+    """Run one verb and return the exit code: 0 done, 2 bad input, others as the verb defines.
+
+    `argv` None means `sys.argv[1:]`.
 
     Unexpected exceptions are not caught.
     """

@@ -19,7 +19,10 @@ _EPISODES = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Upload the agent of the newest checkpoint with its model card, evaluation and video; `--dry-run` lists the files instead."""
+    """Upload the agent of the newest checkpoint with its model card, evaluation and video.
+
+    With `--dry-run`, list the files instead. Return the exit code.
+    """
     args = read(argv)
     folder = RunFolder.open(locate(args.run))
 
@@ -27,9 +30,8 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.hub.repository import Repository
 
     repository = Repository(args.username, args.name or folder.path.resolve().name)
-    api = (
-        None if args.dry_run else sign_in(repository)
-    )  # before any episode is played, so that a failed sign-in is reported at once
+    # before any episode is played, so that a failed sign-in is reported at once
+    api = None if args.dry_run else sign_in(repository)
     files = _collect_files(folder, repository.id, args)
     if api is None:
         _print_dry_run(repository.id, files, args.public)
@@ -58,7 +60,10 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespace) -> dict[str, bytes | Path]:
-    """Return the files by their names in the repository. Evaluate the agent and record a video of it, unless the run folder has them."""
+    """Return the files by their names in the repository.
+
+    Evaluate the agent and record a video of it, unless the run folder has them.
+    """
     from lockstep.cli.agents import Performer
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
@@ -79,7 +84,10 @@ def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespa
 
 
 def _current_evaluation(performer: "Performer", folder: RunFolder) -> "Evaluated":
-    """Return the evaluation in the run folder. Evaluate the agent first if that one is of another agent or has no confidence interval."""
+    """Return the evaluation in the run folder.
+
+    Evaluate the agent first if that one is of another agent or has no confidence interval.
+    """
     from lockstep.report.summary import summarize
 
     evaluated = summarize(folder).evaluated

@@ -1,4 +1,7 @@
-"""`lockstep rank FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched. An internal command."""
+"""`lockstep rank FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched.
+
+An internal command.
+"""
 
 import os
 from collections.abc import Sequence
@@ -11,7 +14,9 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train as one rank and return the exit code. Rank, size and rendezvous come from LOCKSTEP_* environment variables."""
+    """Train as one rank and return the exit code. Rank, size and rendezvous come from LOCKSTEP_* environment
+    variables.
+    """
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
     rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])

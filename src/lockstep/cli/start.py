@@ -14,10 +14,12 @@ __all__ = ["complete", "import_again", "listen_under", "start", "told_once"]
 
 
 def import_again(config: Config, module: object) -> None:
-    """Import the module that registers the environment of a run. `module` is the value of `--env.module`, None if it was not given.
+    """Import the module that registers the environment of a run.
 
-    Raises ValueError if the config of the run names a module and the flag was not given: the folder may come from an untrusted source, so
-    the config alone must not have any module imported.
+    `module` is the value of `--env.module`, None if it was not given.
+
+    Raises ValueError if the config of the run names a module and the flag was not given: the folder may come from an
+    untrusted source, so the config alone must not have any module imported.
     """
     if config.env.module is not None and module is None:
         raise ValueError(
@@ -29,7 +31,8 @@ def import_again(config: Config, module: object) -> None:
 
 @contextmanager
 def told_once(rank_info: RankInfo | None) -> Iterator[None]:
-    """Report an error only on the first rank of each host, while the ranks are not connected yet and so all find the same error.
+    """Report an error only on the first rank of each host, while the ranks are not connected yet and so all find the
+    same error.
 
     `rank_info` is that of this process; None if no launcher started it.
     """
@@ -42,7 +45,10 @@ def told_once(rank_info: RankInfo | None) -> Iterator[None]:
 
 
 def listen_under(rank_info: RankInfo | None) -> None:
-    """Handle signals as requests to stop, if a launcher started this rank. Ranks that lockstep starts do so elsewhere: `rank.main`, `start`."""
+    """Handle signals as requests to stop, if a launcher started this rank.
+
+    Ranks that lockstep starts do so elsewhere: `rank.main`, `start`.
+    """
     if rank_info is not None:
         listen(aloud=rank_info.rank == 0)
         follow_launcher()
@@ -56,7 +62,9 @@ def complete(folder: RunFolder, config: Config) -> str:
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
-    """Start the ranks on this host, wait for them, and return the exit code. The caller holds the lock of the run folder.
+    """Start the ranks on this host, wait for them, and return the exit code.
+
+    The caller holds the lock of the run folder.
 
     A single rank runs in this process.
     """
@@ -69,7 +77,6 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
-    modules = (
-        [config.env.module] if config.env.module else []
-    )  # named on the command line: `import_again` has imported it
+    # the user named the module on the command line: `import_again` has imported it
+    modules = [config.env.module] if config.env.module else []
     return launch_ranks(folder, config, ranks, resume_from, modules)

@@ -29,8 +29,8 @@ Tree = Mapping[str, Mapping[str, object]]
 def main(argv: Sequence[str]) -> int:
     """Train the runs that are not done yet, and print a table.
 
-    Return the exit code: 0 if all runs are done, 75 if the sweep was stopped, 1 if a run failed. Raises ValueError for bad input, before
-    any run starts or any file is written. The message is one line.
+    Return the exit code: 0 if all runs are done, 75 if the sweep was stopped, 1 if a run failed. Raises ValueError for
+    bad input, before any run starts or any file is written. The message is one line.
     """
     args, tree, over, spaces = read(argv)
     rank_info = find_rank_info()
@@ -75,8 +75,8 @@ def main(argv: Sequence[str]) -> int:
 def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[str]], dict[str, Search]]:
     """Parse the command line.
 
-    Return the flags of the command, the flags of the config as a tree, the values of `--over` by field, and the spaces of `--search` by
-    field. Raises ValueError for bad input. The message is one line.
+    Return the flags of the command, the flags of the config as a tree, the values of `--over` by field, and the spaces
+    of `--search` by field. Raises ValueError for bad input. The message is one line.
     """
     tree, rest = parse_flags(argv, _COMMAND_FLAGS)
     args = _parser().read(rest)

@@ -123,7 +123,10 @@ def _finish(rank: int, run: Run) -> int:
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
-    """Call `work` and return its exit code. Report an error that has an exit code (`exit_codes`) in one line, and return that code."""
+    """Call `work` and return its exit code.
+
+    Report an error that has an exit code (`exit_codes`) in one line, and return that code.
+    """
     codes = exit_codes()
     try:
         return work()

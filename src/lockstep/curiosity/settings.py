@@ -14,47 +14,48 @@ _TRAINED = ("icm", "rnd", "ngu", "e3b", "disagreement")
 
 @dataclass(frozen=True)
 class CuriosityConfig:
-    """Rewards for what is new, for tasks whose own rewards are rare."""
+    """Intrinsic rewards for exploration, for tasks with sparse rewards."""
 
     kind: Kind = "none"
-    """`icm`: how badly the next features are predicted (Pathak et al. 2017); `rnd`: how badly a random network is (Burda et al. 2019);
-    `ngu`: far from what the episode has shown, times rnd (Badia et al. 2020); `e3b`: the same by an ellipsoid (Henaff et al. 2022); `re3`:
-    far from what the rollout has shown (Seo et al. 2021); `disagreement`: of several predictions (Pathak et al. 2019)."""
+    """Method. `icm`: error of predicting the next features (Pathak et al. 2017); `rnd`: error of predicting the outputs of a random
+    network (Burda et al. 2019); `ngu`: distance to earlier observations of the episode, times rnd (Badia et al. 2020); `e3b`: elliptical
+    bonus over the episode (Henaff et al. 2022); `re3`: distance to other observations of the rollout (Seo et al. 2021); `disagreement`:
+    variance of several predictions (Pathak et al. 2019)."""
     combine: Literal["sum", "two-heads"] = "sum"
-    """`sum`: one critic, of the sum of both rewards; `two-heads`: a second head of the critic for the intrinsic reward, with a discount of
-    its own, which does not end with the episode (Burda et al. 2019, section 2.3)."""
+    """`sum`: one critic for the sum of both rewards; `two-heads`: a second value head for the intrinsic reward, with its own discount
+    factor, whose return does not end with the episode (Burda et al. 2019, section 2.3)."""
     weight: float | str = 1.0
-    """Of the intrinsic reward or, with two heads, of its advantage: a schedule."""
+    """Weight of the intrinsic reward or, with two heads, of its advantage: a schedule."""
     extrinsic_weight: float = 1.0
-    """Of the environment's reward, scaled or clipped as `ppo` says."""
+    """Weight of the environment's reward, after the scaling or clipping configured in `ppo`."""
     gamma: float | None = None
-    """Discount per step of intrinsic rewards, by which they are scaled; two heads need one. None: `ppo.gamma`."""
+    """Discount factor of intrinsic rewards, also for scaling them; required with two heads. None: `ppo.gamma`."""
     normalize_rewards: bool = True
     """Divide intrinsic rewards by the running standard deviation of their discounted return, over all shards."""
     warmup: int = 0
-    """First iterations in which nothing is trained: the untrained policy acts, nearly at random, and only the observations' moments are
-    gathered. Usually 0 to 50."""
+    """Number of first iterations without training, in which the untrained policy acts almost randomly and only the statistics of
+    observations are computed. Usually 0 to 50."""
     learning_rate: float | str | None = None
-    """Adam's step size for what predicts: a schedule. None: that of the policy."""
+    """Learning rate of the predictor: a schedule. None: that of the policy."""
     share: float = 1.0
-    """Of a minibatch, that trains what predicts: 1, or one over a whole number. Less with many environments, so that what is new stays so
-    for a while; 0.25 in Burda et al. (2019)."""
+    """Fraction of a minibatch that trains the predictor: 1, or one over a whole number. Smaller with many environments, so that
+    novelty does not vanish too fast; 0.25 in Burda et al. (2019)."""
     hidden: tuple[int, ...] = (64, 64)
-    """Widths of the networks' hidden layers; images of more than 1,024 numbers go through convolutions first."""
+    """Widths of the hidden layers of the networks. Images of more than 1,024 numbers are first encoded by convolutions."""
     feature_size: int = 64
-    """Numbers that the networks make of an observation."""
+    """Size of the features that the networks compute of an observation."""
     channels: int | None = None
-    """Last channels of every image that are looked at, such as 1 of 4 stacked frames. None: all."""
+    """Number of last channels of every image that are used, such as 1 of 4 stacked frames. None: all."""
     neighbours: int = 10
-    """`ngu`, `re3`: neighbours whose distance counts."""
+    """`ngu`, `re3`: number of nearest neighbors."""
     capacity: int = 2_000
-    """`ngu`: observations of the present episode that are remembered, per environment."""
+    """`ngu`: maximum number of observations of the current episode that are stored per environment."""
     ridge: float = 0.1
-    """`e3b`: λ, what the ellipsoid begins with."""
+    """`e3b`: ridge coefficient λ, the initial diagonal of the covariance matrix."""
     ensemble: int = 5
-    """`disagreement`: number of predictions."""
+    """`disagreement`: number of predictors."""
     forward_share: float = 0.2
-    """`icm`: β, weight of the forward loss against the inverse one."""
+    """`icm`: weight β of the forward loss; the inverse loss has weight 1 - β."""
 
     def __post_init__(self) -> None:
         for name in ("weight", "learning_rate"):

@@ -13,28 +13,28 @@ class PolicyConfig:
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    """Nonlinearity between the layers."""
+    """Activation function of the hidden layers."""
     encoder: str = "auto"
     """What makes features of an observation. `mlp`: the hidden layers, for vectors; `nature` (Mnih et al. 2015) and `impala` (Espeholt et
     al. 2018): convolutions, for images; `grid`: for images whose bytes are codes, such as MiniGrid's; or one of your own, see
     `register_encoder`. `auto`: `nature` if there are images, else `mlp`."""
     core: str = "none"
-    """Memory, between encoder and heads: `lstm`, `gru`, `mingru` (trains in parallel over time), or one of your own, see `register_core`.
-    `none`: the policy sees the present observation only."""
+    """Memory of the policy, between encoder and heads: `lstm`, `gru`, `mingru` (trained in parallel over time), or one that
+    `register_core` has registered. `none`: actions depend on the current observation only."""
     core_size: int = 128
-    """Numbers that a layer of the memory gives to the heads."""
+    """Output size of each layer of the memory."""
     core_layers: int = 1
-    """Layers of the memory."""
+    """Number of layers of the memory."""
     shared: bool = False
     """One trunk (encoder and memory) for policy and critic instead of one each."""
     orthogonal: bool = True
-    """Orthogonal initial weights: gain √2 in the trunk, 0.01 in the policy's head, 1 in the critic's. Off: PyTorch's default."""
+    """Orthogonal initialization: gain √2 in the trunk, 0.01 in the policy head, 1 in the value head. Off: PyTorch's default."""
     log_std: float = 0.0
-    """Continuous actions: natural logarithm of the first standard deviation, which is learned but does not depend on the state."""
+    """Continuous actions: natural logarithm of the initial standard deviation, which is learned and does not depend on the state."""
     squash: bool = False
-    """Continuous actions: tanh onto the action's bounds. Off: the action is clipped to its bounds."""
+    """Continuous actions: map actions into their bounds by tanh. Off: clip them to their bounds."""
     normalize_observations: bool = False
-    """Shift and scale observations by their running mean and standard deviation, over all shards; clipped to ±10."""
+    """Normalize observations by their running mean and standard deviation, over all shards, and clip them to ±10."""
 
     def __post_init__(self) -> None:
         if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):

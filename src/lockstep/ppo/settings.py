@@ -10,53 +10,53 @@ __all__ = ["PPOConfig"]
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """The update (Schulman et al. 2017, arXiv:1707.06347). A schedule is a number, or `linear(1, 0)`, `cosine(1, 0)`,
-    `piecewise(0: 1, 0.5: 0.1, 1: 0)` over the share of the run that is done.
+    """PPO's update (Schulman et al. 2017, arXiv:1707.06347). A schedule is a number, or `linear(1, 0)`, `cosine(1, 0)`,
+    `piecewise(0: 1, 0.5: 0.1, 1: 0)` over the fraction of the run that is done.
     """
 
     learning_rate: float | str = 3e-4
-    """Adam's step size: a schedule. Usually 1e-4 to 1e-3."""
+    """Learning rate of Adam: a schedule. Usually 1e-4 to 1e-3."""
     value_learning_rate: float | str | None = None
-    """Adam's step size for the critic: a schedule. None: that of the policy. Needs separate trunks."""
+    """Learning rate of the critic: a schedule. None: that of the policy. A value requires separate trunks."""
     learning_rate_kl: float | None = None
-    """KL-adaptive learning rate: the rate is divided by 1.5 when the KL of an update's last epoch is above twice this, and
-    multiplied by 1.5 below half of it (the schedule is multiplied by the factor found so far). None: off. Usually 0.008 to 0.02."""
+    """Target of the KL-adaptive learning rate: the rate is divided by 1.5 if the KL divergence of an update's last epoch exceeds
+    twice this value, and multiplied by 1.5 below half of it. The factor multiplies the schedule. None: off. Usually 0.008 to 0.02."""
     gamma: float = 0.99
-    """Discount per step. Usually 0.9 to 0.999."""
+    """Discount factor per step. Usually 0.9 to 0.999."""
     gae_lambda: float = 0.95
     """λ of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo. Usually 0.9 to 1."""
     epochs: int = 4
-    """Passes over the rollout in one update. Usually 3 to 20."""
+    """Passes over the rollouts in one update. Usually 3 to 20."""
     policy_epochs: int | None = None
-    """Passes that train the policy. None: `epochs`. Differing from `value_epochs` needs separate trunks."""
+    """Passes that train the policy. None: `epochs`. A value other than `value_epochs` requires separate trunks."""
     value_epochs: int | None = None
     """Passes that train the critic. None: `epochs`."""
     minibatches: int = 4
-    """Minibatches per epoch; a minibatch is the union of every shard's share, `env.count * rollout.steps / minibatches` steps."""
+    """Minibatches per epoch. A minibatch has `env.count * rollout.steps / minibatches` steps, an equal number from each shard."""
     surrogate: Literal["clip", "kl"] = "clip"
     """Objective: `clip` is equation 7 of the paper, `kl` its adaptive KL penalty (equation 8)."""
     clip: float | str = 0.2
     """ε of the clipped surrogate: a schedule. Usually 0.1 to 0.3."""
     kl_target: float = 0.01
-    """Surrogate `kl`: the KL per update that the penalty's weight is steered to. Usually 0.003 to 0.03."""
+    """Surrogate `kl`: target of the KL divergence per update, to which the coefficient of the penalty adapts. Usually 0.003 to 0.03."""
     kl_coefficient: float = 1.0
-    """Surrogate `kl`: the penalty's first weight β. It adapts quickly."""
+    """Surrogate `kl`: initial coefficient β of the penalty. It adapts quickly."""
     kl_stop: float | None = None
-    """As soon as a minibatch's KL exceeds this, the update ends; a critic with epochs or a rate of its own goes on alone.
-    None: never. Usually 0.01 to 0.05."""
+    """KL divergence of a minibatch at which the update of the policy stops early. A critic with its own epochs or learning rate
+    continues. None: never. Usually 0.01 to 0.05."""
     value_clip: float | None = None
-    """The critic's estimate may move by this much per update at no extra loss (as in OpenAI Baselines). None: off."""
+    """Clip range of the critic's estimates around their old values in the value loss (as in OpenAI Baselines). None: off."""
     value_coefficient: float = 0.5
-    """Weight of the squared error of the critic, which itself carries a factor ½. With separate trunks it matters only
-    through gradient clipping."""
+    """Coefficient of the value loss, which is half the squared error. With separate trunks it matters only through gradient
+    clipping."""
     entropy: float | str = 0.0
-    """Weight of the entropy bonus: a schedule. Usually 0 to 0.02."""
+    """Coefficient of the entropy bonus: a schedule. Usually 0 to 0.02."""
     max_grad_norm: float | None = 0.5
-    """The gradient's Euclidean norm, over all parameters, is clipped to this. None: off."""
+    """Maximum Euclidean norm of the gradient, over all parameters. None: no clipping."""
     normalize_advantages: bool = True
-    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1, over all shards."""
+    """Normalize the advantages of each minibatch, over all shards, to mean 0 and standard deviation 1."""
     clip_rewards: bool = False
-    """Train on the sign of rewards, -1, 0 or 1 (Mnih et al. 2015, for games with scores of any size). Reported returns stay whole."""
+    """Train on the sign of rewards, -1, 0 or 1 (Mnih et al. 2015). Reported returns are not clipped."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return, over all shards."""
     adam_epsilon: float = 1e-5

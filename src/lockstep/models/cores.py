@@ -1,7 +1,8 @@
 """Memory of a policy: recurrent networks between its encoder and its heads.
 
-The state of a core is one flat row per environment, with zeros where an episode begins. `step` is for acting, `sequence`
-for training on whole sequences in which episodes may begin anywhere. Both compute the same numbers up to rounding.
+The state of a core is one flat row per environment, with zeros where an episode begins. `step` is for acting,
+`sequence` for training on whole sequences in which episodes may begin anywhere. Both compute the same numbers up to
+rounding.
 """
 
 from abc import abstractmethod
@@ -24,7 +25,8 @@ class Core(nn.Module):
     """Interface of all cores.
 
     The initial weights are drawn from PyTorch's global generator, in PyTorch's default dtype; use `to` to convert them.
-    Results have the dtype of the state, also when a context such as PyTorch's autocast computes products in another one.
+    Results have the dtype of the state, also when a context such as PyTorch's autocast computes products in another
+    one.
     """
 
     output_size: int
@@ -129,7 +131,8 @@ class _Sequential(_Gated):
 class Lstm(_Sequential):
     """Long short-term memory (Hochreiter & Schmidhuber 1997).
 
-    The forget gate starts open: its initial bias is 1 (Gers et al. 2000). The state of a layer is its output and its cell.
+    The forget gate starts open: its initial bias is 1 (Gers et al. 2000). The state of a layer is its output and its
+    cell.
     """
 
     gates, state_blocks = 4, 2  # input, forget, cell, output
@@ -199,7 +202,7 @@ class MinGru(_Gated):
         return features, torch.cat(after, 1)
 
     def _rows(self, layer: int, features: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the update gate and the new value, `[..., H]` each in the dtype of the state, from features `[..., I]`."""
+        """Compute update gate and new value, `[..., H]` in the dtype of the state, from features `[..., I]`."""
         rows = nn.functional.linear(features, self.input_weights[layer], self.biases[layer])
         update, new = rows.to(before.dtype).chunk(2, -1)
         return update.sigmoid(), new

@@ -25,7 +25,7 @@ _FEATURE_OUTPUTS = 64
 _CODES, _CODE_SIZE = 256, 16
 """Number of values of a byte, and size of the embedding of each."""
 _ReadImage = Callable[[Tensor, torch.dtype], Tensor]
-"""Function from the bytes of an image `[N, C, H, W]` and the dtype of the networks to the input of the image's network."""
+"""Function from the bytes of an image `[N, C, H, W]` and the dtype of the networks to the input of its network."""
 
 
 class ImageEncoder(nn.Module):
@@ -91,9 +91,10 @@ def impala(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) 
 def grid(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
     """Create an encoder for images whose bytes are codes rather than brightness, with 128 outputs per image.
 
-    An example is MiniGrid (Chevalier-Boisvert et al. 2023, arXiv:2306.13831), whose images hold the kind, color and state
-    of each cell. Each code of each channel has a learned embedding. The embeddings of the channels of a cell are added;
-    two convolutions and a linear layer follow. Raises ValueError if there are no images, or if one is smaller than 5 × 5.
+    An example is MiniGrid (Chevalier-Boisvert et al. 2023, arXiv:2306.13831), whose images hold the kind, color and
+    state of each cell. Each code of each channel has a learned embedding. The embeddings of the channels of a cell are
+    added; two convolutions and a linear layer follow. Raises ValueError if there are no images, or if one is smaller
+    than 5 × 5.
     """
     _check("grid", images, smallest=5)
     return ImageEncoder(feature_size, images, config, _grid, _bytes)
@@ -102,8 +103,8 @@ def grid(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) ->
 def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
     """Create a network that turns an image `[N, C, H, W]` into features for hidden layers.
 
-    The network is that of `nature`, or that of `impala` for an image that is too small for `nature`. An image of at most
-    1,024 values, such as MiniGrid's 7 × 7 cells, is flattened: convolutions would cost far more.
+    The network is that of `nature`, or that of `impala` for an image that is too small for `nature`. An image of at
+    most 1,024 values, such as MiniGrid's 7 × 7 cells, is flattened: convolutions would cost far more.
 
     Returns:
         The network and its number of outputs.

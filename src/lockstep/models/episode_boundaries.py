@@ -1,10 +1,10 @@
 """Reset rows inside sequences, which clear the state of a recurrent kernel.
 
 PyTorch's kernels for sequences cannot reset the state in the middle of a sequence. But a gate whose input is low enough
-is exactly 0, and so is its derivative. Therefore one extra row, marked as no ordinary row is, is inserted before each row
-that begins an episode: in this row all gates close and the state becomes zero. So sequences are not cut and keep one
-length, the case for which the kernels are fast: on a CPU an LSTM trains two to nine times as fast as on pieces of many
-lengths.
+is exactly 0, and so is its derivative. Therefore one extra row with a mark of its own is inserted before each row
+that begins an episode: in this row all gates close and the state becomes zero. So sequences are not cut and keep
+one length, the case for which the kernels are fast: on a CPU an LSTM trains two to nine times as fast as on pieces of
+many lengths.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """All parameters of a module in one flat buffer.
 
-With one buffer there is one gradient clip, one optimizer call, one reduction, one digest and one tensor to save, whatever
-the number of layers. The module keeps its parameters; they become views of the buffer.
+With one buffer there is one gradient clip, one optimizer call, one reduction, one digest and one tensor to save,
+whatever the number of layers. The module keeps its parameters; they become views of the buffer.
 """
 
 from collections.abc import Mapping

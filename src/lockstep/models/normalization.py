@@ -14,10 +14,10 @@ class RunningStatistics:
     """Running count, mean and sum of squared deviations of `[size]` quantities, in float64.
 
     The statistics do not change while a rollout is collected. Afterwards each shard computes its `sums` of deviations
-    from the frozen mean, the sums are added in the order of the shards, and `merge` adds the total to the statistics: the
-    result does not depend on which rank collected which shard. Deviations from a mean, not from zero, keep the variance
-    accurate when the mean is large (Chan, Golub & LeVeque 1979). The weights of a player may be one update old, so
-    `merge` needs the mean that the player used.
+    from the frozen mean, the sums are added in the order of the shards, and `merge` adds the total to the statistics:
+    the result does not depend on which rank collected which shard. Deviations from a mean, not from zero, keep the
+    variance accurate when the mean is large (Chan, Golub & LeVeque 1979). The weights of a player may be one update
+    old, so `merge` needs the mean that the player used.
     """
 
     def __init__(self, size: int) -> None:
@@ -55,7 +55,8 @@ class RunningStatistics:
     def merge(self, sums: Tensor, about: Tensor) -> None:
         """Add the total of all shards' `sums` to the statistics.
 
-        `about`, `[size]`, is the mean from which the deviations in `sums` were taken. A total of 0 rows changes nothing.
+        `about`, `[size]`, is the mean from which the deviations in `sums` were taken. A total of 0 rows changes
+        nothing.
         """
         size = self.mean.numel()
         count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]

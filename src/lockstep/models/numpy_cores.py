@@ -21,7 +21,7 @@ The next call overwrites the returned state. The returned state may be passed to
 """
 
 _Layer = Callable[[_Array, _Array, _Array], None]
-"""Function of the input of a layer, its state, and the array for its next state, which may be the same array as the state."""
+"""Function of the input of a layer, its state, and the array for its next state, possibly the same array."""
 
 
 def stepper(core: Core, count: int) -> Stepper:

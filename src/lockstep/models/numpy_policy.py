@@ -29,7 +29,7 @@ def silent(function: _Function) -> _Function:
 
     Values that are not finite are found in the loss, on all ranks at once.
     """
-    # NumPy's error state belongs to the context; entering a context created beforehand costs a twentieth of `np.errstate`
+    # NumPy's error state belongs to the context; entering an existing context costs a twentieth of `np.errstate`
     context = copy_context()
     context.run(np.seterr, all="ignore")
     return cast(_Function, partial(context.run, function))

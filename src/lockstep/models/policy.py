@@ -15,10 +15,10 @@ from lockstep.models.settings import PolicyConfig
 __all__ = ["FORBIDDEN", "Autocast", "Policy"]
 
 Autocast = Callable[[], AbstractContextManager[object]]
-"""Function that creates the context in which networks compute: `nullcontext`, or PyTorch's autocast for another precision."""
+"""Function that creates the context in which networks compute: `nullcontext` or PyTorch's autocast."""
 
 FORBIDDEN = -1e9
-"""Logit of an option that the mask does not allow. Its probability is exactly 0, and products with the logit stay finite."""
+"""Logit of an option that the mask does not allow. Its probability is exactly 0; products with it stay finite."""
 
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
 
@@ -29,10 +29,10 @@ class Policy(nn.Module):
         row, pixels -> trunk -> core (memory) -> policy_head
                     -> critic_trunk -> critic_core -> value_head      (or, if shared, the policy's trunk and core)
 
-    A continuous policy has one learned log standard deviation per action component that does not depend on the observation.
-    Results have the dtype of the weights, also when the networks compute in another precision. Shapes: rows `[N, O]`, whose
-    last columns are the action mask if there is one, pixels `[N, P]` uint8, parameters `[N, D]`, values `[N]`, states
-    `[…, S]`.
+    A continuous policy has one learned log standard deviation per action component that does not depend on the
+    observation. Results have the dtype of the weights, also when the networks compute in another precision. Shapes:
+    rows `[N, O]`, whose last columns are the action mask if there is one, pixels `[N, P]` uint8, parameters `[N, D]`,
+    values `[N]`, states `[…, S]`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Trial forward passes through user-defined encoders and cores, to find which buffers they change and whether they draw noise."""
+"""Trial forward passes through user-defined encoders and cores, to find the buffers they change and noise they draw."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def changed_buffers(
 
 @dataclass
 class _ForwardResult:
-    """Result of a forward pass: outputs, buffers after it, and a flag: True if it drew from PyTorch's global generator."""
+    """Result of a forward pass: outputs, buffers after it; `drew` is True if it used PyTorch's global generator."""
 
     outputs: Sequence[Tensor]
     buffers: dict[str, Tensor]
@@ -141,7 +141,7 @@ class _Probe:
         return changed
 
     def _check_change(self, name: str, after: Tensor | None, evaluation: _ForwardResult) -> None:
-        """Raise ValueError if the change of a buffer cannot be averaged or saved, or also happens in evaluation mode."""
+        """Raise ValueError if a changed buffer cannot be averaged or saved, or also changes in evaluation mode."""
         before = self._before.get(name)
         if before is None or after is None or before.shape != after.shape:
             raise self._error(

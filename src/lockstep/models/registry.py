@@ -72,7 +72,10 @@ def encoder_names() -> tuple[str, ...]:
 
 
 def defined_in(kind: Literal["core", "encoder"], name: str) -> str | None:
-    """Return the name of the module that defines a core's or encoder's factory; None without a factory, as for `none` and `auto`."""
+    """Return the name of the module that defines the factory of a core or encoder.
+
+    Returns None if there is no factory, as for `none` and `auto`.
+    """
     known: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
     return getattr(known.get(name), "__module__", None)
 

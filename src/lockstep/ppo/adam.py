@@ -20,19 +20,20 @@ class StepFormula:
 
     Adam is algorithm 1 of Kingma & Ba 2015 (arXiv:1412.6980).
 
-    Inputs: the weights, first and second moments, `[P]` each; the sums over all samples `[P + S]`, of which the first P are
-    the gradient; and numbers `[2 + 3 * parts]`: the number of samples, the largest gradient norm, and for each part a flag
-    (1 to step the part, 0 to leave it unchanged), its learning rate and the factor of the square root of its second moment.
+    Inputs: the weights, first and second moments, `[P]` each; the sums over all samples `[P + S]`, of which the first P
+    are the gradient; and numbers `[2 + 3 * parts]`: the number of samples, the largest gradient norm, and for each part
+    a flag (1 to step the part, 0 to leave it unchanged), its learning rate and the factor of the square root of its
+    second moment.
 
-    Outputs: the new weights, first and second moments, `[P]` each; and `[S + 1]`: the means of the other S sums, then the
-    norm of the gradient before clipping.
+    Outputs: the new weights, first and second moments, `[P]` each; and `[S + 1]`: the means of the other S sums, then
+    the norm of the gradient before clipping.
     """
 
     sizes: tuple[int, ...]
     """Sizes of the parts, which add up to P."""
     epsilon: float
     clipped: int
-    """Number of leading parts whose gradients are clipped by their common norm. The gradients of the other parts are not clipped."""
+    """Number of leading parts whose gradients are clipped by their common norm. Other gradients are not clipped."""
     name = "optimizer's step"
 
     @property
@@ -116,8 +117,8 @@ class Adam:
     def propose(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
         """Compute a step of the parts in `rates`, which maps each to its learning rate, and keep it for `accept`.
 
-        `total` are the sums `[P + S]` over `count` samples. Returns the means of the other S sums and, last, the norm of
-        the gradient before clipping.
+        `total` are the sums `[P + S]` over `count` samples. Returns the means of the other S sums and, last, the norm
+        of the gradient before clipping.
         """
         numbers = [count, self._limit]
         for name, steps in self.steps.items():

@@ -16,13 +16,14 @@ def advantages(
     gamma: float | Tensor,
     gae_lambda: float | Tensor,
 ) -> Tensor:
-    """Compute GAE(λ) (Schulman et al. 2016, arXiv:1506.02438, equations 11 to 16), with episode ends inside the rollout.
+    """Compute GAE(λ) (Schulman et al. 2016, arXiv:1506.02438, equations 11 to 16); episodes may end in the rollout.
 
         δ_t = r_t + γ V(o_{t+1}) [not terminated_t] - V(o_t)
         A_t = δ_t + γ λ A_{t+1} [neither terminated_t nor truncated_t]
 
-    Termination cuts the bootstrap and the sum. Truncation cuts only the sum, because then V(o_{t+1}) is the value of the
-    last observation of the episode. With λ = 0 this is the one-step TD error, with λ = 1 the Monte Carlo return minus V(o_t).
+    Termination cuts the bootstrap and the sum. Truncation cuts only the sum, because then V(o_{t+1}) is the value of
+    the last observation of the episode. With λ = 0 this is the one-step TD error, with λ = 1 the Monte Carlo return
+    minus V(o_t).
 
     Args:
         rewards: `[T, B]`.
@@ -67,7 +68,7 @@ def vtrace(
     Args:
         rewards: `[T, B]`.
         values: `[T + 1, B]`, computed with the weights to be trained.
-        log_ratios: `[T, B]`, log π - log μ of the action taken; π is the policy to be trained, μ the one that collected.
+        log_ratios: `[T, B]`, log π - log μ of the action taken; π is the policy to be trained, μ that of the rollout.
         terminated: `[T, B]` bool.
         truncated: `[T, B]` bool.
         valid: `[T, B]` bool, False for reset rows.
@@ -92,9 +93,9 @@ def vtrace(
 def endless(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return values, discounts and λ for `advantages` and `vtrace` when returns continue across episode ends.
 
-    Such returns sum the rewards over the end of an episode into the next one (Burda et al. 2019, arXiv:1810.12894, section
-    2.3). The caller must pass no step as terminated or truncated. A reset row has no effect on the return: it gets the
-    value of the row after it, and discount and λ of 1.
+    Such returns sum the rewards over the end of an episode into the next one (Burda et al. 2019, arXiv:1810.12894,
+    section 2.3). The caller must pass no step as terminated or truncated. A reset row has no effect on the return: it
+    gets the value of the row after it, and discount and λ of 1.
 
     Args:
         values: `[T + 1, B]`.

@@ -1,6 +1,7 @@
 """Action distributions as functions of tensors, and of NumPy arrays for acting. No object is created per step.
 
-The caller draws the noise beforehand from a keyed stream, so that actions depend on weights, observation and noise only.
+The caller draws the noise beforehand from a keyed stream, so that actions depend on weights, observation and noise
+only.
 """
 
 import math
@@ -61,9 +62,9 @@ class Categorical:
 class Gaussian:
     """Normal distribution with independent components.
 
-    Parameters are the means, then the logarithms of the standard deviations, `[N, 2 A]`; actions are `[N, A]`. With tanh
-    squashing, the actions are those before tanh: its Jacobian is the same under old and new weights, so it cancels in the
-    ratio and in the KL. The entropy is that before squashing.
+    Parameters are the means, then the logarithms of the standard deviations, `[N, 2 A]`; actions are `[N, A]`. With
+    tanh squashing, the actions are those before tanh: its Jacobian is the same under old and new weights, so it cancels
+    in the ratio and in the KL. The entropy is that before squashing.
     """
 
     def __init__(self, size: int) -> None:
@@ -111,12 +112,12 @@ class Gaussian:
 class Joint:
     """Joint distribution of several discrete choices and continuous components, all independent of each other.
 
-    Parameters are the logits of all choices, then the means, then the logarithms of the standard deviations. Actions are
-    rows `[N, A]` of real numbers: the choices, then the continuous components.
+    Parameters are the logits of all choices, then the means, then the logarithms of the standard deviations. Actions
+    are rows `[N, A]` of real numbers: the choices, then the continuous components.
     """
 
     def __init__(self, choices: Sequence[int], size: int) -> None:
-        """Create the distribution; `choices` are the numbers of options of each choice, `size` that of continuous components."""
+        """Create the distribution for the number of options of each choice and `size` continuous components."""
         self._choices = [(Categorical(count), slice(end - count, end)) for count, end in _counts_and_ends(choices)]
         self._gaussian = Gaussian(size) if size else None
         self._options = slice(0, sum(choices))

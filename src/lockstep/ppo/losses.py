@@ -12,8 +12,8 @@ __all__ = ["clipped_surrogate", "divergence", "penalized_surrogate", "value_loss
 def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: Tensor) -> Tensor:
     """Compute the clipped surrogate (equation 7) as a loss: `-min(r A, clamp(r, 1 - ε, 1 + ε) A)`.
 
-    The ratio is `r = exp(log_ratio) = π(a|o) / π_old(a|o)`, and ε is `clip`. With an infinite ε, the gradient of the loss
-    at r = 1 is the plain policy gradient, `-A ∇ log π`.
+    The ratio is `r = exp(log_ratio) = π(a|o) / π_old(a|o)`, and ε is `clip`. With an infinite ε, the gradient of the
+    loss at r = 1 is the plain policy gradient, `-A ∇ log π`.
     """
     ratio = log_ratio.exp()
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
@@ -38,8 +38,8 @@ def divergence(log_ratio: Tensor) -> Tensor:
 def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
     """Compute the loss of the critic, `½ (V - R)²`.
 
-    With `clip`, it is the larger of this loss and the same loss with V clamped to within `clip` of the old value (OpenAI
-    Baselines, ppo2).
+    With `clip`, it is the larger of this loss and the same loss with V clamped to within `clip` of the old value
+    (OpenAI Baselines, ppo2).
     """
     loss = 0.5 * (values - targets).square()
     if clip is None:

@@ -22,14 +22,15 @@ class Schedule:
     """
 
     points: tuple[tuple[float, float], ...]
-    """Points (progress, value) with ascending progress. The value is constant before the first and after the last point."""
+    """Points (progress, value) with ascending progress. The value is constant outside of them."""
     blend: Callable[[float], float]
     """Interpolation between two points, a function [0, 1] -> [0, 1]."""
 
     @classmethod
     def parse(cls, text: float | str, field: str = "schedule") -> "Schedule":
-        """Parse a number, `linear(a, b)`, `cosine(a, b)` (half a cosine period) or `piecewise(p: a, q: b, …)` (straight lines).
+        """Parse a number, `linear(a, b)`, `cosine(a, b)` or `piecewise(p: a, q: b, …)`.
 
+        `cosine` is half a cosine period, `piecewise` consists of straight lines.
         Raises ValueError, naming `field`, if `text` is anything else.
         """
         problem = ValueError(f"{field} is {text!r}: it must be {_FORMS}")

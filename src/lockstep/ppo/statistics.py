@@ -29,7 +29,7 @@ class MeanAccumulator:
         self._kls: list[float] = []
 
     def add(self, statistics: Sequence[float], norm: float, policy: bool, value: bool) -> None:
-        """Add the statistics and the gradient norm of a minibatch; `policy` and `value` are True for a part that it trained."""
+        """Add statistics and gradient norm of a minibatch; `policy` and `value` are True if it trained that part."""
         self._sums = [total + statistic for total, statistic in zip(self._sums, statistics, strict=True)]
         self._norms += norm
         self._steps += 1

@@ -153,7 +153,7 @@ class Batch:
     pixels: ImageRows | None = None
     """The images of the rows."""
     needs_next_pixels: bool = False
-    """Whether the loss needs images of next observations."""
+    """True if the loss needs images of next observations."""
     starts: Tensor | None = None
     """`[parts, E, M, n]`: numbers of initial states, for a policy with memory."""
     initial_states: Callable[[int], Tensor] | None = None

@@ -16,7 +16,7 @@ from lockstep.ppo.statistics import STATISTICS
 __all__ = ["LOSS_SCALARS", "Loss", "PartLoss", "TrainMask", "part_loss", "predictor_stride"]
 
 TrainMask = tuple[bool, bool]
-"""Whether a step trains the policy, and whether it trains the critic."""
+"""Two flags: the step trains the policy, the step trains the critic."""
 
 LOSS_SCALARS = ("mean", "scale", "clip", "entropy", "kl_coefficient")
 """Scalar inputs of the loss that change from step to step: mean and inverse standard deviation of the minibatch's advantages over all

@@ -7,7 +7,7 @@ __all__ = ["UpdateOptions"]
 
 @dataclass(frozen=True)
 class UpdateOptions:
-    """How rollouts become minibatches."""
+    """Options for preparing minibatches."""
 
     share_data: bool = False
     """Draw minibatches from the samples of all shards together (`plan.share_data`)."""

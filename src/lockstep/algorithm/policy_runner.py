@@ -16,7 +16,7 @@ class PolicyRunner:
     """Selects actions in `count` environments with an agent's policy, for `play`, `eval` and other programs."""
 
     def __init__(self, agent: Agent, count: int = 1, generator: np.random.Generator | None = None) -> None:
-        """With `generator`, sample actions as in training; without it, select the most probable ones."""
+        """Sample actions with `generator`, as in training; without it, select the most probable ones."""
         self._agent = agent
         self._count = count
         self._generator = generator

@@ -1,4 +1,4 @@
-"""From rollouts to minibatches: packed rows, permutations, and the advantage statistics of every minibatch."""
+"""Preparing minibatches from rollouts: packed rows, permutations, and the advantage statistics of every minibatch."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +29,7 @@ def group_rows(shard_rows: Tensor, fused: bool) -> Tensor:
 
 
 class _Samples(NamedTuple):
-    """What minibatches are drawn from: the samples of this rank's shards or, if data are shared, of all shards."""
+    """Samples of this rank's shards or, if data are shared, of all shards, from which minibatches are drawn."""
 
     rows: Tensor
     """`[shards × N, W]`."""
@@ -41,7 +41,7 @@ class _Samples(NamedTuple):
 
 
 class Preparation:
-    """Makes a `Batch` of the rollouts of the shards that this rank trains on."""
+    """Creates a `Batch` from the rollouts of the shards that this rank trains on."""
 
     def __init__(
         self, agent: Agent, config: PPOConfig, group: Group, shards: Sequence[int], seed: int, options: UpdateOptions

@@ -1,4 +1,4 @@
-"""What all methods of curiosity have in common."""
+"""Base class of the curiosity methods."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,51 +19,51 @@ if TYPE_CHECKING:
 __all__ = ["Curiosity", "Images", "Reduce", "Transitions", "fixed"]
 
 Reduce = Callable[[Tensor], Tensor]
-"""What this rank's shards contribute to a sum, `[shards, n]` float64 -> the sum over all shards of all ranks, `[n]`."""
+"""Function from the summands of this rank's shards, `[shards, n]` float64, to the sum over all shards of all ranks, `[n]`."""
 Images = tuple[Tensor, Tensor] | None
-"""Bytes `[K, P]` of the observations before and after steps, if there are images."""
+"""Images `[K, P]` uint8 of the observations before and after steps, if there are images."""
 
 _LIMIT = 5.0
 _BLOCK = 256
-"""Images that go through a network at once."""
+"""Images per forward pass."""
 
 
 @dataclass
 class Transitions:
-    """One shard's rollout as methods see it, with letters as in `Rollout`. All on the CPU."""
+    """One shard's rollout as input of the methods, on the CPU. Shape letters are those of `Rollout`."""
 
     features: Tensor
-    """`[T + 1, B, F]`, shifted and scaled to mean 0 and standard deviation 1, within ±5."""
+    """`[T + 1, B, F]`, normalized to mean 0 and standard deviation 1, and clipped to ±5."""
     pixels: Tensor
     """`[T + 1, B, P]` uint8."""
     actions: Tensor
     """`[T, B, E]`, see `ActionEncoder`."""
     valid: Tensor
-    """`[T, B]` bool: False for reset rows, where rewards are not looked at."""
+    """`[T, B]` bool: False for reset rows, whose rewards are ignored."""
     embedded: dict[nn.Module, Tensor] = field(default_factory=dict)
-    """What networks that are never trained have made of it."""
+    """Outputs of networks that are never trained, by network."""
 
     @property
     def episodes(self) -> Tensor:
-        """`[T + 1, B]` int64: which episode an observation belongs to, counted from 0 in each environment."""
+        """Episode number of every observation, `[T + 1, B]` int64, counted from 0 in each environment."""
         over = (~self.valid).to(torch.int64)
         return torch.cat([torch.zeros_like(over[:1]), over.cumsum(0)])
 
 
 class Curiosity(nn.Module, ABC):
-    """A method: how new is what a step led to?
+    """A method that rewards the novelty of the observation that a step leads to.
 
-    Everything it computes of one shard depends on that shard alone, and on sums over all shards. Parameters that need a gradient are
-    trained along with the policy; the others stay what the seed made them. `moments` hold whatever is averaged over the whole run.
+    Results for one shard depend only on that shard and on sums over all shards. Parameters that require gradients are trained along with
+    the policy; the others keep their initial values. `moments` hold running statistics over the whole run.
     """
 
     losses: ClassVar[tuple[str, ...]] = ()
-    """Names, as metrics, of what `loss` gives; empty for a method that trains nothing."""
+    """Metric names of the columns of `loss`; empty for a method without training."""
     sees_images: ClassVar[bool] = False
-    """Whether `loss` wants images, if observations hold some."""
+    """True if `loss` needs the images of observations, if there are any."""
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """`squash` says how the policy's actions become the environment's. First weights come from PyTorch's global generator."""
+        """Initialize the weights from PyTorch's global generator. `squash` is that of the policy."""
         super().__init__()
         self.config = config
         self.dtype = dtype
@@ -83,50 +83,50 @@ class Curiosity(nn.Module, ABC):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of each of the `losses`, in what is trained."""
+        """Coefficients of the `losses` in the training objective."""
         return (1.0,) * len(self.losses)
 
     @property
     def width(self) -> int:
-        """C, the number of `columns`."""
+        """Number of `columns`, C."""
         return 0
 
     @property
     def key(self) -> str:
-        """Names all that the loss depends on besides shapes."""
+        """Text that identifies everything the loss depends on besides shapes, for the cache of compiled kernels."""
         return f"{self} {self.weights} {self.config.share} {self.code}"
 
     @abstractmethod
     def reward(
         self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> Sequence[Tensor]:
-        """How new what each step led to is, `[T, B]` for each of this rank's shards.
+        """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.
 
         Args:
-            steps: Those of the shards.
-            carried: What `carry` gave for each, to be brought up to date in place.
-            reduce: Called equally often on all ranks.
+            steps: Transitions of the shards.
+            carried: State from `carry` for each shard, updated in place.
+            reduce: Must be called equally often on all ranks.
         """
 
     def columns(self, steps: Transitions) -> Tensor:
-        """`[T × B, C]`: what `loss` is to see of every step, besides images."""
+        """Return the inputs `[T × B, C]` of `loss` for every step, besides images."""
         return steps.features.new_zeros(steps.valid.numel(), 0)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
-        """`[K, C]` -> `[K, len(losses)]`, for steps in any order."""
+        """Return the losses `[K, len(losses)]` of steps in any order, from their columns `[K, C]`."""
         raise NotImplementedError(f"{type(self).__name__} trains nothing")
 
     def carry(self, count: int) -> dict[str, Tensor]:
-        """What is remembered of the present episodes of `count` environments, when they begin."""
+        """Return the initial per-episode state of `count` environments."""
         return {}
 
     def embedding(self, extra: int = 0) -> Embedding:
-        """A network from an observation to `feature_size` numbers, with `extra` more hidden layers."""
+        """Create a network from an observation to `feature_size` features, with `extra` additional hidden layers."""
         hidden = (*self.config.hidden, *[self.config.hidden[-1]] * extra)
         return Embedding(self.feature_size, self.images, hidden, self.config.feature_size).to(self.dtype)
 
     def steps(self, rollout: "Rollout") -> Transitions:
-        """A rollout, as methods see it."""
+        """Convert a rollout to the input of the methods."""
         features = rollout.observations[..., : self.feature_size]
         if "features" in self.moments:
             features = ((features - self._shifts["features"]) * self._scales["features"]).clamp(-_LIMIT, _LIMIT)
@@ -135,14 +135,14 @@ class Curiosity(nn.Module, ABC):
         return Transitions(features, rollout.pixels, coded, valid)
 
     def seen(self, pixels: Tensor) -> Tensor:
-        """Bytes of images `[N, P]` -> `[N, P']`, those channels that are looked at, shifted and scaled as features are."""
+        """Select the channels of images `[N, P]` uint8 that are used, and normalize them like features, `[N, P']`."""
         own = pixels if self._kept is None else pixels[:, self._kept.to(pixels.device)]
         shift, scale = self._shifts["pixels"].to(own.device), self._scales["pixels"].to(own.device)
         return ((own.to(self.dtype) - shift) * scale).clamp(-_LIMIT, _LIMIT)
 
     @torch.no_grad()
     def embed(self, network: nn.Module, steps: Transitions) -> Tensor:
-        """`[T + 1, B, size]`, what a network makes of all observations."""
+        """Return the outputs `[T + 1, B, size]` of a network for all observations."""
         if network in steps.embedded:
             return steps.embedded[network]
         rows, pixels = steps.features.flatten(0, 1), steps.pixels.flatten(0, 1)
@@ -158,7 +158,7 @@ class Curiosity(nn.Module, ABC):
         return found
 
     def observe(self, rollouts: Sequence["Rollout"], reduce: Reduce) -> None:
-        """Takes observations into the moments, those of all shards."""
+        """Update the running statistics with the observations of all shards."""
         names = [name for name in ("features", "pixels") if name in self.moments]
         sums = []
         for rollout in rollouts:
@@ -177,15 +177,15 @@ class Curiosity(nn.Module, ABC):
         self.refresh()
 
     def refresh(self) -> None:
-        """Brings what observations are shifted and scaled by in step with the moments, after those have changed."""
+        """Update the normalization after the running statistics have changed."""
         self._shifts = {name: moments.mean.to(self.dtype) for name, moments in self.moments.items()}
         self._scales = {name: moments.std.reciprocal().to(self.dtype) for name, moments in self.moments.items()}
 
     def parts(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained, by name."""
+        """Return the trained parameters by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
 
 def fixed(network: nn.Module) -> nn.Module:
-    """A network that is never trained."""
+    """Exclude a network from training, and return it."""
     return network.requires_grad_(False)

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["Disagreement", "Ensemble"]
 
 _BLOCK = 1024
-"""Steps that go through the ensemble at once, so that what lies between two layers stays in the cache."""
+"""Steps per forward pass of the ensemble, so that intermediate results stay in the cache."""
 
 
 class Disagreement(Curiosity):
-    """How much do several predictions of the same differ (Pathak et al. 2019, arXiv:1906.04161)?
+    """Variance of the predictions of an ensemble (Pathak et al. 2019, arXiv:1906.04161).
 
         reward_t = variance over members i of f_i(φ(o_t), a_t), mean over features        equation 1, up to its scale
         L = Σ over members i of the mean over features of (f_i(φ(o_t), a_t) - φ(o_{t+1}))²
 
-    All members come to predict the mean of what follows, so what is random brings no reward for long, unlike the error of a single
-    prediction. φ is fixed and random, as the paper's features are where none are learned. The members differ by their first weights
-    alone; the authors' program also leaves a fifth of the samples out for each, others every time. Nor is the policy trained through
-    the reward's gradient, the paper's second part: here it is a reward like any other.
+    All members learn to predict the mean of the next features, so random transitions lose their reward, unlike with the error of a single
+    prediction. φ is fixed and random, as the paper's features are where none are learned. The members differ only in their initial weights;
+    the authors' program also omits a random fifth of the samples for each. The policy is not trained through the gradient of the reward, as
+    in the paper's second part.
     """
 
     losses = ("forward_loss",)
@@ -59,7 +59,7 @@ class Disagreement(Curiosity):
         return 2 * self.config.feature_size + self.code.size
 
     def columns(self, steps: Transitions) -> Tensor:
-        """Features before, action, features after: made once per rollout, for the encoder stays as it is."""
+        """Return the features before, the action, and the features after every step. They are computed once per rollout: the encoder is fixed."""
         features = self.embed(self.encoder, steps)
         return torch.cat([features[:-1], steps.actions, features[1:]], -1).flatten(0, 1)
 
@@ -72,9 +72,9 @@ class Disagreement(Curiosity):
 
 
 class Ensemble(nn.Module):
-    """Networks of one hidden layer with ReLUs, all of one shape, in two products.
+    """Networks of equal shape with one hidden layer of ReLUs, computed by two batched products.
 
-    First weights are orthogonal with gain √2, then 1, drawn from PyTorch's global generator for one member after the other.
+    Initial weights are orthogonal with gain √2, then 1, drawn from PyTorch's global generator member by member.
     """
 
     def __init__(self, members: int, inputs: int, hidden: int, outputs: int) -> None:
@@ -88,10 +88,10 @@ class Ensemble(nn.Module):
                 nn.init.orthogonal_(own, gain)
 
     def extra_repr(self) -> str:
-        """Sizes."""
+        """Return the shapes of the weights."""
         return f"{tuple(self.first.shape)}, {tuple(self.second.shape)}"
 
     def forward(self, rows: Tensor) -> Tensor:
-        """`[K, inputs]` -> `[members, K, outputs]`."""
+        """Return the outputs `[members, K, outputs]` of all members for rows `[K, inputs]`."""
         hidden = torch.baddbmm(self.first_bias, rows.expand(len(self.first), -1, -1), self.first).relu()
         return torch.baddbmm(self.second_bias, hidden, self.second)

@@ -12,24 +12,24 @@ from lockstep.curiosity.inverse import Controlled
 __all__ = ["E3B"]
 
 _BLOCK = 64
-"""Rows that are added to the ellipsoid at a time."""
+"""Rows that are added to the ellipsoid in one operation."""
 
 
 class E3B(Controlled):
-    """How far out of the ellipsoid of what the episode has shown (Henaff et al. 2022, arXiv:2210.05805, section 3, algorithm 1).
+    """Elliptical episodic bonus (Henaff et al. 2022, arXiv:2210.05805, section 3, algorithm 1).
 
         C_t = λ I + Σ_{s ≤ t} φ(o_s) φ(o_s)ᵀ                      over the episode, from its first observation on
         reward_t = φ(o_{t+1})ᵀ C_t⁻¹ φ(o_{t+1})
-        L = -log P(a_t | φ(o_t), φ(o_{t+1}))                     what φ is trained by
+        L = -log P(a_t | φ(o_t), φ(o_{t+1}))                     training objective of φ
 
-    The paper brings C⁻¹ up to date step by step (Sherman-Morrison). Here C itself is carried, a sum in which no errors grow, and many steps
-    are done at once, with the same result: see `bonuses`. What C holds of an episode stays as the φ of the iteration that saw it.
+    The paper updates C⁻¹ step by step (Sherman-Morrison). Here C itself is stored, in which errors do not accumulate, and many steps are
+    processed at once, with the same result: see `bonuses`. C contains the φ of the iteration that collected each observation.
     """
 
     losses = ("inverse_loss",)
 
     def carry(self, count: int) -> dict[str, Tensor]:
-        """C of every environment, of what came before row 0 of the next rollout."""
+        """Return the initial C of every environment."""
         size = self.config.feature_size
         return {"ellipsoid": self.config.ridge * torch.eye(size, dtype=torch.float64).repeat(count, 1, 1)}
 
@@ -52,11 +52,11 @@ class E3B(Controlled):
 
 
 def bonuses(rows: Tensor, episodes: Tensor, ellipsoid: Tensor, ridge: float) -> Tensor:
-    """φᵀ C⁻¹ φ for every row, C being that of the rows before it in its episode: `[B, T + 1]`.
+    """Return φᵀ C⁻¹ φ for every row, with the C of the earlier rows of its episode, `[B, T + 1]`.
 
-    With G = Φ C⁻¹ Φᵀ for the rows Φ of a block and C as it was before, and L the Cholesky factor of I + G, row t's bonus after those of the
-    block before it is L_tt² - 1: by Woodbury it is G_tt - g (I + G_<t)⁻¹ gᵀ, and 1 plus that is the pivot that L_tt is the root of. Rows of
-    different episodes have nothing to do with each other, so there G is 0.
+    With G = Φ C⁻¹ Φᵀ for the rows Φ of a block and the C before it, and L the Cholesky factor of I + G, the bonus of row t, after the
+    earlier rows of the block, is L_tt² - 1: by the Woodbury identity it is G_tt - g (I + G_<t)⁻¹ gᵀ, and 1 plus that is the pivot, the square
+    of L_tt. Rows of different episodes are independent, so G is 0 there.
 
     Args:
         rows: `[B, T + 1, size]`, float64.

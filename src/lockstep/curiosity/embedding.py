@@ -1,4 +1,4 @@
-"""What methods of curiosity make of observations and of actions."""
+"""Embeddings of observations, and encodings of actions."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _GAIN = math.sqrt(2)
 
 
 class Embedding(nn.Module):
-    """Observation -> numbers: convolutions for each image that is not small, then hidden layers with ReLUs, then a layer without.
+    """Network from an observation to features: convolutions for each image that is not small, hidden layers with ReLUs, a linear layer.
 
     Weights are orthogonal with gain √2 (Burda et al. 2019), drawn from PyTorch's global generator.
     """
@@ -26,7 +26,14 @@ class Embedding(nn.Module):
     def __init__(
         self, feature_size: int, images: Sequence[tuple[int, int, int]], hidden: Sequence[int], size: int
     ) -> None:
-        """`images` are (channels, height, width) of each; `size` is that of the output."""
+        """Create the network.
+
+        Args:
+            feature_size: Number of numeric inputs, F.
+            images: Channels, height and width of each image.
+            hidden: Widths of the hidden layers.
+            size: Number of outputs.
+        """
         super().__init__()
         self._images = tuple(images)
         made = [convolutions(shape) for shape in images]
@@ -43,7 +50,7 @@ class Embedding(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def forward(self, features: Tensor, images: Tensor | None) -> Tensor:
-        """Features `[N, F]` and images `[N, P']`, both shifted and scaled -> `[N, size]`."""
+        """Return the outputs `[N, size]` for features `[N, F]` and images `[N, P']`, both normalized."""
         found = [features]
         if images is not None:
             own = images.split([math.prod(shape) for shape in self._images], 1)
@@ -54,7 +61,7 @@ class Embedding(nn.Module):
 
 
 class ActionEncoder:
-    """Actions as networks see them: a 1 for what was chosen, and continuous components as the environment takes them, from -1 to 1 where
+    """Encodes actions for networks: choices as one-hot vectors, continuous components as the environment takes them, scaled to [-1, 1] if
     they have bounds.
     """
 
@@ -74,11 +81,11 @@ class ActionEncoder:
 
     @property
     def size(self) -> int:
-        """E."""
+        """Size of an encoded action, E."""
         return sum(self._choices) + self._continuous
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """Actions of a rollout, `[N]` int64 or `[N, A]` -> `[N, E]`."""
+        """Encode actions of a rollout, `[N]` int64 or `[N, A]`, as `[N, E]`."""
         rows = actions.reshape(len(actions), -1)
         parts = [
             (rows[:, at : at + 1] == torch.arange(options)).to(self._dtype) for at, options in enumerate(self._choices)
@@ -90,8 +97,8 @@ class ActionEncoder:
         return torch.cat(parts, 1)
 
     def loss(self, predicted: Tensor, coded: Tensor) -> Tensor:
-        """How badly actions were guessed, `[N]`: minus the log-probability of what was chosen, by logits, and half the squared error of what
-        is continuous. Both `[N, E]`.
+        """Return the prediction loss `[N]` of encoded actions `[N, E]`: the cross entropy of choices, for which `predicted` holds logits, plus
+        half the squared error of continuous components.
         """
         lost = predicted.new_zeros(len(predicted))
         sizes = [*self._choices, self._continuous]

@@ -17,14 +17,14 @@ __all__ = ["ICM"]
 
 
 class ICM(Controlled):
-    """How badly the features of the next observation are predicted (Pathak et al. 2017, arXiv:1705.05363).
+    """Error of predicting the features of the next observation (Pathak et al. 2017, arXiv:1705.05363).
 
-        L_I = -log P(a_t | φ(o_t), φ(o_{t+1}))                   inverse loss, equation 3: what φ is trained by
+        L_I = -log P(a_t | φ(o_t), φ(o_{t+1}))                   inverse loss, equation 3: trains φ
         L_F = ½ ‖φ̂(φ(o_t), a_t) - φ(o_{t+1})‖²                   forward loss, equation 5
         reward_t = L_F                                            equation 6, up to its scale
         L = (1 - β) L_I + β L_F                                   equation 7
 
-    Features that say nothing of the action need not be learned, so what the agent can't influence brings no reward for long.
+    The inverse loss gives φ no reason to represent what the agent can't influence, so that earns little reward.
     """
 
     losses = ("inverse_loss", "forward_loss")

@@ -1,4 +1,4 @@
-"""Intrinsic rewards of a rank's shards: scaled, counted, and carried on from one update to the next."""
+"""Intrinsic rewards of a rank's shards: scaling, metrics, and state from one update to the next."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,26 +14,27 @@ from lockstep.rollout import Rollout
 __all__ = ["CURIOSITY_SUMS", "Bonus", "IntrinsicRewards", "described"]
 
 CURIOSITY_SUMS = 5
-"""What is counted of intrinsic rewards: their sum, their squares', how many, the sum of the returns of episodes that ended, how many."""
+"""The number of sums in `Bonus.counts`."""
 
 
 @dataclass
 class Bonus:
-    """Of one shard and iteration."""
+    """Intrinsic rewards of one shard in one iteration."""
 
     rewards: Tensor
     """`[T, B]`, scaled; 0 on reset rows."""
     columns: Tensor
     """`[T × B, C]`, see `Curiosity.columns`."""
     counts: Tensor
-    """`[CURIOSITY_SUMS]` float64."""
+    """`[CURIOSITY_SUMS]` float64: sum and sum of squares of intrinsic rewards, number of steps; sum of intrinsic returns of the episodes that
+    ended, and their number."""
 
 
 class IntrinsicRewards:
-    """Asks a method how new everything is, and makes rewards of it."""
+    """Computes scaled intrinsic rewards by a curiosity method."""
 
     def __init__(self, curiosity: Curiosity, gamma: float, shards: Sequence[int], reduce: Reduce) -> None:
-        """`shards` are those of this rank, ascending; `reduce` adds over all shards of all ranks."""
+        """`shards` are the indices of this rank's shards, ascending; `reduce` sums over all shards of all ranks."""
         self._curiosity = curiosity
         self._gamma = gamma
         self._shards = shards
@@ -41,16 +42,16 @@ class IntrinsicRewards:
         self._carried: dict[int, dict[str, Tensor]] = {}
 
     def observe(self, rollouts: Sequence[Rollout]) -> None:
-        """Merge the observations of an iteration into the moments that methods see them through."""
-        self._ensure_carried(rollouts)  # a checkpoint may be written during warm-up, before any reward is asked for
+        """Merge the observations of an iteration into the statistics that normalize the inputs of methods."""
+        self._ensure_carried(rollouts)  # a checkpoint may be written during warm-up, before any reward is computed
         if self._curiosity.moments.keys() & {"features", "pixels"}:
             self._curiosity.observe(rollouts, self._reduce)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Bonus]:
-        """The intrinsic rewards of one iteration's rollouts, ascending by shard.
+        """Compute the intrinsic rewards of one iteration's rollouts, ascending by shard.
 
-        They are divided by the running standard deviation of their discounted return, which goes on over the ends of episodes (Burda et
-        al. 2019, arXiv:1810.12894, section 2.4), over all shards.
+        They are divided by the running standard deviation, over all shards, of their discounted return, which does not end with episodes
+        (Burda et al. 2019, arXiv:1810.12894, section 2.4).
         """
         curiosity = self._curiosity
         self._ensure_carried(rollouts)
@@ -70,7 +71,7 @@ class IntrinsicRewards:
         ]
 
     def _returns(self, rewards: Tensor, steps: Transitions, carried: Mapping[str, Tensor]) -> Tensor:
-        """`[T, B]` float64: `G_t = γ G_{t-1} + r_t`, over reset rows as if they were not there."""
+        """Return `G_t = γ G_{t-1} + r_t`, `[T, B]` float64, which skips reset rows."""
         found = rewards.to(torch.float64, copy=True).numpy()
         running, decay = carried["discounted"].numpy(), np.where(steps.valid.numpy(), self._gamma, 1.0)
         before, passed = running, np.empty_like(running)
@@ -86,13 +87,13 @@ class IntrinsicRewards:
             self._carried = {shard: self._begun(rollouts[0].rewards.shape[1]) for shard in self._shards}
 
     def _begun(self, count: int) -> dict[str, Tensor]:
-        """What is carried when `count` environments begin."""
+        """Return the initial state of `count` environments."""
         zeros = torch.zeros(count, dtype=torch.float64)
         method = {f"method.{name}": value for name, value in self._curiosity.carry(count).items()}
         return {"discounted": zeros, "return": zeros.clone(), **method}
 
     def renew(self) -> None:
-        """All environments begin new episodes: what was remembered of the old ones is forgotten."""
+        """Reset the per-episode state, when all environments start new episodes."""
         for own in self._carried.values():
             fresh = self._begun(len(own["return"]))
             for name, value in fresh.items():
@@ -100,11 +101,11 @@ class IntrinsicRewards:
                     own[name].copy_(value)
 
     def state(self) -> dict[int, dict[str, Tensor]]:
-        """All that a checkpoint needs, by shard."""
+        """State for a checkpoint, by shard."""
         return self._carried
 
     def load(self, shard: int, state: Mapping[str, Tensor]) -> None:
-        """Takes back a shard's `state()`. Raises ValueError, naming the tensor, if one does not fit."""
+        """Restore the `state()` of a shard. Raises ValueError, naming the tensor, if one does not fit."""
         if "return" not in state:
             raise ValueError("tensor 'return' is missing")
         own = self._begun(len(state["return"]))
@@ -113,16 +114,16 @@ class IntrinsicRewards:
 
 
 def _of_method(carried: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a method remembers: the same tensors under the names that it gave them."""
+    """Return the state of the method: the same tensors, under the method's own names."""
     return {name.removeprefix("method."): value for name, value in carried.items() if name.startswith("method.")}
 
 
 def _counted(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
-    """COUNTS of a shard. `running` `[B]`, the episodes' returns so far, goes on."""
+    """Return the `Bonus.counts` of a shard, and update `running` `[B]`, the intrinsic returns of the current episodes."""
     ended = (rollout.terminated | rollout.truncated).numpy()
     own, carried = rewards.to(torch.float64), running.numpy()
     sums, over = own.cumsum(0).numpy(), ended.any(0)
-    # all episodes of an environment that ended, up to the last step of the last one: what comes after it is carried on
+    # the last step of the last episode that ended in an environment: later rewards belong to the current episode
     last = len(ended) - 1 - ended[::-1].argmax(0)
     before = np.where(over, sums[last, np.arange(len(last))], 0.0)
     returns = (carried + before)[over].sum()
@@ -132,7 +133,7 @@ def _counted(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
 
 
 def described(counts: Sequence[float]) -> dict[str, float]:
-    """Metrics of COUNTS over all shards."""
+    """Return the metrics of `Bonus.counts` summed over all shards."""
     total, squares, steps, returns, episodes = counts
     mean = total / max(steps, 1)
     spread = max(squares / max(steps, 1) - mean * mean, 0.0) ** 0.5

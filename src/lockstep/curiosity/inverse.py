@@ -1,4 +1,4 @@
-"""What tells which action led from one observation to the next."""
+"""Inverse dynamics: predicting the action between two observations."""
 
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,15 @@ __all__ = ["Controlled", "InverseDynamics"]
 
 
 class InverseDynamics(nn.Module):
-    """Features φ and a network with one hidden layer that guesses actions from them (Pathak et al. 2017, arXiv:1705.05363, equation 3).
+    """Features φ and a network with one hidden layer that predicts actions from them (Pathak et al. 2017, arXiv:1705.05363, equation 3).
 
         L = -log P(a_t | φ(o_t), φ(o_{t+1}))
 
-    Such features keep what the agent can influence, and may forget the rest.
+    Such features represent what the agent can influence, and may ignore the rest.
     """
 
     def __init__(self, method: Curiosity) -> None:
-        """For the observations and actions of `method`."""
+        """Create the networks for the observations and actions of `method`."""
         super().__init__()
         size, width = method.config.feature_size, method.config.hidden[-1]
         self.features = method.embedding()
@@ -38,11 +38,11 @@ class InverseDynamics(nn.Module):
         return sum(self._sizes)
 
     def columns(self, steps: Transitions) -> Tensor:
-        """`[T × B, width]`: both observations and the action."""
+        """Return both observations and the action of every step, `[T × B, width]`."""
         return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)
 
     def forward(self, columns: Tensor, images: Images) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss, `[K]`, and φ of the observations before and after, both `[K, size]`."""
+        """Return the loss `[K]`, and φ of the observations before and after the step, `[K, size]` each."""
         now, then, action = columns.split(self._sizes, 1)
         before = self.features(now, None if images is None else self._seen(images[0]))
         after = self.features(then, None if images is None else self._seen(images[1]))
@@ -50,7 +50,7 @@ class InverseDynamics(nn.Module):
 
 
 class Controlled(Curiosity):
-    """A method that looks at observations through features of what the agent can influence."""
+    """Base class of methods that use the features of `InverseDynamics`."""
 
     sees_images = True
 
@@ -65,5 +65,5 @@ class Controlled(Curiosity):
         return self.inverse.width
 
     def columns(self, steps: Transitions) -> Tensor:
-        """Both observations and the action."""
+        """Return both observations and the action of every step."""
         return self.inverse.columns(steps)

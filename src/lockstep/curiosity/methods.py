@@ -1,4 +1,4 @@
-"""Methods of curiosity by name."""
+"""Curiosity methods by name."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ _METHODS: dict[str, type[Curiosity]] = {
 def make_curiosity(
     spaces: "Spaces", config: CuriosityConfig, squash: bool, seed: int, dtype: torch.dtype
 ) -> Curiosity | None:
-    """The method of `curiosity.kind`, with first weights from the stream `curiosity` of the seed; None for none."""
+    """Create the method of `curiosity.kind`, with weights from the random stream `curiosity` of the seed; None for `none`."""
     if config.kind == "none":
         return None
     with seeded(torch.Generator().manual_seed(seed_of(seed, "curiosity"))):

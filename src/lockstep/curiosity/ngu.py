@@ -1,4 +1,4 @@
-"""Never give up."""
+"""The Never Give Up method."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,27 +23,27 @@ _CONSTANT = 1e-3
 _SIMILAR = 8.0
 _LIMIT = 5.0
 _BLOCK = 64
-"""Rows that are compared at a time."""
+"""Rows that are compared in one operation."""
 _SCORES = 2**19
-"""Distances that are held at a time, unless one environment has more."""
+"""Maximum number of distances in memory at once, unless a single environment has more."""
 _TINY = 1e-30
 _MEANS = ("distances", "errors")
 
 
 class NGU(RND):
-    """Far from what the episode has shown, times how new that is to the run (Badia et al. 2020, arXiv:2002.06038, section 2).
+    """Episodic novelty times life-long novelty (Badia et al. 2020, arXiv:2002.06038, section 2).
 
         reward_t = episodic_t · min(max(α_t, 1), L)               equation 1
         episodic_t = 1 / s, or 0 where s > s_m                    equation 2, algorithm 1
         s = √(Σ_i K_i) + c
         K_i = ε / (max(d_i / d_m² - ξ, 0) + ε)                   equation 3, algorithm 1: d_m² is the running mean of the d_i
-        d_i = ‖φ(o_{t+1}) - φ_i‖²                                 to the k nearest φ_i of what the episode has shown before
+        d_i = ‖φ(o_{t+1}) - φ_i‖²                                 to the k nearest φ_i of earlier observations of the episode
         α_t = 1 + (error_t - mean) / std                          of RND's error; mean and standard deviation are running
 
-    with ε = 1e-4, ξ = 0.008, c = 0.001, s_m = 8 and L = 5, as in its appendix. φ is trained to tell which action was taken, RND's predictor
-    as in `RND`. What is running is over the whole run, the present iteration included, where the paper's actors have means of their own. The
-    paper leaves open what happens while an episode has shown fewer than k observations: no reward, as in public implementations (Deep RL
-    Zoo, DI-engine). Of long episodes the last `capacity` observations are remembered, with the φ of the iteration that saw them.
+    with ε = 1e-4, ξ = 0.008, c = 0.001, s_m = 8 and L = 5, as in its appendix. φ is trained to predict actions, and RND's predictor
+    as in `RND`. Running statistics are over the whole run, including the current iteration; in the paper every actor has its own. The
+    paper does not define the reward of an episode's first k observations; it is 0 here, as in public implementations (Deep RL Zoo,
+    DI-engine). The last `capacity` observations of an episode are stored, with the φ of the iteration that collected them.
     """
 
     losses = ("inverse_loss", "rnd_loss")
@@ -56,7 +56,7 @@ class NGU(RND):
         self.refresh()
 
     def carry(self, count: int) -> dict[str, Tensor]:
-        """What the episodes have shown before row 0 of the next rollout: the last `filled` rows of `memory`."""
+        """Return empty memories: the last `filled` rows of `memory` hold the features of the current episode."""
         memory = torch.zeros(count, self.config.capacity, self.config.feature_size, dtype=self.dtype)
         return {"memory": memory, "filled": torch.zeros(count, dtype=torch.int64)}
 
@@ -82,7 +82,9 @@ class NGU(RND):
         return [self._combined(*own) for own in found]
 
     def _neighbours(self, steps: Transitions, kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Of what each step led to: squared distances to its nearest, `[T, B, k]`, and whether there are k, `[T, B]`; `kept` goes on."""
+        """Return, for the next observation of each step, the squared distances to its k nearest neighbors, `[T, B, k]`, and `[T, B]` bool, whether
+        there are k. Updates the memory in `kept`.
+        """
         features = self.embed(self.inverse.features, steps).transpose(0, 1)
         memory, filled = kept["memory"], kept["filled"]
         (count, capacity, _), neighbours = memory.shape, self.config.neighbours
@@ -101,7 +103,7 @@ class NGU(RND):
         return torch.cat(found).transpose(0, 1).contiguous(), (sizes >= neighbours).T[1:]
 
     def _combined(self, distances: Tensor, known: Tensor, errors: Tensor) -> Tensor:
-        """One shard's rewards, `[T, B]`."""
+        """Return the rewards `[T, B]` of one shard."""
         relative = distances / self.moments["distances"].mean.clamp_min(_TINY)
         kernels = _EPSILON / ((relative - _CLUSTER).clamp_min(0) + _EPSILON)
         similarity = kernels.sum(-1).sqrt() + _CONSTANT
@@ -115,7 +117,7 @@ class NGU(RND):
         return self.inverse.width + super().width
 
     def columns(self, steps: Transitions) -> Tensor:
-        """What the inverse loss is to see, then what that of RND is."""
+        """Return the inputs of the inverse loss, then those of RND's loss."""
         return torch.cat([self.inverse.columns(steps), super().columns(steps)], 1)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
@@ -126,15 +128,15 @@ class NGU(RND):
 
 
 def windows(valid: Tensor, filled: Tensor, held: int, capacity: int) -> Tensor:
-    """Where the memory of each of a rollout's rows begins, `[B, T + 1]`, counted in `held` carried rows with the rollout after them.
+    """Return the first index of the memory of each row of a rollout, `[B, T + 1]`, in an array of `held` stored rows and then the rollout.
 
-    Row r has the place `held + r`. Its memory goes from the first row of its episode, but at most `capacity` back, to the row before it.
+    Row r has the index `held + r`. Its memory starts at the first row of its episode, at most `capacity` rows back, and ends before r.
 
     Args:
-        valid: `[T, B]`, as in `Steps`.
-        filled: `[B]`: how many of the carried rows, the last ones, are of the episode that the rollout begins with.
-        held: See above.
-        capacity: See above.
+        valid: `[T, B]`, as in `Transitions`.
+        filled: `[B]`: the number of stored rows, at the end, that belong to the episode with which the rollout begins.
+        held: Number of stored rows.
+        capacity: Maximum number of rows in a memory.
     """
     places = held + torch.arange(len(valid) + 1)[:, None]
     begun = torch.where(valid, 0, places[1:])
@@ -143,13 +145,13 @@ def windows(valid: Tensor, filled: Tensor, held: int, capacity: int) -> Tensor:
 
 
 def nearest(rows: Tensor, first: Tensor, count: int) -> Tensor:
-    """Squared distances of a rollout's rows 1, 2, … to the `count` nearest of their memories, `[B, T, count]` float64, ascending.
+    """Return the squared distances of a rollout's rows 1, 2, … to the `count` nearest rows of their memories, `[B, T, count]` float64, ascending.
 
-    Which are nearest is told by |y|² - 2 x y, about a mean so that little cancels; how far they are, by differences. A memory with fewer
-    than `count` rows gives numbers that mean nothing.
+    The nearest rows are found by |y|² - 2 x y, relative to the mean to reduce cancellation; their distances are computed from differences.
+    Results for a memory with fewer than `count` rows are undefined.
 
     Args:
-        rows: `[B, held + T + 1, size]`: carried rows, at least `count`, with the rollout after them.
+        rows: `[B, held + T + 1, size]`: stored rows, at least `count`, then the rollout.
         first: See `windows`.
         count: k.
     """

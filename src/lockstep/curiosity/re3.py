@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["RE3", "distances"]
 
 _MOST = 2048
-"""Observations that may be neighbours."""
+"""Maximum number of observations that can be neighbors."""
 _BLOCK = 128
-"""Rows whose distances are looked at together, so that they stay in the cache."""
+"""Rows whose distances are computed together, so that they stay in the cache."""
 
 
 class RE3(Curiosity):
-    """How far is it to the observations that are most like this one (Seo et al. 2021, arXiv:2102.09430)?
+    """Distance to the nearest observations, in the features of a random encoder (Seo et al. 2021, arXiv:2102.09430).
 
         y = f(o), f fixed and random
         reward_t = log(1 + ‖y_{t+1} - its k-th nearest neighbour‖₂), k = `neighbours`
 
-    Averaged, that estimates the entropy of what is observed, up to constants (Singh et al. 2003). Nothing is trained.
+    The average estimates the entropy of the observations, up to constants (Singh et al. 2003). Nothing is trained.
 
-    Neighbours are sought as in the paper's on-policy variant, among what was collected since the last update, and here within a shard:
-    shards need not know of each other, and as they never change, rewards don't either. The first observation of an episode is no
-    neighbour, for no step led to it. Of a rollout beyond 2,048 steps only every n-th observation can be one, so that cost grows with
-    the steps and not with their square. Unlike in the paper, observations are shifted and scaled by their moments, as for all methods.
-    Its decaying weight is a schedule in `curiosity.weight`.
+    As in the paper's on-policy variant, neighbors are searched among the observations since the last update; here within a shard, so that
+    rewards do not depend on other shards. The first observation of an episode is not a neighbor, because no step led to it. In a rollout of
+    more than 2,048 steps only every n-th observation can be a neighbor, so that the cost grows linearly with the number of steps. Unlike in
+    the paper, observations are normalized by their running statistics, as for all methods. The paper's decaying weight is a schedule in
+    `curiosity.weight`.
     """
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
@@ -56,10 +56,12 @@ class RE3(Curiosity):
 
 
 def distances(rows: Tensor, valid: Tensor, neighbours: int, stride: int) -> Tensor:
-    """`[N]` float64: how far each of the rows `[N, size]` is from the k-th nearest of the others, counted from 1. Only every `stride`-th
-    row can be a neighbour, and only if it is `valid`, `[N]`; where there are fewer than k, it is the farthest, and 0 without any.
+    """Return the distance, `[N]` float64, of each of the rows `[N, size]` to its k-th nearest neighbor, counted from 1.
+
+    Only every `stride`-th row can be a neighbor, and only if it is `valid`, `[N]`. With fewer than k neighbors it is the distance to the
+    farthest, and 0 without neighbors.
     """
-    rows = rows.to(torch.float64)  # close neighbours are what is left of large numbers
+    rows = rows.to(torch.float64)  # distances of close neighbors are differences of large numbers
     others, counted = rows[::stride].t().contiguous(), valid[::stride]
     squares = rows.square().sum(1)
     lengths = torch.where(counted, squares[::stride], torch.inf)
@@ -81,7 +83,7 @@ def distances(rows: Tensor, valid: Tensor, neighbours: int, stride: int) -> Tens
 
 
 def _stride(steps: int, count: int) -> int:
-    """Between rows that can be neighbours, of `steps` times `count`. It has no divisor in common with `count`, so all environments are seen."""
+    """Return the distance between rows that can be neighbors, of `steps` × `count`. It is coprime to `count`, so that all environments occur."""
     stride = math.ceil(steps * count / _MOST)
     while math.gcd(stride, count) > 1:
         stride += 1

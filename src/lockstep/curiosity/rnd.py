@@ -16,12 +16,12 @@ __all__ = ["RND"]
 
 
 class RND(Curiosity):
-    """How badly a network predicts another, random one (Burda et al. 2019, arXiv:1810.12894, section 2.2).
+    """Error of predicting the outputs of a random network (Burda et al. 2019, arXiv:1810.12894, section 2.2).
 
         reward_t = mean over features of (f̂(o_{t+1}) - f(o_{t+1}))²
 
-    f is fixed and random; f̂, with one hidden layer more, is trained to equal it on what was seen, and only that. Observations are shifted
-    and scaled by their running moments and kept within ±5 (section 2.4), for f would hardly see them otherwise.
+    f is fixed and random; f̂, with one more hidden layer, is trained to equal f on the observations collected. Observations are normalized by
+    their running statistics and clipped to ±5 (section 2.4), because otherwise f may carry little information about them.
     """
 
     losses: ClassVar[tuple[str, ...]] = ("rnd_loss",)
@@ -40,7 +40,7 @@ class RND(Curiosity):
         return [self.errors(own) for own in steps]
 
     def errors(self, steps: Transitions) -> Tensor:
-        """`[T, B]`: the prediction's error at what each step led to."""
+        """Return the prediction error `[T, B]` for the next observation of each step."""
         missed = self.embed(self.predictor, steps) - self.embed(self.target, steps)
         error: Tensor = missed[1:].square().mean(-1)
         return error
@@ -51,7 +51,7 @@ class RND(Curiosity):
         return self.feature_size + self.config.feature_size
 
     def columns(self, steps: Transitions) -> Tensor:
-        """What each step led to, and the target there, which costs less once per rollout than once per epoch."""
+        """Return the next observation of each step and its target, which is computed once per rollout instead of once per epoch."""
         target = self.embed(self.target, steps)
         return torch.cat([steps.features[1:], target[1:]], -1).flatten(0, 1)
 

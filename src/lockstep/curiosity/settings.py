@@ -99,15 +99,15 @@ class CuriosityConfig:
 
     @property
     def two_heads(self) -> bool:
-        """Whether the critic has a second head."""
+        """True if the critic has a second head."""
         return self.kind != "none" and self.combine == "two-heads"
 
     @property
     def episodic(self) -> bool:
-        """Whether the method compares within an episode."""
+        """True if the method compares observations within an episode."""
         return self.kind in _EPISODIC
 
     @property
     def predicts(self) -> bool:
-        """Whether the method trains networks of its own."""
+        """True if the method trains networks."""
         return self.kind in _TRAINED

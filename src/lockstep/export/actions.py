@@ -1,4 +1,4 @@
-"""From parameters of distributions to the most probable actions, as an environment takes them, in operations that can be exported.
+"""Decoding distribution parameters to the most probable actions for the environment, in operations that can be exported.
 
 `Agent.for_environment` and `envs/actions.py` do the same in NumPy.
 """
@@ -19,7 +19,7 @@ __all__ = ["ActionDecoder"]
 
 
 class ActionDecoder(nn.Module):
-    """Parameters `[N, D]` -> actions by name, `[N, …]` each, then `logits`, `mean` and `log_std` where there are such."""
+    """Decodes parameters `[N, D]` to actions by name, `[N, …]` each, then `logits`, `mean` and `log_std` if the distribution has them."""
 
     _low: Tensor
     _high: Tensor
@@ -38,7 +38,7 @@ class ActionDecoder(nn.Module):
             TensorSpec(name_of(ACTION, path), leaf.shape, torch_type(leaf.dtype), f"action{place_of(path)} for step()")
             for path, leaf in leaves(space)
         ]
-        """All that is given."""
+        """Descriptions of all outputs."""
         if self._options:
             meaning = f"of the options of all choices: {', '.join(map(str, spaces.choices))}"
             self.ports.append(TensorSpec("logits", (self._options,), agent.dtype, meaning))
@@ -51,7 +51,7 @@ class ActionDecoder(nn.Module):
                 self.ports.append(TensorSpec(name, (self._size,), agent.dtype, meaning))
 
     def forward(self, parameters: Tensor) -> dict[str, Tensor]:
-        """See the class."""
+        """Decode parameters `[N, D]`."""
         logits, mean, log_std = parameters.split([self._options, self._size, self._size], 1)
         chosen = [logits.narrow(1, begin, count).argmax(1) for begin, count in self._choices]
         components = self._fit(mean) if self._size else mean

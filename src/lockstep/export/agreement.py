@@ -1,4 +1,4 @@
-"""Whether an exported policy computes what the agent computes."""
+"""Comparison of an exported policy with its agent."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -22,18 +22,18 @@ from lockstep.randomness import stream
 __all__ = ["TOLERANCE", "difference"]
 
 TOLERANCE = 1e-5
-"""Of numbers up to 1, and relative to those above."""
+"""Maximum difference: absolute for numbers up to 1, relative above."""
 _STEPS = (32, 32, 32, 1, 1)
-"""Environments in each step; what is remembered goes on from one step to the next of as many."""
+"""Number of environments in each step; the state is kept between steps with equal numbers."""
 
 
 def difference(
     run: Callable[[Arrays], Arrays], agent: Agent, observation_space: Space[Any], action_space: Space[Any]
 ) -> tuple[float, str]:
-    """The greatest difference between what `run` and the agent give, relative above 1, and the output where it is.
+    """Return the largest difference between the outputs of `run` and of the agent, relative above 1, and the name of that output.
 
-    Infinite for an array that is missing or has another shape, for a number that is not finite, and for a choice that is not the agent's
-    (between options that are equally probable to rounding, any will do).
+    It is infinite for an array that is missing or has another shape, for a number that is not finite, and for another choice than the
+    agent's, unless the options are equally probable up to rounding.
     """
     drawing = ObservationSampler(agent, observation_space, stream(0, "export"))
     worst, own, its = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
@@ -45,7 +45,7 @@ def difference(
         expected, sure = _expected(agent, action_space, *drawing.seen(inputs), own)
         found = run(inputs | ({STATE: its} if agent.state_size else {}))
         for name, array in expected.items():
-            if name != "value" or name in found:  # which may be left out
+            if name != "value" or name in found:  # the value is optional
                 worst = max(worst, (_distance(found.get(name), array, sure), name))
         if agent.state_size:
             own, its = torch.from_numpy(expected[NEXT_STATE]), found[NEXT_STATE]
@@ -56,7 +56,7 @@ def difference(
 def _expected(
     agent: Agent, action_space: Space[Any], rows: Tensor, pixels: Tensor | None, state: Tensor
 ) -> tuple[Arrays, NDArray[np.bool_]]:
-    """The agent's outputs; and `[N]`, where one option of each choice is more probable than all others."""
+    """Return the agent's outputs, and `[N]` bool, true where each choice has a unique most probable option."""
     spaces = agent.spaces
     parameters, value, after = agent.policy.act(agent.normalize(rows), pixels, state)
     taken = action_converter(action_space)(agent.for_environment(agent.distribution.mode(parameters).numpy()))

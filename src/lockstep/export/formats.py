@@ -20,28 +20,28 @@ from lockstep.export.tensor_spec import TensorSpec
 __all__ = ["FORMATS", "METADATA", "Arrays", "Format"]
 
 Arrays = dict[str, NDArray[Any]]
-"""By name, `[N, …]` each."""
+"""Arrays by name, `[N, …]` each."""
 METADATA = "lockstep.json"
-"""Among the extra files of a PyTorch program."""
+"""Name of the metadata among the extra files of a PyTorch program."""
 _TRACED = 3
-"""Environments that operations are noted with; they serve any number."""
+"""Number of environments in the traced example; the program accepts any number."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A way to write a policy."""
+    """A file format for policies."""
 
     suffix: str
     needs: tuple[str, ...]
-    """Modules that lockstep does without otherwise."""
+    """Optional modules that the format needs."""
     pack: Callable[[Program, Mapping[str, str]], bytes]
-    """The file that holds the program, and what else is to be told, by name."""
+    """Serialize a program with metadata by name."""
     unpack: Callable[[bytes], Callable[[Arrays], Arrays]]
-    """The program that a file of one's own holds, as a function. (One of PyTorch's from others may run code when it is loaded.)"""
+    """Load the program of a trusted file as a function. (A PyTorch program may run code when it is loaded.)"""
 
 
 def _trace(program: Program) -> ExportedProgram:
-    """The program's operations, for any number of environments."""
+    """Trace the program, for any number of environments."""
     example = {port.name: torch.zeros(_TRACED, *port.shape, dtype=port.dtype) for port in program.inputs}
     batch = Dim("batch", min=1)
     with torch.no_grad():
@@ -81,9 +81,9 @@ def _pack_onnx(program: Program, about: Mapping[str, str]) -> bytes:
 
 
 def _describe(graph: Any, ports: list[TensorSpec]) -> None:
-    """Names the batch's dimension, and says what each array is."""
+    """Name the batch dimension, and describe each array."""
     meanings = {port.name: port.meaning for port in ports}
-    del graph.value_info[:]  # what lies between has the dimension under another name
+    del graph.value_info[:]  # intermediate values have other names for the dimension
     for value in (*graph.input, *graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
         value.doc_string = meanings[value.name]
@@ -101,7 +101,7 @@ def _unpack_onnx(content: bytes) -> Callable[[Arrays], Arrays]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What exporters tell of their own insides is not for users."""
+    """Suppress the log messages and warnings of exporters, which do not concern users."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -116,4 +116,4 @@ FORMATS = {
     "onnx": Format(".onnx", ("onnx", "onnxscript", "onnxruntime"), _pack_onnx, _unpack_onnx),
     "torch": Format(".pt2", (), _pack_torch, _unpack_torch),
 }
-"""By the name that a user gives."""
+"""Formats by the name in `--format`."""

@@ -1,4 +1,4 @@
-"""From observations, as an environment gives them, to what networks see, in operations that can be exported.
+"""Encoding observations of the environment as inputs of the networks, in operations that can be exported.
 
 `envs/layout.py` does the same in NumPy: parts of a space lie in its order.
 """
@@ -28,7 +28,7 @@ Inputs = dict[str, Tensor]
 
 
 class ObservationEncoder(nn.Module):
-    """Inputs by name, `[N, …]` each -> normalized rows `[N, O]` and pixels `[N, P]`, None without images."""
+    """Encodes inputs by name, `[N, …]` each, as normalized rows `[N, O]` and pixels `[N, P]`, None without images."""
 
     _shift: Tensor
     _scale: Tensor
@@ -45,7 +45,7 @@ class ObservationEncoder(nn.Module):
             self._masks = [INFO_MASK]
         self.codes = nn.ModuleList(_OneHot(leaf) for _, leaf in features if isinstance(leaf, Discrete | MultiDiscrete))
         self.ports = _ports(space, agent.spaces)
-        """All inputs but the state."""
+        """Descriptions of all inputs except the state."""
         moments = agent.observation_moments
         self._normalized = moments is not None
         if moments is not None:
@@ -53,7 +53,7 @@ class ObservationEncoder(nn.Module):
             self.register_buffer("_scale", moments.std.reciprocal().to(self._dtype))
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """See the class."""
+        """Encode inputs by name."""
         count = next(iter(inputs.values())).shape[0]
         codes, columns = iter(self.codes), []
         for name, leaf in self._features:
@@ -68,7 +68,7 @@ class ObservationEncoder(nn.Module):
 
 
 class _OneHot(nn.Module):
-    """Whole numbers `[N, K]` of a Discrete or MultiDiscrete -> `[N, options]` of False and True."""
+    """Encode integers `[N, K]` of a Discrete or MultiDiscrete as `[N, options]` bool."""
 
     _columns: Tensor
     _values: Tensor

@@ -1,4 +1,4 @@
-"""A policy as a pure function of named arrays, from an environment's observations to its actions."""
+"""A policy as a pure function of named arrays, from observations to actions of the environment."""
 
 import copy
 
@@ -14,13 +14,13 @@ __all__ = ["Program"]
 
 
 class Program(nn.Module):
-    """Inputs by name -> outputs by name, in the order of `inputs` and `outputs`; the first dimension of each is that of `N` environments.
+    """Function from named inputs to named outputs, in the order of `inputs` and `outputs`. The first dimension of each is N environments.
 
-    It holds copies of the agent's weights and moments. The value is left out where it would take a second network of images.
+    It holds copies of the agent's weights and running statistics. The value is omitted if it would need a second network for images.
     """
 
     def __init__(self, agent: Agent, observation_space: Space[object], action_space: Space[object]) -> None:
-        """The spaces are one environment's."""
+        """Copy the agent. The spaces are those of a single environment."""
         super().__init__()
         self.reading, self.taking = ObservationEncoder(agent, observation_space), ActionDecoder(agent, action_space)
         self.policy = copy.deepcopy(agent.policy).requires_grad_(False)
@@ -29,7 +29,7 @@ class Program(nn.Module):
         self._separate = apart and self.policy.is_mlp
         self.inputs, self.outputs = list(self.reading.ports), list(self.taking.ports)
         if apart and not self._separate:
-            self.policy.critic_trunk = nn.Identity()  # not asked for, so its weights need not be there
+            self.policy.critic_trunk = nn.Identity()  # unused, so that its weights are not exported
         else:
             self.outputs.append(
                 TensorSpec("value", (), agent.dtype, "expected discounted return, of rewards as training scales them")
@@ -44,7 +44,7 @@ class Program(nn.Module):
             )
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """See the class."""
+        """Evaluate the function."""
         rows, pixels = self.reading(inputs)
         parameters, value, state = self.policy.act(rows, pixels, inputs.get(STATE))
         found: dict[str, Tensor] = self.taking(parameters)

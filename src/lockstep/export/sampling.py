@@ -1,4 +1,4 @@
-"""Observations that an exported policy is tried with, drawn at random where the agent's have been."""
+"""Random observations for testing an exported policy, from the range of the agent's observations."""
 
 from itertools import pairwise
 from typing import Any
@@ -19,20 +19,20 @@ from lockstep.export.tensor_spec import INFO_MASK, OBSERVATION, name_of
 __all__ = ["ObservationSampler"]
 
 _FAR, _FAR_TIMES = 1 / 16, 30
-"""The share of numbers that are far from the others, where normalization cuts them off, and how far."""
+"""Fraction of numbers outside the range of normalization, and their distance in standard deviations."""
 _WIDE = 1e3
-"""Bounds beyond this say little about what is seen between them."""
+"""Bounds beyond this value say little about actual observations."""
 
 
 class ObservationSampler:
-    """Draws observations of a space, which are fit for an agent."""
+    """Draws observations of a space for an agent."""
 
     def __init__(self, agent: Agent, space: Space[Any], generator: np.random.Generator) -> None:
         self._agent, self._space, self._generator = agent, space, generator
         self._layout = ObservationLayout(space, agent.spaces)
 
     def inputs(self, count: int) -> Arrays:
-        """Of the exported policy, by name, but for the state."""
+        """Return the inputs of the exported policy by name, without the state."""
         found, column = Arrays(), 0
         for path, leaf in feature_leaves(self._space):
             found[name_of(OBSERVATION, path)] = self._feature(leaf, count, column)
@@ -43,14 +43,14 @@ class ObservationSampler:
         return found | self._masks(count)
 
     def seen(self, inputs: Arrays) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The same as rows and pixels, by the way that an agent's observations go."""
+        """Return the same observations as rows and pixels, encoded as for the agent."""
         tree = _tree(self._space, inputs)
         rows = self._layout.rows(tree, {MASK: inputs[INFO_MASK]} if INFO_MASK in inputs else {})
         pixels = torch.from_numpy(np.array(self._layout.batch_pixels(tree))) if self._agent.spaces.images else None
         return torch.from_numpy(np.array(rows)).to(self._agent.dtype), pixels
 
     def _feature(self, leaf: Any, count: int, column: int) -> NDArray[Any]:
-        """Values of a space of numbers, whose columns of a row begin at `column`."""
+        """Draw values of a numeric space, whose columns of a row begin at `column`."""
         draw, shape = self._generator, (count, *leaf.shape)
         if isinstance(leaf, MultiBinary):
             return draw.integers(0, 2, shape).astype(leaf.dtype)
@@ -71,7 +71,7 @@ class ObservationSampler:
         return np.asarray(np.clip(numbers, low, high)).astype(leaf.dtype)
 
     def _masks(self, count: int) -> Arrays:
-        """At least one option of each choice is allowed."""
+        """Draw an action mask that allows at least one option of each choice."""
         spaces = self._agent.spaces
         if not spaces.mask_size:
             return {}
@@ -89,7 +89,7 @@ class ObservationSampler:
 
 
 def _tree(space: Space[Any], inputs: Arrays, path: Path = ()) -> Any:
-    """Inputs in the structure of the space."""
+    """Return the inputs in the structure of the space."""
     if isinstance(space, Dict):
         return {key: _tree(part, inputs, (*path, key)) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):

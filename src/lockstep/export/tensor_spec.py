@@ -1,4 +1,4 @@
-"""The named arrays that go into an exported policy and come out of it."""
+"""Descriptions of the inputs and outputs of an exported policy."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,17 @@ STATE, NEXT_STATE = "state", "next_state"  # no two arrays of an ONNX graph have
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output: what it is called, what it holds for each of `N` environments, and what that is."""
+    """Name, shape per environment, type and meaning of an input or output."""
 
     name: str
     shape: tuple[int, ...]
-    """Behind the batch's dimension."""
+    """Shape after the batch dimension."""
     dtype: torch.dtype
     meaning: str
 
     @property
     def type_name(self) -> str:
-        """`float32`."""
+        """Name of the type, such as `float32`."""
         return str(self.dtype).removeprefix("torch.")
 
     def __str__(self) -> str:
@@ -34,10 +34,10 @@ class TensorSpec:
 
 
 def name_of(root: str, path: Path) -> str:
-    """`observation.camera.0` for what is at `["camera"][0]` of an observation."""
+    """Return the name of a part of a space, such as `observation.camera.0` for `observation["camera"][0]`."""
     return ".".join([root, *map(str, path)])
 
 
 def torch_type(kind: np.dtype[Any]) -> torch.dtype:
-    """The same type in PyTorch."""
+    """Return the PyTorch type of a NumPy type."""
     return torch.from_numpy(np.zeros(0, kind)).dtype

@@ -1,4 +1,4 @@
-"""From an agent to a file that was found to agree with it."""
+"""Exporting an agent's policy to a file that was compared with the agent."""
 
 import json
 import os
@@ -23,17 +23,17 @@ __all__ = ["Exported", "check_place", "export_policy"]
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written."""
+    """An exported file."""
 
     path: Path
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
     difference: float
-    """The greatest between the file's outputs and the agent's, relative above 1."""
+    """Largest difference between the outputs of the file and of the agent, relative above 1."""
 
 
 def check_place(path: Path, format_name: str) -> None:
-    """Raises ValueError, in one line, if a file of that format could not be written there, or a package is missing that writes it."""
+    """Check that a file of that format can be written. Raises ValueError in one line if not, or if a package is missing."""
     form = FORMATS[format_name]
     missing = [module for module in form.needs if find_spec(module) is None]
     if missing:
@@ -60,17 +60,17 @@ def export_policy(
     format_name: str,
     about: Mapping[str, str],
 ) -> Exported:
-    """Writes the agent's policy, once what the file holds was computed and compared with the agent.
+    """Export the agent's policy, after comparing the outputs of the file's content with those of the agent.
 
     Args:
-        agent: On the CPU.
-        observation_space: Of one environment, as `action_space`.
-        action_space: Of the same.
-        path: Where nothing is yet, see `check_place`.
-        format_name: Of `FORMATS`.
-        about: What the file tells of the policy, by name. Version, inputs and outputs are added.
+        agent: An agent on the CPU.
+        observation_space: The observation space of a single environment.
+        action_space: Its action space.
+        path: A path that does not exist, see `check_place`.
+        format_name: A name in `FORMATS`.
+        about: Metadata for the file, by name. Version, inputs and outputs are added.
 
-    Raises ValueError, in one line, when the policy can't be exported or the file would not agree with it. Nothing is written then.
+    Raises ValueError in one line if the policy can't be exported, or the file does not agree with the agent. Nothing is written then.
     """
     form = FORMATS[format_name]
     program = Program(agent, observation_space, action_space)
@@ -79,7 +79,7 @@ def export_policy(
     try:
         content = form.pack(program, told)
         apart, where = difference(form.unpack(content), agent, observation_space, action_space)
-    except Exception as error:  # what a user's own encoder or core does may be beyond any exporter
+    except Exception as error:  # a registered encoder or core may use operations that can't be exported
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ValueError(f"this policy can't be exported as {format_name}: {reason}") from error
     if not apart <= TOLERANCE:

@@ -108,6 +108,33 @@ def test_harmless_calls_are_not_reported(code: str) -> None:
     assert not [danger for node in ast.walk(ast.parse(code)) for danger in dangers(node)]
 
 
+_FRAGMENT = re.compile(
+    r"(What|Who|Whom|Of|Those|That|These|As|In|Where|Whether|Which|How|For|From|To|With|At|By|On|All that|Takes|Gives|Makes|Raises)\b"
+)
+"""First words of a docstring that is neither a noun phrase nor an imperative sentence."""
+
+
+def test_docstrings_are_noun_phrases_or_imperative_sentences() -> None:
+    fragments = [
+        f"{name_of(path)}: {docstring.splitlines()[0]}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for docstring in docstrings(node)
+        if _FRAGMENT.match(docstring)
+    ]
+    assert fragments == []
+
+
+def docstrings(node: ast.AST) -> list[str]:
+    """The docstring of a definition, and those of the names that it assigns."""
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    values = [
+        line.value.value for line in node.body if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+    ]
+    return [value for value in values if isinstance(value, str) and value]
+
+
 def test_public_functions_of_ppo_have_docstrings() -> None:
     missing = [
         f"{name_of(path)} {node.name}"

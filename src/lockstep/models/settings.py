@@ -15,9 +15,9 @@ class PolicyConfig:
     activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
     """Activation function of the hidden layers."""
     encoder: str = "auto"
-    """What makes features of an observation. `mlp`: the hidden layers, for vectors; `nature` (Mnih et al. 2015) and `impala` (Espeholt et
-    al. 2018): convolutions, for images; `grid`: for images whose bytes are codes, such as MiniGrid's; or one of your own, see
-    `register_encoder`. `auto`: `nature` if there are images, else `mlp`."""
+    """Network from an observation to features. `mlp`: the hidden layers, for vectors; `nature` (Mnih et al. 2015) and `impala` (Espeholt et
+    al. 2018): convolutions, for images; `grid`: for images whose bytes are codes, such as MiniGrid's; or one that `register_encoder` has
+    registered. `auto`: `nature` if there are images, else `mlp`."""
     core: str = "none"
     """Memory of the policy, between encoder and heads: `lstm`, `gru`, `mingru` (trained in parallel over time), or one that
     `register_core` has registered. `none`: actions depend on the current observation only."""

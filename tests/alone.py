@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def runtime(group: Group | None = None) -> SimpleNamespace:
-    """What `lockstep.cast.build` asks of a Runtime, on the CPU."""
+    """The part of a Runtime that `lockstep.experiment.build.build` uses, on the CPU."""
     return SimpleNamespace(
         group=group or Solo(),
         device=CPU,

@@ -36,7 +36,7 @@ def records(file: Path) -> Iterator[Any]:
             yield record
 
 
-def companions(run: Path) -> list[int]:
+def sidecars(run: Path) -> list[int]:
     """Processes that feed trackers or film for a run, and what they have started."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -154,15 +154,15 @@ def test_films_of_the_first_and_the_last_environment_and_the_same_bits(run_cli, 
 
 @pytest.mark.slow
 @pytest.mark.extra("trackio", "imageio_ffmpeg")
-def test_no_companion_outlives_rank_0(begin, tmp_path: Path) -> None:
+def test_no_sidecar_process_outlives_rank_0(begin, tmp_path: Path) -> None:
     words = ("--total-steps", 10**7, "--run.progress", "off", "--run.capture-video", 2, "--run.loggers", "trackio")
     words += ("--runtime.compile", "off", "--ranks", 2, "--plan.shards", 2)
     process = begin("train", *SHORT, *words, "--out", tmp_path / "runs")
     run = tmp_path / "runs" / "first"
-    wait_for(lambda: len(companions(run)) == 2 and len(digests(run)) > 3, "two companions")
+    wait_for(lambda: len(sidecars(run)) == 2 and len(digests(run)) > 3, "two sidecars")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    wait_for(lambda: not companions(run), "no companion")
+    wait_for(lambda: not sidecars(run), "no sidecar")
 
 
 @pytest.mark.slow

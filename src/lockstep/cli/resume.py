@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import complete, import_again, listen_under, start, told_once
+from lockstep.cli.start import complete, import_again, listen_under, report_once, start
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -20,7 +20,7 @@ def main(argv: Sequence[str]) -> int:
     Raises ValueError for bad input, before any process starts. The message is one line.
     """
     rank_info = find_rank_info()
-    with told_once(rank_info):
+    with report_once(rank_info):
         tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
         args = _parser().read(rest)
         folder = RunFolder.open(locate(args.run))
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[str, object]], args: Namespace) -> int:
-    with told_once(rank_info):
+    with report_once(rank_info):
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.start import extended_by, prepare_resume, resolve_resume
 

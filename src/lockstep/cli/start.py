@@ -10,7 +10,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["complete", "import_again", "listen_under", "start", "told_once"]
+__all__ = ["complete", "import_again", "listen_under", "report_once", "start"]
 
 
 def import_again(config: Config, module: object) -> None:
@@ -30,7 +30,7 @@ def import_again(config: Config, module: object) -> None:
 
 
 @contextmanager
-def told_once(rank_info: RankInfo | None) -> Iterator[None]:
+def report_once(rank_info: RankInfo | None) -> Iterator[None]:
     """Report an error only on the first rank of each host, while the ranks are not connected yet and so all find the
     same error.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import listen_under, start, told_once
+from lockstep.cli.start import listen_under, report_once, start
 from lockstep.config.compose import import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.runtime.rank_info import find_rank_info
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
         print(help_text("train", load(preset, None, {}), parser.format_help()))
         return 0
     rank_info = find_rank_info()
-    with told_once(rank_info):
+    with report_once(rank_info):
         tree, rest = parse_flags(argv)
         args = parser.read(rest)
         preset = presets.read(args.preset) if args.preset else None

@@ -67,7 +67,12 @@ TASKS = {
         policy=PolicyConfig(hidden=(16,), normalize_observations=True),
         ppo=PPOConfig(normalize_rewards=True, kl_stop=0.00005, learning_rate=1e-3),
     ),
-    "lstm": Config(env=EnvConfig("CartPole-v1", "gymnasium", COUNT), rollout=SEQUENCES, policy=recurrent("lstm")),
+    "lstm": Config(
+        env=EnvConfig("CartPole-v1", "gymnasium", COUNT),
+        rollout=SEQUENCES,
+        policy=recurrent("lstm"),
+        ppo=PPOConfig(recompute_advantages=True),
+    ),
     "gru": Config(
         env=PENDULUM,
         rollout=RECOMPUTED,
@@ -78,7 +83,12 @@ TASKS = {
     "dict": Config(
         env=made("Mixed"), rollout=SEQUENCES, policy=recurrent("mingru", encoder="tiny", normalize_observations=True)
     ),
-    "masked": Config(env=made("Parts"), rollout=SEQUENCES, policy=recurrent("lstm", normalize_observations=True)),
+    "masked": Config(
+        env=made("Parts"),
+        rollout=SEQUENCES,
+        policy=recurrent("lstm", normalize_observations=True, noise_exponent=0.5),
+        ppo=PPOConfig(separate_grad_norms=True),
+    ),
 }
 METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
 SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 50, "neighbours": 3}
@@ -91,7 +101,9 @@ for method in METHODS:
     )
 TASKS |= {
     "two heads": dataclasses.replace(
-        TASKS["discrete"], curiosity=CuriosityConfig("rnd", share=0.5, warmup=1, **SMALL, **TWO_HEADS)
+        TASKS["discrete"],
+        ppo=PPOConfig(recompute_advantages=True),
+        curiosity=CuriosityConfig("rnd", share=0.5, warmup=1, **SMALL, **TWO_HEADS),
     ),
     "rnd of images": dataclasses.replace(TASKS["image"], curiosity=CuriosityConfig("rnd", channels=1, **SMALL)),
     "icm of dict": dataclasses.replace(TASKS["dict"], curiosity=CuriosityConfig("icm", **SMALL, **TWO_HEADS)),

@@ -98,3 +98,18 @@ def test_free_parts_have_no_share_in_the_clipped_norm() -> None:
         step(alone[1], gradient[CUT:], {"all": 3e-3})
         assert norm == expected > 0.5
     assert torch.equal(both, torch.cat([clipped, free]))
+
+
+def test_parts_clipped_separately_equal_parts_that_are_alone() -> None:
+    begun = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+    both = begun.clone()
+    ours = Adam(both, PARTS, 1e-2, limit=0.5, separately=True)
+    weights = {name: begun[part].clone() for name, part in SLICES.items()}
+    alone = {name: Adam(weights[name], {name: len(weights[name])}, 1e-2, limit=0.5) for name in PARTS}
+    for gradient in 1e3 * gradients(5):
+        (norm,) = ours.propose(gradient, 1, {"policy": 1e-2, "value": 3e-3})
+        ours.accept()
+        for name, rate in (("policy", 1e-2), ("value", 3e-3)):
+            step(alone[name], gradient[SLICES[name]], {name: rate})
+        assert norm == pytest.approx(gradient.norm().item())
+    assert torch.equal(both, torch.cat(list(weights.values())))

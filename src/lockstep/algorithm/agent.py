@@ -82,7 +82,7 @@ class Agent:
         self.device = device
         self.dtype = dtype
         self.squash = config.squash
-        self.distribution = distribution_of(spaces.choices, spaces.continuous_size)
+        self.distribution = distribution_of(spaces.choices, spaces.continuous_size, config.noise_exponent)
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
         head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
         inputs = spaces.images, spaces.mask_size, curiosity.two_heads

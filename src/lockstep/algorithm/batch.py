@@ -68,6 +68,15 @@ class RowLayout:
         targets, values = rows[:, self._inputs_end : self._inputs_end + _INTRINSIC_COLUMNS].unbind(1)
         return targets, values
 
+    def set_estimates(self, rows: Tensor, estimates: Tensor) -> None:
+        """Write advantages, value targets and, with two value heads, targets of the intrinsic head, `[K, 2]` or `[K, 3]`, into rows."""
+        advantages, targets, *intrinsic = estimates.unbind(1)
+        scalars = self.scalars(rows)
+        scalars.advantages.copy_(advantages)
+        scalars.value_targets.copy_(targets)
+        if self.two_heads:
+            self.intrinsic_values(rows)[0].copy_(intrinsic[0])
+
     @staticmethod
     def scalars(rows: Tensor) -> RowScalars:
         """Return the last columns of rows `[K, W]` by name."""
@@ -158,14 +167,19 @@ class Batch:
     """`[parts, E, M, n]`: numbers of initial states, for a policy with memory."""
     initial_states: Callable[[int], Tensor] | None = None
     """Function from an epoch to the initial states `[R / L, S]` of all sequences, for a policy with memory."""
+    recompute: Callable[[int], None] | None = None
+    """Function that recomputes the advantages and value targets of the rows with the current weights, and the statistics of the
+    minibatches of an epoch (`ppo.recompute_advantages`)."""
 
     def minibatches(self) -> Iterator[Minibatch]:
         """Iterate over all minibatches, epoch by epoch."""
-        for epoch, counts in enumerate(self.advantage_statistics[..., 0].tolist()):
+        for epoch, statistics in enumerate(self.advantage_statistics):
+            if epoch > 0 and self.recompute is not None:
+                self.recompute(epoch)
             # a tensor of its own per part: its rows then have the same memory alignment on every rank
             shuffled = [self._shuffled(part[epoch]) for part in self.order]
             states = self._states(epoch)
-            for number, count in enumerate(counts):
+            for number, count in enumerate(statistics[:, 0].tolist()):
                 parts = [
                     Part(
                         rows[number],

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.agent import Agent, RolloutEvaluation
 from lockstep.curiosity.intrinsic import Bonus
 from lockstep.ppo.advantages import advantages, endless, vtrace
 from lockstep.ppo.schedules import Schedule
@@ -45,24 +45,18 @@ class Estimator:
         self.intrinsic_weight = Schedule.parse(0.0 if self._curiosity is None else self._curiosity.weight)
         """Schedule of the weight of intrinsic rewards or, with two value heads, of their advantages."""
 
-    def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> Estimates:
+    def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float, current: bool = False) -> Estimates:
         """Compute the estimates of one rollout.
 
         Args:
             rollout: The rollout.
             bonus: Its intrinsic rewards, if there are any.
             progress: Fraction of the run that is done, in [0, 1].
+            current: Use the current weights for value estimates, not those that collected.
         """
-        config, agent, valid = self._config, self._agent, rollout.valid
-        rewards, weight, intrinsic_values = self._rewards(rollout), self.intrinsic_weight(progress), None
-        values, log_probs = rollout.values, rollout.log_probs
-        if self._vtrace or agent.layout.two_heads:
-            evaluation = agent.evaluate(rollout)
-            intrinsic_values = evaluation.intrinsic_values
-            if self._vtrace:
-                # The policy that the clip keeps close to need not be the one that collected: ρ, inside the advantages, leads from one
-                # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
-                values, log_probs = evaluation.values, evaluation.log_probs
+        config, valid = self._config, rollout.valid
+        rewards, weight = self._rewards(rollout), self.intrinsic_weight(progress)
+        values, log_probs, intrinsic_values = self._evaluate(rollout, current)
         if bonus is not None and intrinsic_values is None:
             rewards = rewards + weight * bonus.rewards
         log_ratios = log_probs - rollout.log_probs
@@ -74,6 +68,19 @@ class Estimator:
             advantage = advantage + weight * intrinsic_advantages
         ratios = log_ratios.clamp_max(0).exp()
         return Estimates(log_probs, advantage, targets, values[:-1], ratios, intrinsic)
+
+    def _evaluate(self, rollout: Rollout, current: bool) -> RolloutEvaluation:
+        """Return the outputs of the networks as stored in the rollout or, if needed, computed with the current weights."""
+        agent = self._agent
+        if self._vtrace or (current and agent.state_size):
+            # The policy that the clip keeps close to need not be the one that collected: ρ, inside the advantages, leads from one
+            # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
+            return agent.evaluate(rollout)
+        if agent.layout.two_heads:
+            evaluation = agent.evaluate(rollout)
+            return evaluation if current else evaluation._replace(values=rollout.values, log_probs=rollout.log_probs)
+        values = agent.values(rollout.observations, rollout.pixels) if current else rollout.values
+        return RolloutEvaluation(values, rollout.log_probs, None)
 
     def _rewards(self, rollout: Rollout) -> Tensor:
         """Return the environment's rewards `[T, B]`, clipped and scaled as configured."""

@@ -79,6 +79,8 @@ class Preparation:
             statistics,
             self._metrics(total, statistics[0, :, 0].sum(), progress),
         )
+        if self._config.recompute_advantages:
+            batch.recompute = partial(self._recompute, batch, samples.rows, order, rollouts, bonuses, progress)
         self._add_images(batch, samples, environments)
         self._add_states(batch, samples, starts, environments)
         return batch
@@ -146,7 +148,8 @@ class Preparation:
         return starts.permute(1, 2, 0, 3).flatten(2).unsqueeze(0) if self._options.fused else starts
 
     def _advantage_statistics(self, rows: Tensor, order: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute count, mean and standard deviation of the advantages of every minibatch over all shards, `[E, M, 3]`.
+        """Compute count, mean and standard deviation of the advantages of every minibatch over all shards, `[E, M, 3]`, for an `order`
+        `[parts, E, M, K]` of rows.
 
         Two passes in float64: squares are of deviations from the mean, so that a mean far above the deviation costs no digits. The
         `sums` for metrics are reduced along with the first pass; the second result is their total.
@@ -157,13 +160,40 @@ class Preparation:
         first_pass = torch.stack([part.sum(2).flatten() for part in minibatches])
         reduced = self._group.reduce(torch.cat([sums, first_pass], 1), "advantages")
         total, reduced = reduced.split([sums.shape[1], reduced.numel() - sums.shape[1]])
-        count, advantage_sum = reduced.view(self._epochs, self._config.minibatches, 2).unbind(-1)
+        count, advantage_sum = reduced.view(*order.shape[1:3], 2).unbind(-1)
         count = count.clamp_min(1)
         mean = advantage_sum / count
         deviations = [part[..., 0] * (part[..., 1] - mean.unsqueeze(-1)) for part in minibatches]
         second_pass = torch.stack([part.square().sum(2).flatten() for part in deviations])
         variance = self._group.reduce(second_pass, "advantages").view_as(mean) / count
         return torch.stack([count, mean, variance.sqrt()], -1), total
+
+    def _recompute(
+        self,
+        batch: Batch,
+        rows: Tensor,
+        order: Tensor,
+        rollouts: Sequence[Rollout],
+        bonuses: Sequence[Bonus | None],
+        progress: float,
+        epoch: int,
+    ) -> None:
+        """Recompute advantages and value targets before an epoch, with the current critic (Andrychowicz et al. 2021, arXiv:2006.05990,
+        section 3.5). `rows` and `order` are those of the batch, on the CPU.
+        """
+        layout, columns = self._agent.layout, []
+        for rollout, bonus in zip(rollouts, bonuses, strict=True):
+            estimates = self._estimate(rollout, bonus, progress, current=True)
+            columns.append(torch.stack([estimates.advantages, estimates.targets, *estimates.intrinsic[:1]], -1))
+        shards = torch.stack(columns).flatten(1, 2).to(rows.dtype)
+        recomputed = (self._gather_shards(shards) if self._options.share_data else shards).flatten(0, 1)
+        recomputed = torch.where(row_weights(rows).unsqueeze(1) > 0, recomputed, 0)
+        for tensor in (rows,) if batch.rows is rows else (rows, batch.rows):
+            layout.set_estimates(tensor, recomputed.to(tensor.device))
+        parts = len(order) if self._options.fused else len(rollouts)
+        no_sums = torch.zeros(parts, 0, dtype=torch.float64)
+        statistics, _ = self._advantage_statistics(rows, order[:, epoch : epoch + 1], no_sums)
+        batch.advantage_statistics[epoch] = statistics[0]
 
     def _add_images(self, batch: Batch, samples: _Samples, environments: int) -> None:
         if samples.images:

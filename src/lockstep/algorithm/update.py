@@ -93,11 +93,12 @@ class Update:
         agent, config = self.agent, self._config
         parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
         curiosity = {name: size for name, size in parts.items() if name == "curiosity"}
-        if not config.separate:
+        if not (config.separate or config.separate_grad_norms):
             parts = {"all": sum(parts.values()) - sum(curiosity.values()), **curiosity}
         others = len(STATISTICS) + len(self._curiosity_losses)
         limits = config.adam_epsilon, config.max_grad_norm
-        return Adam(agent.flat.buffer, parts, *limits, others, make_kernel, free=len(curiosity))
+        separately = config.separate_grad_norms
+        return Adam(agent.flat.buffer, parts, *limits, others, make_kernel, len(curiosity), separately)
 
     @property
     def _curiosity_losses(self) -> tuple[str, ...]:
@@ -221,11 +222,12 @@ class Update:
 
     def _loss_scalars(self, batch: Batch, rates: Rates) -> Iterator[Tensor]:
         """Iterate over the LOSS_SCALARS of every minibatch."""
-        _, mean, deviation = batch.advantage_statistics.flatten(0, 1).unbind(1)
-        constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
-        per_minibatch = torch.stack([mean, 1 / (deviation + 1e-8)], 1)
-        scalars = torch.cat([per_minibatch, constants.expand(len(mean), 3)], 1)
-        yield from scalars.to(self.agent.device, self.agent.dtype).unbind()
+        for epoch in range(len(batch.advantage_statistics)):
+            _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
+            constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
+            per_minibatch = torch.stack([mean, 1 / (deviation + 1e-8)], 1)
+            scalars = torch.cat([per_minibatch, constants.expand(len(mean), 3)], 1)
+            yield from scalars.to(self.agent.device, self.agent.dtype).unbind()
 
     def _rates(self, progress: float) -> Rates:
         policy, value, *others = (schedule(progress) for schedule in self._schedules)
@@ -234,7 +236,7 @@ class Update:
     def _active_rates(self, rates: Rates, trained: TrainMask) -> Mapping[str, float]:
         """Return the learning rates of the optimizer's parts that take a step."""
         curiosity = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}
-        if not self._config.separate:
+        if "all" in self.adam.steps:
             return {"all": rates.policy, **curiosity}
         both = {"policy": rates.policy, "value": rates.value}
         return {name: rate for (name, rate), train in zip(both.items(), trained, strict=True) if train} | curiosity

@@ -64,9 +64,9 @@ def resolve(config: Config, ranks: int) -> Config:
         raise ValueError(
             "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
         )
-    if config.ppo.separate and config.policy.shared:
+    if (config.ppo.separate or config.ppo.separate_grad_norms) and config.policy.shared:
         raise ValueError(
-            "policy.shared is true: separate epochs or learning rates for policy and value need separate trunks"
+            "policy.shared is true: separate epochs, learning rates or gradient norms of policy and value need separate trunks"
         )
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))

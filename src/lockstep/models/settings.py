@@ -31,6 +31,9 @@ class PolicyConfig:
     """Orthogonal initialization: gain √2 in the trunk, 0.01 in the policy head, 1 in the value head. Off: PyTorch's default."""
     log_std: float = 0.0
     """Continuous actions: natural logarithm of the initial standard deviation, which is learned and does not depend on the state."""
+    noise_exponent: float = 0.0
+    """Continuous actions: exponent β of the exploration noise, whose power over the steps of a rollout is 1 / f^β. 0: white noise,
+    independent from step to step; 1: pink noise. Correlated noise explores further (Hollenstein et al. 2024, arXiv:2312.11091)."""
     squash: bool = False
     """Continuous actions: map actions into their bounds by tanh. Off: clip them to their bounds."""
     normalize_observations: bool = False
@@ -46,3 +49,5 @@ class PolicyConfig:
                 raise ValueError(f"policy.{name} is {getattr(self, name)}: it must be from 1 to 16,384")
         if not -10 <= self.log_std <= 5:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")
+        if not 0 <= self.noise_exponent <= 2:
+            raise ValueError(f"policy.noise_exponent is {self.noise_exponent}: it must be between 0 and 2")

@@ -34,6 +34,8 @@ class StepFormula:
     epsilon: float
     clipped: int
     """Number of leading parts whose gradients are clipped by their common norm. Other gradients are not clipped."""
+    separately: bool = False
+    """Clip each of these parts by its own norm instead."""
     name = "optimizer's step"
 
     @property
@@ -48,9 +50,11 @@ class StepFormula:
         mean = total / count
         gradient, others = mean.split([len(weights), len(total) - len(weights)])
         parts = gradient.split(self.sizes)
-        norm = _concatenate(parts[: self.clipped]).square().sum().sqrt()
-        scale = (limit / (norm + 1e-6)).clamp_max(1)
-        gradients = [part * scale if index < self.clipped else part for index, part in enumerate(parts)]
+        clipped, unclipped = parts[: self.clipped], parts[self.clipped :]
+        norm = _norm(clipped)
+        norms = [_norm([part]) for part in clipped] if self.separately else [norm] * self.clipped
+        scales = [(limit / (part_norm + 1e-6)).clamp_max(1) for part_norm in norms]
+        gradients = [*(part * scale for part, scale in zip(clipped, scales, strict=True)), *unclipped]
         before = [tensor.split(self.sizes) for tensor in (weights, first, second)]
         part_inputs = zip(*before, gradients, numbers[2:].view(-1, 3).unbind(), strict=True)
         stepped = [self._step_part(*inputs) for inputs in part_inputs]
@@ -68,6 +72,11 @@ class StepFormula:
         first = first + (1 - BETA1) * on * (gradient - first)
         second = second + (1 - BETA2) * on * (gradient.square() - second)
         return weights - on * rate * first / (second.sqrt() * scale + self.epsilon), first, second
+
+
+def _norm(parts: Sequence[Tensor]) -> Tensor:
+    """Return the Euclidean norm over all parts."""
+    return _concatenate(parts).square().sum().sqrt()
 
 
 def _concatenate(parts: Sequence[Tensor]) -> Tensor:
@@ -91,6 +100,7 @@ class Adam:
         others: int = 0,
         make_kernel: MakeKernel = eager,
         free: int = 0,
+        separately: bool = False,
     ) -> None:
         """Create the state and the kernel of the optimizer.
 
@@ -102,6 +112,7 @@ class Adam:
             others: Number `S` of other sums that follow the gradient.
             make_kernel: Function that makes the kernel of `StepFormula`.
             free: Number of parts at the end that are neither clipped nor counted in the norm.
+            separately: Clip each part by its own norm, not by the norm over all parts.
         """
         self._weights = weights
         self._limit = math.inf if limit is None else limit
@@ -110,7 +121,8 @@ class Adam:
         self.steps = dict.fromkeys(parts, 0)
         numbers = weights.new_zeros(2 + 3 * len(parts))
         examples = (weights, self.first, self.second, weights.new_zeros(len(weights) + others), numbers)
-        self._kernel = make_kernel(StepFormula(tuple(parts.values()), epsilon, len(parts) - free), examples)
+        formula = StepFormula(tuple(parts.values()), epsilon, len(parts) - free, separately)
+        self._kernel = make_kernel(formula, examples)
         self._proposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._stepped: tuple[str, ...] = ()
 

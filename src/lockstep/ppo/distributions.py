@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.ppo.noise import colored
+
 __all__ = ["Categorical", "Distribution", "Gaussian", "Joint", "distribution_of"]
 
 
@@ -67,13 +69,16 @@ class Gaussian:
     in the ratio and in the KL. The entropy is that before squashing.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, noise_exponent: float = 0.0) -> None:
+        """Create the distribution of `size` components. `noise_exponent` is β of `colored`, for noise of several steps."""
         self.size = size
         self.parameter_count = 2 * size
+        self._noise_exponent = noise_exponent
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
-        """Draw standard normal noise `[*shape, A]`."""
-        return generator.standard_normal((*shape, self.size))
+        """Draw standard normal noise `[*shape, A]`. If `shape` is `T, B`, the noise of T steps is colored."""
+        white = generator.standard_normal((*shape, self.size))
+        return colored(white, self._noise_exponent) if len(shape) > 1 else white
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         """Return sampled actions `[N, A]`."""
@@ -116,10 +121,10 @@ class Joint:
     are rows `[N, A]` of real numbers: the choices, then the continuous components.
     """
 
-    def __init__(self, choices: Sequence[int], size: int) -> None:
-        """Create the distribution for the number of options of each choice and `size` continuous components."""
+    def __init__(self, choices: Sequence[int], size: int, noise_exponent: float = 0.0) -> None:
+        """Create the distribution for the number of options of each choice and `size` continuous components, whose noise may be colored."""
         self._choices = [(Categorical(count), slice(end - count, end)) for count, end in _counts_and_ends(choices)]
-        self._gaussian = Gaussian(size) if size else None
+        self._gaussian = Gaussian(size, noise_exponent) if size else None
         self._options = slice(0, sum(choices))
         self._continuous = slice(sum(choices), None)
         self.parameter_count = sum(choices) + 2 * size
@@ -188,8 +193,10 @@ def _counts_and_ends(choices: Sequence[int]) -> list[tuple[int, int]]:
 Distribution = Categorical | Gaussian | Joint
 
 
-def distribution_of(choices: Sequence[int], size: int) -> Distribution:
-    """Create the distribution of actions with these choices (numbers of options) and `size` continuous components."""
+def distribution_of(choices: Sequence[int], size: int, noise_exponent: float = 0.0) -> Distribution:
+    """Create the distribution of actions with these choices (numbers of options) and `size` continuous components, for whose noise see
+    `Gaussian`.
+    """
     if not choices:
-        return Gaussian(size)
-    return Categorical(choices[0]) if len(choices) == 1 and not size else Joint(choices, size)
+        return Gaussian(size, noise_exponent)
+    return Categorical(choices[0]) if len(choices) == 1 and not size else Joint(choices, size, noise_exponent)

@@ -53,6 +53,12 @@ class PPOConfig:
     """Coefficient of the entropy bonus: a schedule. Usually 0 to 0.02."""
     max_grad_norm: float | None = 0.5
     """Maximum Euclidean norm of the gradient, over all parameters. None: no clipping."""
+    separate_grad_norms: bool = False
+    """Clip the gradients of policy and critic separately, each to `max_grad_norm`. Requires separate trunks. Off: clip both by their common
+    norm, in which large value errors leave little of the policy's gradient."""
+    recompute_advantages: bool = False
+    """Recompute advantages and value targets before every epoch after the first, with the current critic (Andrychowicz et al. 2021,
+    arXiv:2006.05990)."""
     normalize_advantages: bool = True
     """Normalize the advantages of each minibatch, over all shards, to mean 0 and standard deviation 1."""
     clip_rewards: bool = False

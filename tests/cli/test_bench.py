@@ -27,7 +27,9 @@ def interpreter(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "plan"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
+@pytest.mark.parametrize(
+    ("ranks", "plan"), [(1, "coupled"), pytest.param(2, "coupled", marks=pytest.mark.exhaustive), (2, "1:1")]
+)
 def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path, ranks: int, plan: str) -> None:
     finished = run_cli("bench", "throughput", *SHORT, "--ranks", ranks, "--plan", plan, "--json", "found.json")
     assert finished.rc == 0, finished
@@ -49,6 +51,7 @@ def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_throughput_compares_one_process_with_several(run_cli, tmp_path: Path) -> None:
     finished = run_cli("bench", "throughput", *SHORT[:4], "--repeats", 1, *SHORT[6:], "--json", "found.json")
     assert finished.rc == 0, finished

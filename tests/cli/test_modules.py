@@ -209,6 +209,7 @@ def test_a_module_of_a_core_leaves_the_default_environment(tmp_path: Path, monke
     assert import_registered("core_alone", "Default-v0") == "Default-v0"
 
 
+@pytest.mark.exhaustive
 def test_speed_is_measured_of_them_too(run_cli, module: Path) -> None:
     words = ("--iterations", 5, "--repeats", 1, "--env.module", "my_envs")
     finished = run_cli("bench", "throughput", *FLAGS[:-4], *words)

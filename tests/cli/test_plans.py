@@ -56,7 +56,10 @@ def test_time_adds_up_on_each_role(run_cli, tmp_path: Path, lag: int) -> None:
             assert sum(row[idle] for row in usual) > 0.9 * sum(row[working] for row in usual)
 
 
-@pytest.mark.parametrize(("lag", "killed"), [(0, 0), (0, 2), (1, 0), (1, 2)])
+@pytest.mark.parametrize(
+    ("lag", "killed"),
+    [(0, 0), (1, 2), *(pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in ((0, 2), (1, 0)))],
+)
 def test_a_rank_of_either_role_is_killed_and_the_run_goes_on_with_another_plan(
     run_cli, begin, tmp_path: Path, lag: int, killed: int
 ) -> None:

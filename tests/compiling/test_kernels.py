@@ -103,7 +103,7 @@ CASES = {
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
     },
 }
-SIMILAR = ("large", "rnd", "ngu", "disagreement")
+SIMILAR = ("large", "masked", "rnd", "ngu", "disagreement")
 """Compiled like one of the others. Each takes a quarter of a minute."""
 
 

@@ -20,7 +20,7 @@ def reached_at(run_cli, tmp_path: Path, preset: str, seed: int, *more: object) -
     return solved[0]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (2, 3))])
 def test_cartpole_is_solved_within_100000_steps(run_cli, tmp_path: Path, seed: int) -> None:
     assert reached_at(run_cli, tmp_path, "cartpole", seed) <= 100_000
 
@@ -29,6 +29,9 @@ def test_a_continuous_task_is_learned(run_cli, tmp_path: Path) -> None:
     assert reached_at(run_cli, tmp_path, "pendulum-dense", 1) <= 150_000
 
 
-@pytest.mark.parametrize(("preset", "budget"), [("cartpole", 100_000), ("pendulum-dense", 150_000)])
+@pytest.mark.parametrize(
+    ("preset", "budget"),
+    [("cartpole", 100_000), pytest.param("pendulum-dense", 150_000, marks=pytest.mark.exhaustive)],
+)
 def test_weights_that_are_one_update_old_collect_well_enough(run_cli, tmp_path: Path, preset: str, budget: int) -> None:
     assert reached_at(run_cli, tmp_path, preset, 1, "--plan", "1:1", "--plan.lag", 1) <= budget

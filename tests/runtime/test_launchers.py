@@ -121,18 +121,28 @@ def test_killing_one_rank_ends_all_ranks(begun, tmp_path: Path, launcher: tuple[
     wait_for(lambda: not launched(run), "no rank running", 20)
 
 
-@pytest.mark.parametrize(
-    ("bad", "part"),
-    [
-        (["--runtime.backend", "nccl"], "runtime.backend is 'nccl'"),
-        (["--runtime.device", "cuda:99"], "runtime.device is 'cuda:99'"),
-        (["--runtime.rendezvous", "file:///nowhere/at/all"], "runtime.rendezvous"),
-        (["--plan.shards", "3"], "plan.shards"),
-        (["--ranks", "2"], "--ranks is 2: the launcher"),
-        (["--ppo.clipp", "1"], "did you mean --ppo.clip"),
-    ],
-)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+BAD_INPUTS = [
+    (["--runtime.backend", "nccl"], "runtime.backend is 'nccl'"),
+    (["--runtime.device", "cuda:99"], "runtime.device is 'cuda:99'"),
+    (["--plan.shards", "3"], "plan.shards"),
+    (["--runtime.rendezvous", "file:///nowhere/at/all"], "runtime.rendezvous"),
+    (["--ranks", "2"], "--ranks is 2: the launcher"),
+    (["--ppo.clipp", "1"], "did you mean --ppo.clip"),
+]
+"""Flags, and a part of the message: some are found before ranks meet, some afterwards."""
+
+
+def launchers_and_bad_inputs() -> list[object]:
+    """All pairs; every second one, in turn for each launcher, is left to `make test-exhaustive`."""
+    pairs = []
+    for place, launcher in enumerate(LAUNCHERS):
+        for number, (bad, part) in enumerate(BAD_INPUTS):
+            marks = [*launcher.marks, *([pytest.mark.exhaustive] if (number + place) % 2 else [])]
+            pairs.append(pytest.param(*launcher.values, bad, part, id=f"{launcher.id}-{part}", marks=marks))
+    return pairs
+
+
+@pytest.mark.parametrize(("launcher", "bad", "part"), launchers_and_bad_inputs())
 def test_bad_input_is_reported_once_and_creates_no_run(
     run_cli, tmp_path: Path, launcher: tuple[str, ...], bad: list[str], part: str
 ) -> None:

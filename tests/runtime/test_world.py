@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 300
+ROUNDS = 100
 WORK = """
 import faulthandler, sys
 import torch

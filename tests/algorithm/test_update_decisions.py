@@ -89,9 +89,17 @@ def test_the_learning_rate_adapts(target: float | None, factor: float) -> None:
     assert watch.rates[-1] == {"all": second["learning_rate"]}
 
 
+def test_the_target_of_the_learning_rate_may_be_a_schedule() -> None:
+    kl, factors = watch_of(learning_rate_kl="linear(0.02, 0)").update.kl, []
+    for progress in (0.0, 0.5, 0.9):  # targets 0.02, 0.01 and 0.002
+        kl.adapt(0.006, progress)
+        factors.append(kl.rate_factor)
+    assert factors == pytest.approx([1.5, 1.5, 1.0])
+
+
 def test_the_adaptive_factor_has_bounds() -> None:
     for target, bound in ((1e-12, 1e-3), (1e12, 1e2)):
         update = watch_of(learning_rate_kl=target).update
         for _ in range(60):
-            update.kl.adapt(1.0)
+            update.kl.adapt(1.0, 0.0)
         assert update.kl.rate_factor == bound

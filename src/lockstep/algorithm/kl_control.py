@@ -1,5 +1,6 @@
 """Control of the learning rate and of the KL penalty by the measured KL divergence."""
 
+from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
 
 __all__ = ["KLController"]
@@ -11,18 +12,20 @@ class KLController:
     def __init__(self, config: PPOConfig) -> None:
         """Start with a factor of 1 and the configured coefficient."""
         self._config = config
+        self._rate_target = None if config.learning_rate_kl is None else Schedule.parse(config.learning_rate_kl)
         self.rate_factor = 1.0
         """Factor of all learning rates, with `ppo.learning_rate_kl`."""
         self.coefficient = config.kl_coefficient
         """Coefficient β of the KL penalty, with the surrogate `kl`."""
 
-    def adapt(self, kl: float) -> None:
-        """Adapt both to the mean KL divergence of the last epoch."""
+    def adapt(self, kl: float, progress: float) -> None:
+        """Adapt both to the mean KL divergence of the last epoch. `progress` is the fraction of the run that is done."""
         config = self._config
-        if config.learning_rate_kl is not None:
-            if kl > 2 * config.learning_rate_kl:
+        if self._rate_target is not None:
+            target = self._rate_target(progress)
+            if kl > 2 * target:
                 self.rate_factor = max(self.rate_factor / 1.5, 1e-3)
-            elif kl < config.learning_rate_kl / 2:
+            elif kl < target / 2:
                 self.rate_factor = min(self.rate_factor * 1.5, 1e2)
         if config.surrogate == "kl":
             if kl > 1.5 * config.kl_target:

@@ -156,7 +156,7 @@ class Update:
         metrics = batch.metrics | self._train(batch, rates)
         # at the end: within an iteration, collecting and training normalize observations by the same statistics
         self._merge_observations(observed)
-        self.kl.adapt(metrics["last_kl"])
+        self.kl.adapt(metrics["last_kl"], progress)
         return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
 
     def _merge_moments(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:

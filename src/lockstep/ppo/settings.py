@@ -18,8 +18,8 @@ class PPOConfig:
     """Learning rate of Adam: a schedule. Usually 1e-4 to 1e-3."""
     value_learning_rate: float | str | None = None
     """Learning rate of the critic: a schedule. None: that of the policy. A value requires separate trunks."""
-    learning_rate_kl: float | None = None
-    """Target of the KL-adaptive learning rate: the rate is divided by 1.5 if the KL divergence of an update's last epoch exceeds
+    learning_rate_kl: float | str | None = None
+    """Target of the KL-adaptive learning rate: a schedule. The rate is divided by 1.5 if the KL divergence of an update's last epoch exceeds
     twice this value, and multiplied by 1.5 below half of it. The factor multiplies the schedule. None: off. Usually 0.008 to 0.02."""
     gamma: float = 0.99
     """Discount factor per step. Usually 0.9 to 0.999."""
@@ -69,7 +69,7 @@ class PPOConfig:
     """Adam's ε."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "value_learning_rate", "clip", "entropy"):
+        for name in ("learning_rate", "learning_rate_kl", "value_learning_rate", "clip", "entropy"):
             value = getattr(self, name)
             if value is not None:
                 Schedule.parse(value, f"ppo.{name}")
@@ -94,7 +94,7 @@ class PPOConfig:
             "adam_epsilon",
         ):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not isinstance(value, str) and not value > 0:
                 raise ValueError(f"ppo.{name} is {value}: it must be above 0")
         if self.clip_rewards and self.normalize_rewards:
             raise ValueError("ppo.clip_rewards is true: it can't go together with normalize_rewards; choose one")

@@ -197,7 +197,7 @@ ONE = Guess()
         ({"env": NoReset}, "the function returned a NoReset, which has no reset"),
         ({"env": Text}, "its observations are Text, which is not supported"),
         ({"env": {"id": Guess, "options": {"size": 3}}}, "env.options has 'size', which"),
-        ({"env": make_env, "preset": "cartpole"}, "the preset 'cartpole' is made for CartPole-v1; leave one of the two out"),
+        ({"env": make_env, "preset": "cartpole"}, "the preset 'cartpole' is made for CartPole-v1; remove one of the two"),
         ({"env": "Acrobot-v1", "preset": "cartpole"}, "env is 'Acrobot-v1': the preset 'cartpole' is made for CartPole-v1"),
         ({"config": Config(), "preset": "cartpole"}, "preset is 'cartpole': a whole Config was given too"),
         ({"preset": "cartpol"}, "cartpol: unknown preset; did you mean cartpole?"),

@@ -66,7 +66,7 @@ class Run:
         module = self.config.env.module
         if module is not None and module not in sys.modules:
             raise ValueError(
-                f"env.module is {module!r} in this run: a folder can't have a module imported; import it first, if you trust it"
+                f"env.module is {module!r} in this run: a run folder can't import modules; import it first if you trust it"
             )
         if make is not None and not is_function(self.config.env.id):
             raise ValueError(f"env was given, but {self.path} is a run of {self.config.env.id}: leave it out")
@@ -338,13 +338,13 @@ def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] 
     env_id = tree.get("env", {}).get("id")
     if preset_tree is not None and env_id not in (None, preset_tree["env"]["id"]):
         raise ValueError(
-            f"env is {env_id!r}: the preset {preset!r} is made for {preset_tree['env']['id']}; leave one of the two out"
+            f"env is {env_id!r}: the preset {preset!r} is made for {preset_tree['env']['id']}; remove one of the two"
         )
     if not isinstance(config, Config):
         file = None if config is None else Path(config)
         return compose(preset_tree, file, import_env_module(preset_tree, file, tree))
     if preset:
-        raise ValueError(f"preset is {preset!r}: a whole Config was given too; leave one of the two out")
+        raise ValueError(f"preset is {preset!r}: a complete Config was given too; remove one of the two")
     base = encode(config)
     # `compose` accepts a module from flags only, because files are not trusted; a Config comes from the program itself
     module = base["env"].pop("module")
@@ -359,10 +359,10 @@ def _refuse_launchers(ranks: int) -> None:
     if rank_info is not None:
         raise ValueError(
             f"{rank_info.launcher} started this program as one of {rank_info.size} ranks: start it once, and set ranks; "
-            "`lockstep train` is what launchers can start"
+            "launchers can start `lockstep train` only"
         )
     if ranks > 1 and threading.current_thread() is not threading.main_thread():
-        raise ValueError(f"ranks is {ranks}: a program can start ranks from its main thread only")
+        raise ValueError(f"ranks is {ranks}: ranks can be started from the main thread only")
 
 
 def _train_to_end(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
@@ -392,7 +392,7 @@ def _raise_for_exit_code(code: int) -> None:
     """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
     if code in (DONE, PREEMPTED):
         return
-    message = f"ranks ended with exit code {code}; what they said is on the standard error stream"
+    message = f"ranks ended with exit code {code}; their messages are on the standard error stream"
     if code == BAD_INPUT:
         raise ValueError(message)
     kind = next((kind for kind, kind_code in exit_codes().items() if kind_code == code > FAILED), RuntimeError)

@@ -34,7 +34,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "bad.gin"
     path.write_text("ppo.clip = 0.2\nimport os\n")
     assert main(["config", "--config", str(path)]) == 2
-    said = f"lockstep: {path}: line 2: 'import os' would run code: a config is read as data; leave it out\n"
+    said = f"lockstep: {path}: line 2: 'import os' would run code, but a config file is read as data; remove it\n"
     assert capsys.readouterr() == ("", said)
     assert main(["config", "cartpole", "--ppo.clpi", "1"]) == 2
     assert capsys.readouterr().err == "lockstep: --ppo.clpi: unknown flag; did you mean --ppo.clip?\n"

@@ -94,7 +94,7 @@ def test_the_newest_checkpoint_goes_into_the_run(here: Path, run_cli) -> None:
     done = run_cli("export", "first", cwd=here)
     assert (done.rc, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("the policy of CartPole-v1, iteration 2; it agrees with the run's to ")
+    assert lines[0].startswith("policy of CartPole-v1, iteration 2; its outputs equal those of the run to ")
     assert [line.split()[:4] for line in lines[1:3]] == [
         ["in", "observation", "float32", "[N,"],
         ["out", "action", "int64", "[N]"],

@@ -1,4 +1,4 @@
-"""What every verb says of itself, and of words that it does not know."""
+"""What every command says of itself, and of words that it does not know."""
 
 import os
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.cli.main import VERBS, main
+from lockstep.cli.main import COMMANDS, main
 from lockstep.config.decode import known_fields
 from lockstep.experiment.start import RESUMABLE_FIELDS
 
 KINDS = ("throughput", "scaling", "peers")
-PAGES = [*([verb] for verb in VERBS), *(["bench", kind] for kind in KINDS)]
+PAGES = [*([command] for command in COMMANDS), *(["bench", kind] for kind in KINDS)]
 WORDS = {
     "diff": ["a", "b"],
     "doctor": [],
@@ -23,7 +23,7 @@ WORDS = {
     "presets": [],
     "push": ["a", "--username", "b"],
 }
-"""What a verb needs besides flags, where it isn't one word."""
+"""What a command needs besides flags, where it isn't one word."""
 SOURCE = Path(lockstep.__file__).parents[1]
 
 
@@ -47,7 +47,7 @@ def test_it_fits_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch, c
 
 
 def own_flags(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Those of the verb itself, as argparse lists them."""
+    """Those of the command itself, as argparse lists them."""
     return re.findall(r"^  (?:-\w, )?(--[\w.-]+)", page(words, capsys).partition("short flags:")[0], re.MULTILINE)
 
 
@@ -61,12 +61,12 @@ def test_a_misspelt_flag_names_the_nearest(words: list[str], capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(
-    "verb", [["train"], ["resume"], ["sweep"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
+    "command", [["train"], ["resume"], ["sweep"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
 )
-def test_a_misspelt_field_names_the_nearest(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_field_names_the_nearest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for section, field, _ in known_fields():
         flag = f"--{section}.{field}".replace("_", "-")
-        assert main([*verb, "x", flag[:-1], "1"]) == 2
+        assert main([*command, "x", flag[:-1], "1"]) == 2
         assert capsys.readouterr() == ("", f"lockstep: {flag[:-1]}: unknown flag; did you mean {flag}?\n")
 
 
@@ -83,8 +83,8 @@ def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str
         (["plot", "a", "--over", "moons"], "--over is 'moons': it must be one of steps, seconds"),
         (["plot", "a", "--axes", "1"], "--axes needs 2 values"),
         (["eval", "a", "--episodes"], "--episodes needs a value"),
-        (["--hlep"], "--hlep: unknown verb; did you mean --help?"),
-        (["bench", "throughputt"], "throughputt: there is no such benchmark; did you mean throughput?"),
+        (["--hlep"], "--hlep: unknown command; did you mean --help?"),
+        (["bench", "throughputt"], "throughputt: unknown benchmark; did you mean throughput?"),
     ],
 )  # fmt: skip
 def test_other_wrong_words(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +101,7 @@ def test_pytorch_is_imported_only_where_it_is_needed() -> None:
         ["envs"],
         *([*words, "--help"] for words in PAGES),
     ]
-    runs += [[verb, "a", "--xyzzy"] for verb in VERBS] + [
+    runs += [[command, "a", "--xyzzy"] for command in COMMANDS] + [
         ["train", "--ppo.clip", "x"],
         ["train", "cartpol"],
         ["watch", "a"],

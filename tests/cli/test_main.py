@@ -7,7 +7,7 @@ import pytest
 
 import lockstep
 from lockstep.cli import doctor
-from lockstep.cli.main import VERBS, main
+from lockstep.cli.main import COMMANDS, main
 
 SOURCE = Path(lockstep.__file__).parents[1]
 
@@ -23,7 +23,7 @@ def run(*words: str, code: str | None = None, **variables: str) -> subprocess.Co
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n  {verb} " in text for verb in VERBS)
+    assert all(f"\n  {command} " in text for command in COMMANDS)
     assert max(map(len, text.splitlines())) <= 80 + 10
 
 
@@ -40,17 +40,17 @@ def test_version() -> None:
 def test_an_unknown_verb_names_the_nearest() -> None:
     done = run("trian")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lockstep: trian: unknown verb; did you mean train?\n"
+    assert done.stderr == "lockstep: trian: unknown command; did you mean train?\n"
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_verb_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        code: object = main([verb, "--help"])
+        code: object = main([command, "--help"])
     except SystemExit as end:
         code = end.code
     assert code == 0
-    assert capsys.readouterr().out.startswith(f"usage: lockstep {verb}")
+    assert capsys.readouterr().out.startswith(f"usage: lockstep {command}")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_doctor_names_what_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: py
     [
         (["digest"], "RUN is missing; see lockstep digest --help"),
         (["digest", "a", "--itration", "1"], "--itration: unknown flag; did you mean --iteration?"),
-        (["digest", "a", "b"], "b: one word too many; see lockstep digest --help"),
+        (["digest", "a", "b"], "b: unexpected argument; see lockstep digest --help"),
         (["digest", "a", "--iteration", "0"], "--iteration is '0': it must be a whole number, at least 1"),
         (["eval", "a", "--episodes", "x"], "--episodes is 'x': it must be a whole number, at least 1"),
         (["diff", "a"], "RUN_B is missing; see lockstep diff --help"),

@@ -65,8 +65,8 @@ def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, 
         finished = run_cli(*words)
         assert finished.rc == 2, finished
         assert finished.stderr == (
-            "lockstep: env.module is 'my_envs' in this run: a folder can't have a module imported; "
-            "give --env.module my_envs again, if you trust it\n"
+            "lockstep: env.module is 'my_envs' in this run: a run folder can't import modules; "
+            "pass --env.module my_envs again if you trust it\n"
         )
         assert not (tmp_path / "imported").exists()
     finished = run_cli("resume", "runs/run-2", "--total-steps", 256, "--ranks", 2, *again)
@@ -128,7 +128,7 @@ def test_a_file_has_nothing_imported(run_cli, tmp_path: Path, module: Path) -> N
     finished = run_cli("train", "--config", "mine.yaml", *FLAGS)
     assert finished.rc == 2
     assert finished.stderr == (
-        "lockstep: env.module is 'my_envs': a file can't have a module imported; give --env.module on the command line, if you trust it\n"
+        "lockstep: env.module is 'my_envs': a config file can't import modules; pass --env.module on the command line if you trust it\n"
     )
     assert not (tmp_path / "imported").exists()
     finished = run_cli("train", "--config", "mine.yaml", *FLAGS, "--env.module", "my_envs")

@@ -109,7 +109,7 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("one car", "one is of CartPole-v1, car of MountainCar-v0: a picture compares runs of one environment"),
+        ("one car", "one is of CartPole-v1, car of MountainCar-v0: a figure compares runs of one environment only"),
         (
             "one --what policy",
             "--axes is missing: observations of CartPole-v1 have 4 components, choose two: 0 cart position, 1 cart velocity, "
@@ -129,7 +129,7 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
         ("one --what timing --sample", "--sample: it goes with --what trajectory alone, not with timing"),
         ("one --env.module guess", "--env.module: it goes with --what policy, trajectory alone, not with return"),
         ("one --out a.jpg", "--out is a.jpg: it must end in .png or .svg"),
-        ("one --out a.png --format svg", "--format is svg, but --out is a.png: leave one of the two out"),
+        ("one --out a.png --format svg", "--format is svg, but --out is a.png: remove one of the two"),
         (
             "one car --what policy --out a.png",
             "--out is a.png: --what policy makes a file for every run; give one run, or no --out",
@@ -199,7 +199,7 @@ def test_a_run_with_images_has_no_heat_map(here: Path, capsys: pytest.CaptureFix
     assert done.stderr == "no film: the environment has no render mode 'rgb_array'\n"
     code, _, error = output(capsys, "seen", "--what", "policy")
     assert (code, error.count("\n")) == (2, 1)
-    assert "give --env.module pictured again" in error
+    assert "pass --env.module pictured again" in error
 
 
 PICTURED = """

@@ -15,7 +15,7 @@ from lockstep.experiment.execute import open_run
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.rank_info import RankInfo
 
-COMPLETE = "runs/first is complete: 2 iterations; give a larger --total-steps to go on\n"
+COMPLETE = "runs/first is complete: 2 iterations; set a larger --total-steps to continue\n"
 
 
 @pytest.fixture(name="run", scope="module")

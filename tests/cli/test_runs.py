@@ -109,7 +109,7 @@ def test_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "diff", "a", "b") == (0, "identical for 2 iterations\n", "")
     assert output(capsys, "diff", "a", "c") == (0, "identical for 2 iterations; B goes on to 3\n", "")
     assert output(capsys, "diff", "c", "a") == (0, "identical for 2 iterations; A goes on to 3\n", "")
-    line = "lockstep: runs/a and runs/none have no iteration in common yet\n"
+    line = "lockstep: runs/a and runs/none have no common iteration yet\n"
     assert output(capsys, "diff", "a", "none") == (2, "", line)
 
 
@@ -278,7 +278,7 @@ def test_resume_from_a_state_of_other_types(
 def test_play_without_a_display_suggests_a_video(run: Path) -> None:
     done = command(run.parent.parent, "play", "first")
     assert (done.returncode, done.stdout) == (2, "")
-    line = "lockstep: there is no display to open a window on; `lockstep play RUN --video` writes a video instead\n"
+    line = "lockstep: there is no display for a window; record a video with `lockstep play RUN --video`\n"
     assert done.stderr == line
 
 

@@ -145,7 +145,7 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
         (["--curiosity.kind", "rdn"], ["curiosity.kind is 'rdn'", "rnd"]),
         (
             ["--curiosity.kind", "rnd", "--curiosity.combine", "two-heads"],
-            ["curiosity.gamma is none", "second discount"],
+            ["curiosity.gamma is none", "need a discount factor"],
         ),
         (["--curiosity.kind", "rnd", "--curiosity.channels", "1"], ["curiosity.channels is 1", "no images"]),
     ],

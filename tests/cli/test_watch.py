@@ -104,7 +104,7 @@ def test_a_run_that_is_killed_and_at_once_resumed(
     [
         ("stopped", 75, "stopped by a signal to another rank"),
         ("failed", 1, "failed: RuntimeError: it burns"),
-        ("killed", 1, "killed, or its host is gone"),
+        ("killed", 1, "killed, or its host is down"),
     ],
 )
 def test_how_it_ended(carrier: Carrier, how: str, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +119,7 @@ def test_how_it_ended(carrier: Carrier, how: str, code: int, line: str, capsys: 
         error = RuntimeError("it burns")
         assert not noted.__exit__(RuntimeError, error, None)
     carrier.folder.unlock()
-    expected = [line, "go on with: lockstep resume runs/first"]
+    expected = [line, "resume with: lockstep resume runs/first"]
     assert (output(capsys, "first")[0], output(capsys, "first")[1].splitlines()[1:]) == (code, expected)
     shown = output(capsys, "first", "--once")
     assert shown[0] == 0
@@ -148,7 +148,7 @@ def test_a_run_of_an_older_version(carrier: Carrier, capsys: pytest.CaptureFixtu
     carrier.go(2)
     carrier.folder.unlock()
     code, out, _ = output(capsys, "first")
-    assert (code, out.splitlines()[1]) == (0, "nobody carries runs/first now")
+    assert (code, out.splitlines()[1]) == (0, "no process is running runs/first")
 
 
 def test_no_such_run_and_a_broken_one(carrier: Carrier, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_dotted_keys_are_fields(name: str, text: str, tmp_path: Path) -> None:
         ("pop.clip: 0.1\n", "pop.clip: unknown key; did you mean ppo.clip?"),
         ("ppo.clip: [1]\n", "ppo.clip is [1]: it must be a finite number or text"),
         ("ppo.clip: 0.1\nppo: 3\n", "ppo is 3: it must be a section with fields below it, such as ppo.learning_rate"),
-        ("env.module: os\n", "env.module is 'os': a file can't have a module imported"),
+        ("env.module: os\n", "env.module is 'os': a config file can't import modules"),
     ],
 )
 def test_dotted_keys_are_checked_like_fields(text: str, line: str, file: Path) -> None:
@@ -74,7 +74,7 @@ def test_two_spellings_of_one_setting_take_each_other_back() -> None:
 
 
 def test_two_spellings_at_once_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^env.per_rank is '4': it is another spelling of env.count"):
+    with pytest.raises(ValueError, match=r"^env.per_rank is '4': it is an alternative to env.count"):
         load(None, None, {"env": {"per_rank": "4", "count": "16"}})
 
 

@@ -80,10 +80,10 @@ def test_value_becomes_what_the_field_holds(section: str, field: str, value: obj
         ({"ppo": {"gamma": "inf"}}, "ppo.gamma is 'inf': it must be a finite number"),
         ({"ppo": {"gamma": False}}, "ppo.gamma is False: it must be a finite number"),
         ({"ppo": {"clip": [1]}}, "ppo.clip is [1]: it must be a finite number or text"),
-        ({"run": {"seed": "1e18"}}, "run.seed is '1e18': a whole number above 2**53 must be written in digits alone"),
+        ({"run": {"seed": "1e18"}}, "run.seed is '1e18': a whole number above 2**53 must be written in digits only"),
         (
             {"env": {"per_rank": 1e300}},
-            "env.per_rank is 1e+300: a whole number above 2**53 must be written in digits alone",
+            "env.per_rank is 1e+300: a whole number above 2**53 must be written in digits only",
         ),
         ({"policy": {"shared": 1}}, "policy.shared is 1: it must be true or false"),
         ({"policy": {"hidden": [8, "x"]}}, "policy.hidden[1] is 'x': it must be a whole number"),
@@ -177,7 +177,7 @@ def test_a_plan_of_named_ranks_is_read_from_words_and_lists() -> None:
 
 
 def test_rewards_are_clipped_or_normalized() -> None:
-    line = "ppo.clip_rewards is true: it can't go together with normalize_rewards; choose one"
+    line = "ppo.clip_rewards is true: it excludes ppo.normalize_rewards; set only one of the two"
     assert problem({"ppo": {"clip_rewards": True, "normalize_rewards": True}}) == line
 
 

@@ -98,7 +98,7 @@ def test_what_is_not_the_config_s_is_left_in_order() -> None:
         ("--policy.shared --no-policy.shared", "--no-policy.shared: policy.shared is given twice"),
         ("--env.count", "--env.count needs a value"),
         ("--env.count --seed 3", "--env.count needs a value"),
-        ("--no-env.count", "--no-env.count: only a switch can be negated; give --env.count a value"),
+        ("--no-env.count", "--no-env.count: only a boolean flag can be negated; set --env.count to a value"),
         ("--no-policy.shared=true", "--no-policy.shared takes no value"),
         ("--env.count abc", "env.count is 'abc': it must be a whole number"),
         ("--seed=", "run.seed is '': it must be a whole number"),

@@ -14,10 +14,10 @@ from lockstep.run.settings import RunConfig
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"kind": "rnd", "combine": "two-heads"}, "curiosity.gamma is none: two heads need a second discount"),
+        ({"kind": "rnd", "combine": "two-heads"}, "curiosity.gamma is none: two value heads need a discount factor"),
         ({"gamma": 1.5}, "curiosity.gamma is 1.5: it must be between 0 and 1"),
         ({"forward_share": -1}, "curiosity.forward_share is -1: it must be between 0 and 1"),
-        ({"share": 0.3}, "curiosity.share is 0.3: it must be one over a whole number, such as 0.5 or 0.25"),
+        ({"share": 0.3}, "curiosity.share is 0.3: it must be 1 divided by a whole number, such as 0.5 or 0.25"),
         ({"share": 0.0}, "curiosity.share is 0.0: it must be"),
         ({"hidden": ()}, "curiosity.hidden is []: it must name at least one width"),
         ({"feature_size": 0}, "curiosity.feature_size is 0: it must be from 1 to 16,384"),

@@ -100,9 +100,9 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], nn.Module
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        (lambda: nn.BatchNorm1d(SIZE), "inside is a BatchNorm1d, whose statistics would be .* use LayerNorm or GroupNorm"),
-        (lambda: nn.Dropout(0.5), r"it draws from PyTorch's global generator \(dropout, .* remove what draws"),
-        (Noise, "called twice with the same inputs it gives different results; remove noise"),
+        (lambda: nn.BatchNorm1d(SIZE), "inside is a BatchNorm1d, which would compute its statistics .* use LayerNorm or GroupNorm"),
+        (lambda: nn.Dropout(0.5), r"it draws from PyTorch's global random generator \(dropout, .* remove the random operation"),
+        (Noise, "two calls with the same inputs give different results; remove random operations"),
         (Counts, "training changes its buffer 'inside.calls', of type int64"),
         (lambda: Mean(persistent=False), "changes its buffer 'inside.mean', which is not saved; register it with persistent=True"),
         (lambda: Mean(always=True), "'inside.mean' changes in evaluation mode too; change it only where self.training is True"),
@@ -122,7 +122,7 @@ def test_a_core_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
             return super().step(nn.functional.dropout(features), state)
 
     monkeypatch.setitem(registry._CORES, "drops", Drops)
-    with pytest.raises(ValueError, match=r"^policy\.core is 'drops': it draws from PyTorch's global generator"):
+    with pytest.raises(ValueError, match=r"^policy\.core is 'drops': it draws from PyTorch's global random generator"):
         agent_of(core="drops", core_size=4)
 
 

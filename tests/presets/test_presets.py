@@ -22,7 +22,7 @@ def test_an_unknown_one_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["", "..", "../settings", "cartpole.yaml", "CARTPOLE"])
 def test_only_names_are_taken(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^mine.yaml: unknown preset; a file of your own is given with --config$"):
+    with pytest.raises(ValueError, match=r"^mine.yaml: unknown preset; pass a config file with --config$"):
         presets.text("mine.yaml")
     with pytest.raises(ValueError, match="unknown preset"):
         presets.text(name)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import import_again
+from lockstep.cli.start import import_env_module_again
 from lockstep.run.folder import RunFolder, write_aside
 
 if TYPE_CHECKING:
@@ -19,17 +19,25 @@ def add_arguments(parser: Arguments, episodes: int) -> None:
     parser.add_argument(
         "run",
         metavar="RUN",
-        help="the run's folder, its name in runs/, a checkpoint's folder, or hub:USER/NAME[@REVISION]",
+        help="run folder, its name in runs/, a checkpoint folder, or hub:USER/NAME[@REVISION]",
     )
     parser.add_argument(
-        "--episodes", type=whole_number(1), default=episodes, metavar="N", help=f"how many (default {episodes})"
+        "--episodes",
+        type=whole_number(1),
+        default=episodes,
+        metavar="N",
+        help=f"number of episodes (default {episodes})",
     )
-    parser.add_argument("--iteration", type=whole_number(1), metavar="K", help="the checkpoint (default the newest)")
     parser.add_argument(
-        "--sample", action="store_true", help="draw actions as in training; else the most probable ones"
+        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
     )
-    parser.add_argument("--env.module", dest="module", metavar="M", help="the module that registers its environment")
-    parser.add_argument("--seed", type=whole_number(0), metavar="S", help="of the episodes (default the run's)")
+    parser.add_argument(
+        "--sample", action="store_true", help="sample actions as in training, instead of the most probable ones"
+    )
+    parser.add_argument("--env.module", dest="module", metavar="M", help="module that registers the environment")
+    parser.add_argument(
+        "--seed", type=whole_number(0), metavar="S", help="seed of the episodes (default: that of the run)"
+    )
 
 
 class Performer:
@@ -62,7 +70,7 @@ class Performer:
 
         path, iteration = find(run, iteration)
         folder = RunFolder.open(path)
-        import_again(open_run(path)[1], module)
+        import_env_module_again(open_run(path)[1], module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)
         self.place = Path(*run.partition("@")[0].replace(PREFIX, "hub/").split("/")) if run.startswith(PREFIX) else path
         """Folder for videos and evaluations: the run folder; for a run of the Hub, `hub/USER/NAME` in the current

@@ -12,12 +12,12 @@ __all__ = ["Arguments", "whole_number"]
 class Arguments(argparse.ArgumentParser):
     """ArgumentParser that raises ValueError with a message of one line, where argparse prints the usage and exits."""
 
-    def __init__(self, verb: str, description: str) -> None:
-        """Create the parser of `lockstep VERB`. `description` is a sentence for `--help`."""
-        super().__init__(f"lockstep {verb}", description=description, allow_abbrev=False)
+    def __init__(self, command: str, description: str) -> None:
+        """Create the parser of `lockstep COMMAND`. `description` is a sentence for `--help`."""
+        super().__init__(f"lockstep {command}", description=description, allow_abbrev=False)
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments after the verb.
+        """Parse the arguments after the command.
 
         Raises ValueError; for an unknown flag, the message names the nearest flag.
         """
@@ -26,7 +26,7 @@ class Arguments(argparse.ArgumentParser):
             flags = [flag for action in self._actions for flag in action.option_strings]
             close = get_close_matches(unknown[0].partition("=")[0], flags, 1) if unknown[0].startswith("-") else []
             hint = f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
-            problem = "unknown flag" if unknown[0].startswith("-") else "one word too many"
+            problem = "unknown flag" if unknown[0].startswith("-") else "unexpected argument"
             raise ValueError(f"{unknown[0]}: {problem}; {hint}")
         return args
 

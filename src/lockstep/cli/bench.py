@@ -11,9 +11,9 @@ from lockstep.runtime.rank_info import find_rank_info
 __all__ = ["main"]
 
 _KINDS = {
-    "throughput": "steps per second, and where the time goes: one process, many, GPU",
-    "scaling": "speed-up, efficiency and time to a return on 1 to N ranks",
-    "peers": "the same work in lockstep and in other implementations of PPO",
+    "throughput": "steps per second, and time by phase: one process, several, GPU",
+    "scaling": "speed-up, efficiency and time to a target return on 1 to N ranks",
+    "peers": "the same workload in lockstep and in other implementations of PPO",
 }
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     if kind not in _KINDS:
         close = get_close_matches(kind, _KINDS, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_KINDS)}"
-        raise ValueError(f"{kind}: there is no such benchmark; {hint}")
+        raise ValueError(f"{kind}: unknown benchmark; {hint}")
     rank_info = find_rank_info()
     if rank_info is not None:
         raise ValueError(f"bench starts its own ranks: use it without {rank_info.launcher}, with --ranks")
@@ -44,4 +44,4 @@ def main(argv: Sequence[str]) -> int:
 
 def _help() -> str:
     kinds = "\n".join(f"  {kind:<12}{line}" for kind, line in _KINDS.items())
-    return f"usage: lockstep bench KIND …\n\nMeasures how fast experiments train here.\n\n{kinds}\n\nlockstep bench KIND --help says more."
+    return f"usage: lockstep bench KIND …\n\nMeasures the training speed on this machine.\n\n{kinds}\n\n`lockstep bench KIND --help` shows the options."

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if args.work not in WORKLOADS:
         close = get_close_matches(args.work, WORKLOADS, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(WORKLOADS)}"
-        raise ValueError(f"--work is {args.work!r}: there is no such work; {hint}")
+        raise ValueError(f"--work is {args.work!r}: unknown workload; {hint}")
     work = WORKLOADS[args.work]
     updates = args.updates or work.updates
     flags, _ = parse_flags(work.flags())
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     if not peers:
         packages = " ".join(peer.package for peer in missing)
         raise ValueError(
-            f"no peer is installed here: pip install {packages}, or name another interpreter with --python"
+            f"none of the other libraries is installed: pip install {packages}, or name another interpreter with --python"
         )
     for peer in missing:
         tell(
@@ -89,7 +89,7 @@ def _check_flags(tree: Mapping[str, Mapping[str, object]]) -> None:
     fixed = next((name for name in names if name not in _ALLOWED_FIELDS and not name.startswith(allowed)), None)
     if fixed:
         raise ValueError(
-            f"--{fixed.replace('_', '-')}: it is part of the work, which is the same for all; free are plan, runtime, {', '.join(_ALLOWED_FIELDS)}"
+            f"--{fixed.replace('_', '-')}: the workload fixes this field; only plan, runtime, {', '.join(_ALLOWED_FIELDS)}"
         )
 
 
@@ -106,17 +106,25 @@ def _parser() -> Arguments:
         help="cartpole (default), lunarlander, reacher, humanoidstandup, memory",
     )
     parser.add_argument(
-        "--ranks", type=whole_number(1), nargs="+", default=[1], metavar="N", help="of lockstep; several are compared"
+        "--ranks",
+        type=whole_number(1),
+        nargs="+",
+        default=[1],
+        metavar="N",
+        help="numbers of ranks of lockstep, which are compared",
     )
     add_repeats(parser)
     add_json(parser)
     parser.add_argument(
-        "--updates", type=whole_number(LEAST), metavar="K", help="of every run, of 2,048 steps (default some seconds)"
+        "--updates",
+        type=whole_number(LEAST),
+        metavar="K",
+        help="updates of every run, of 2,048 steps each (default: enough for some seconds)",
     )
     parser.add_argument(
         "--python",
         action="append",
         metavar="PATH",
-        help="an interpreter that has the peers; may be given several times",
+        help="Python interpreter of an environment with the other libraries; may be given several times",
     )
     return parser

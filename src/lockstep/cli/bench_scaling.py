@@ -54,9 +54,7 @@ def main(argv: Sequence[str]) -> int:
         _create_folder(folder)
     oversubscribed = [case.ranks for case in cases if case.ranks > cores]
     if oversubscribed:
-        tell(
-            f"note: {max(oversubscribed)} ranks are more than the {cores} cores here: they take turns, and don't show how ranks scale"
-        )
+        tell(f"note: {max(oversubscribed)} ranks share {cores} cores, so the result does not show how ranks scale")
 
     def write_runs(so_far: "Sequence[Measured]") -> None:
         if folder is not None:  # written after every run, so that an interruption loses no finished run
@@ -76,12 +74,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(args: argparse.Namespace, config: Config) -> None:
     if config.env.per_rank is not None:
-        raise ValueError("env.per_rank: scaling sets it itself; give env.count, the environments of one rank")
+        raise ValueError(
+            "env.per_rank can't be set for a scaling benchmark; set env.count, the number of environments of one rank"
+        )
     if args.solve and config.run.solved_return is None:
-        raise ValueError("--solve: run.solved_return is none; give the return to reach with --run.solved-return")
+        raise ValueError("--solve: it needs a target return; set --run.solved-return")
     if args.solve and args.iterations:
         raise ValueError(
-            f"--iterations is {args.iterations}: with --solve runs go on until their return is reached; leave one out"
+            f"--iterations is {args.iterations}: with --solve, runs end when they reach the target return; remove one of the two flags"
         )
     if args.iterations and args.warmup and args.warmup >= args.iterations:
         raise ValueError(f"--warmup is {args.warmup}: it must be less than --iterations, which is {args.iterations}")
@@ -137,7 +137,8 @@ def _draw(folder: Path, rows: "Sequence[Row]", config: Config) -> None:
 
 def _parser() -> Arguments:
     parser = parser_of(
-        "scaling", "Trains an experiment on several numbers of ranks, and one that grows with the ranks."
+        "scaling",
+        "Measures strong and weak scaling: the same experiment on several numbers of ranks, and one whose size grows with the ranks.",
     )
     parser.add_argument(
         "--ranks",
@@ -149,18 +150,18 @@ def _parser() -> Arguments:
         "--kind",
         choices=("strong", "weak", "both"),
         default="both",
-        help="strong: the same experiment on all; weak: env.count environments per rank that plays (default both)",
+        help="strong: the same experiment on every number of ranks; weak: env.count environments per playing rank (default: both)",
     )
     parser.add_argument(
         "--warmup",
         type=whole_number(0),
         metavar="K",
-        help="iterations at the beginning of every run that don't count (default a tenth, at least 2)",
+        help="number of warm-up iterations of every run, which are not measured (default: a tenth, at least 2)",
     )
     parser.add_argument(
         "--solve",
         action="store_true",
-        help="go on until run.solved_return is reached, or run.total_steps are spent; repeats differ in their seed",
+        help="train until run.solved_return is reached, for at most run.total_steps; every repeat has another seed",
     )
     parser.add_argument(
         "--out",

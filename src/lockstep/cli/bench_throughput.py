@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     if args.ranks is None:
         gpu = _GPU in cases
         print("\n".join(hardware.compare(results, gpu)))
-        print("\nwith --ranks N: one of these alone, with the memory of every rank")
+        print("\nwith --ranks N: one case only, with the memory of every rank")
         report |= hardware.record(results, gpu)
     else:
         print("\n".join(throughput.table(results[""])))
@@ -93,10 +93,10 @@ def _parallel_case(config: Config) -> Case | None:
 def _parser() -> Arguments:
     parser = parser_of(
         "throughput",
-        "Trains an experiment several times on one process, on one per core and on a GPU, if there is one, and prints where the time goes.",
+        "Trains an experiment several times, on one process, on one process per core and on a GPU if there is one, and prints the time of each phase.",
     )
     parser.add_argument(
-        "--ranks", type=whole_number(1), metavar="N", help="measure so many processes alone, in more detail"
+        "--ranks", type=whole_number(1), metavar="N", help="measure this number of processes only, in more detail"
     )
     add_json(parser)
     return parser

@@ -67,21 +67,23 @@ def write(args: argparse.Namespace, kind: str, ranks: int, results: Mapping[str,
 def parser_of(kind: str, description: str) -> Arguments:
     """Create the parser of a benchmark of one experiment, with all flags but `--ranks`."""
     parser = Arguments(f"bench {kind}", f"{description} Takes every flag of `lockstep train` as well.")
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
+    )
     add_repeats(parser)
     parser.add_argument(
         "--seconds",
         type=_parse_seconds,
         default=5.0,
         metavar="S",
-        help="of every run, about, after its start (default 5)",
+        help="approximate duration of every run in seconds, without its start (default 5)",
     )
     parser.add_argument(
         "--iterations",
         type=whole_number(LEAST),
         metavar="K",
-        help="of every run, instead of --seconds; the first tenth, at least 2, is left out",
+        help="number of iterations of every run, instead of --seconds; the first tenth, at least 2, is not measured",
     )
     return parser
 
@@ -89,14 +91,21 @@ def parser_of(kind: str, description: str) -> Arguments:
 def add_repeats(parser: Arguments) -> None:
     """Add the flag `--repeats`."""
     parser.add_argument(
-        "--repeats", type=whole_number(1), default=5, metavar="R", help="runs of each, in turn (default 5)"
+        "--repeats",
+        type=whole_number(1),
+        default=5,
+        metavar="R",
+        help="number of runs of every case, interleaved (default 5)",
     )
 
 
 def add_json(parser: Arguments) -> None:
     """Add the flag `--json`."""
     parser.add_argument(
-        "--json", type=_parse_new_file, metavar="FILE", help="write everything there, machine and versions too"
+        "--json",
+        type=_parse_new_file,
+        metavar="FILE",
+        help="write all results to this file, with the machine and the versions",
     )
 
 

@@ -1,4 +1,4 @@
-"""`lockstep config`: print a preset, a file and flags as one config file."""
+"""`lockstep config`: print the merged config of a preset, a file and flags."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +19,12 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = Arguments(
         "config",
-        "Prints a preset, a file and flags as one config file, which `lockstep train --config` reads: also a .gin file as YAML.",
+        "Prints the merged config of a preset, a file and flags as one file for `lockstep train --config`. Converts .gin files to YAML.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
+    )
     parser.epilog = "Any field as a flag, --section.field VALUE, over both: see lockstep train --help."
     flags, rest = parse_flags(argv, ("--config",))
     args = parser.read(rest)

@@ -24,15 +24,17 @@ def main(argv: Sequence[str]) -> int:
 
     Raises ValueError if a run does not exist, or if the runs have no iteration in common.
     """
-    parser = Arguments("diff", "Compares the digests of two runs, iteration by iteration. Exit code 1 when they part.")
+    parser = Arguments(
+        "diff", "Compares the digests of two runs, iteration by iteration. The exit code is 1 if they differ."
+    )
     for name in ("a", "b"):
-        parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="a run's folder, or its name in runs/")
+        parser.add_argument(name, metavar=f"RUN_{name.upper()}", help="run folder, or its name in runs/")
     args = parser.read(argv)
     folders = RunFolder.open(locate(args.a)), RunFolder.open(locate(args.b))
     digests_a, digests_b = (digests(folder) for folder in folders)
     shared = sorted(digests_a.keys() & digests_b.keys())
     if not shared:
-        raise ValueError(f"{folders[0].path} and {folders[1].path} have no iteration in common yet")
+        raise ValueError(f"{folders[0].path} and {folders[1].path} have no common iteration yet")
     first = next((iteration for iteration in shared if digests_a[iteration] != digests_b[iteration]), None)
     if first is None:
         print(_identical_line(shared, max(digests_a), max(digests_b)))

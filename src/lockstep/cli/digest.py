@@ -11,11 +11,9 @@ __all__ = ["digests", "main"]
 
 def main(argv: Sequence[str]) -> int:
     """Print the digest after one iteration. Raises ValueError if the run or the iteration does not exist."""
-    parser = Arguments("digest", "Prints the digest (SHA-256) of a run's weights and moments.")
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
-    parser.add_argument(
-        "--iteration", type=whole_number(1), metavar="K", help="after this iteration (default the last one)"
-    )
+    parser = Arguments("digest", "Prints the digest (SHA-256) of the weights, buffers and running statistics of a run.")
+    parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
+    parser.add_argument("--iteration", type=whole_number(1), metavar="K", help="iteration (default: the last)")
     args = parser.read(argv)
     folder = RunFolder.open(locate(args.run))
     by_iteration = digests(folder)

@@ -23,7 +23,7 @@ _CORE |= {"PyYAML": "yaml", "rich": "rich", "docstring_parser": "docstring_parse
 _OPTIONAL = {
     "Box2D": ("Box2D", "box2d", "LunarLander, BipedalWalker"),
     "mujoco": ("mujoco", "mujoco", "Reacher, Pusher, HalfCheetah, …"),
-    "envpool": ("envpool", "envpool", "environments stepped in C++"),
+    "envpool": ("envpool", "envpool", "environments that run in C++"),
     "ale-py": ("ale_py", "atari", "Atari games"),
     "opencv-python-headless": ("cv2", "atari", "Atari games"),
     "pygame-ce": ("pygame", "video", "drawing 2D environments"),
@@ -45,7 +45,7 @@ _OPTIONAL = {
 
 def main(argv: Sequence[str]) -> int:
     """Print packages, machine and a verdict. Return 0, or 1 if training cannot work here."""
-    Arguments("doctor", "Checks what is installed here and what it allows.").read(argv)
+    Arguments("doctor", "Checks the installation and the available features.").read(argv)
     broken = _print_packages()
     _print_machine()
     print()
@@ -90,7 +90,7 @@ def _print_machine() -> None:
     usable = usable_cores()
     _print_line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
     _print_line("CUDA devices", str(_count_cuda_devices() or "–"), "`--runtime.device cuda`")
-    _print_line("C++ compiler", find_compiler() or "–", "`--runtime.compile`, an update several times faster")
+    _print_line("C++ compiler", find_compiler() or "–", "`--runtime.compile`, which makes updates several times faster")
     _print_line(
         "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
     )

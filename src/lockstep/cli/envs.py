@@ -16,11 +16,9 @@ def main(argv: Sequence[str]) -> int:
 
     Return the exit code.
     """
-    parser = Arguments(
-        "envs", "Lists the environments that are known to work, and the engine that `auto` means for each."
-    )
+    parser = Arguments("envs", "Lists tested environments, and the engine that `env.engine: auto` selects for each.")
     parser.add_argument(
-        "--per-shard", type=whole_number(1), default=8, metavar="B", help="environments of a shard (default 8)"
+        "--per-shard", type=whole_number(1), default=8, metavar="B", help="number of environments per shard (default 8)"
     )
     per_shard = parser.read(argv).per_shard
 
@@ -45,6 +43,6 @@ def main(argv: Sequence[str]) -> int:
         names = " ".join(game_id.removeprefix("ALE/").removesuffix("-v5") for game_id in game_ids)
         print(fill(names, 100, initial_indent="  ", subsequent_indent="  "))
     print(
-        "\nAny other registered with Gymnasium works too, if its spaces are supported; yours as well, with --env.module."
+        "\nOther environments registered with Gymnasium work too, if their spaces are supported, and your own with --env.module."
     )
     return 0

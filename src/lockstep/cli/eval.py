@@ -14,7 +14,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = Arguments(
         "eval",
-        "Plays episodes that training never saw and measures them. Writes evaluation.json, or evaluation-sampled.json with --sample.",
+        "Evaluates the agent of a run on new episodes. Writes evaluation.json, or evaluation-sampled.json with --sample.",
     )
     add_arguments(parser, episodes=20)
     args = parser.read(argv)

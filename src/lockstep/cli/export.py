@@ -1,4 +1,4 @@
-"""`lockstep export`: write a run's policy as one file that runs without lockstep."""
+"""`lockstep export`: export the policy of a run as one file that does not need lockstep."""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import import_again
+from lockstep.cli.start import import_env_module_again
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.runtime.threads import limit_threads
 
     folder = RunFolder.open(locate(args.run))
-    import_again(open_run(folder.path)[1], args.module)
+    import_env_module_again(open_run(folder.path)[1], args.module)
     iteration = pick_checkpoint(folder, args.iteration)
     path = args.out or folder.path / f"policy-{iteration:08d}{FORMATS[args.format].suffix}"
     check_place(path, args.format)
@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
     }
     exported = export_policy(agent, env.observation_space, env.action_space, path, args.format, metadata)
     print(
-        f"the policy of {config.env.id}, iteration {iteration}; it agrees with the run's to {exported.difference:.1g}"
+        f"policy of {config.env.id}, iteration {iteration}; its outputs equal those of the run to {exported.difference:.1g}"
     )
     rows = [("in", port) for port in exported.inputs] + [("out", port) for port in exported.outputs]
     width = max(len(str(port)) for _, port in rows)
@@ -56,9 +56,9 @@ def main(argv: Sequence[str]) -> int:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Arguments(
         "export",
-        "Writes a run's policy as one file that runs without lockstep: observations in, most probable actions out.",
+        "Exports the policy of a run as one file that does not need lockstep. It maps observations to the most probable actions.",
     )
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
+    parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_argument(
         "--format",
         type=_parse_format,
@@ -72,8 +72,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="a new file, FILE.onnx or FILE.pt2 (default RUN/policy-K.onnx or .pt2)",
     )
-    parser.add_argument("--iteration", type=whole_number(1), metavar="K", help="the checkpoint (default the newest)")
-    parser.add_argument("--env.module", dest="module", metavar="M", help="the module that registers its environment")
+    parser.add_argument(
+        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
+    )
+    parser.add_argument("--env.module", dest="module", metavar="M", help="module that registers the environment")
     return parser.read(argv)
 
 

@@ -1,4 +1,4 @@
-"""The command `lockstep`: call the verb (the subcommand), and report errors in one line."""
+"""The command `lockstep`: run a subcommand, and report errors in one line."""
 
 import gc
 import os
@@ -12,24 +12,24 @@ from lockstep.processes.exit_codes import BAD_INPUT, DONE, INTERRUPTED, PIPE_CLO
 
 __all__ = ["main"]
 
-VERBS = {
-    "train": "train an agent: a preset, a config file, any field as a flag",
-    "sweep": "train over seeds and values, or search among them; resumable",
-    "resume": "go on with a run that was interrupted, on any number of ranks",
-    "watch": "show how a run is going that was started elsewhere",
-    "play": "see a run's agent act, in a window or as a video",
-    "eval": "measure a run's agent on episodes that training never saw",
+COMMANDS = {
+    "train": "train an agent: from a preset, a config file or flags",
+    "sweep": "train over several seeds and values, or search for values; resumable",
+    "resume": "resume an interrupted run, on any number of ranks",
+    "watch": "follow a run that was started elsewhere",
+    "play": "show a trained agent in a window, or record a video",
+    "eval": "evaluate a trained agent on new episodes",
     "digest": "print the digest of a run's weights",
-    "diff": "find the iteration where two runs part",
-    "export": "write a run's policy as one file that runs without lockstep",
-    "plot": "draw runs: learning curves, what the policy does, an episode, timing",
-    "report": "write a run as one HTML file: outcome, video, curves, timing, config",
-    "push": "share a run's agent on the Hugging Face Hub",
-    "bench": "measure how fast experiments train here, beside others too",
-    "presets": "list the ready experiments, or print one",
-    "config": "print a preset, a file and flags as one config file",
+    "diff": "find the first iteration where two runs differ",
+    "export": "export a policy as one file that does not need lockstep",
+    "plot": "plot runs: learning curves, the policy, an episode, timing",
+    "report": "write a report of a run as one HTML file",
+    "push": "upload the agent of a run to the Hugging Face Hub",
+    "bench": "measure training speed, also of other libraries",
+    "presets": "list the presets, or print one",
+    "config": "print the merged config of a preset, a file and flags",
     "envs": "list the environments",
-    "doctor": "check what is installed here and what it allows",
+    "doctor": "check the installation and the available features",
 }
 _HIDDEN = ("rank", "film", "track")
 _GC_THRESHOLD = 100_000
@@ -38,7 +38,7 @@ PyTorch, although imported objects stay alive."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 2 bad input, others as the verb defines.
+    """Run one command and return the exit code: 0 done, 2 bad input, others as the command defines.
 
     `argv` None means `sys.argv[1:]`.
 
@@ -83,25 +83,26 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
         return DONE if words else BAD_INPUT
-    verb = words[0]
-    if verb in ("-V", "--version", "version"):
+    command = words[0]
+    if command in ("-V", "--version", "version"):
         print(f"lockstep {__version__}")
         return DONE
-    if verb not in VERBS and verb not in _HIDDEN:
-        close = get_close_matches(verb, (*VERBS, "--help", "--version"), 1)
+    if command not in COMMANDS and command not in _HIDDEN:
+        close = get_close_matches(command, (*COMMANDS, "--help", "--version"), 1)
         raise ValueError(
-            f"{verb}: unknown verb; " + (f"did you mean {close[0]}?" if close else f"there are {', '.join(VERBS)}")
+            f"{command}: unknown command; "
+            + (f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}")
         )
-    code = import_module(f"lockstep.cli.{verb}").main(words[1:])
+    code = import_module(f"lockstep.cli.{command}").main(words[1:])
     assert isinstance(code, int)
     return code
 
 
 def _help() -> str:
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:<{width}}  {line}" for verb, line in VERBS.items())
+    width = max(map(len, COMMANDS))
+    commands = "\n".join(f"  {command:<{width}}  {line}" for command, line in COMMANDS.items())
     return (
-        "usage: lockstep VERB …\n\nDistributed PPO: the same experiment gives the same policy, bit for bit, on any\n"
-        f"number of processes.\n\n{verbs}\n\n"
-        "lockstep VERB --help says more. To begin with: lockstep train cartpole"
+        "usage: lockstep COMMAND …\n\nDistributed PPO: the same experiment gives the same policy, bit for bit, on any\n"
+        f"number of processes.\n\n{commands}\n\n"
+        "`lockstep COMMAND --help` shows the options of a command.\nTry: lockstep train cartpole"
     )

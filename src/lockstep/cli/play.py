@@ -12,14 +12,14 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Play episodes in a window, or write a video of them with `--video`. Return the exit code."""
-    parser = Arguments("play", "Shows a run's agent at work, in a window or as a video.")
+    parser = Arguments("play", "Shows the agent of a run in a window, or records a video.")
     add_arguments(parser, episodes=1)
     parser.add_argument(
-        "--video", action="store_true", help="write an .mp4 instead of opening a window; needs no display"
+        "--video", action="store_true", help="record an .mp4 file instead of opening a window; no display is needed"
     )
     args = parser.read(argv)
     if not args.video and not _has_display():
-        raise ValueError("there is no display to open a window on; `lockstep play RUN --video` writes a video instead")
+        raise ValueError("there is no display for a window; record a video with `lockstep play RUN --video`")
     performer = Performer(args.run, args.iteration, args.sample, args.seed, args.module)
     if args.video:
         _print_results(performer.record(args.episodes))

@@ -21,8 +21,8 @@ __all__ = ["main", "read"]
 _KINDS = {
     "return": "mean return",
     "curves": "return, losses, entropy and KL; with curiosity also the intrinsic return",
-    "policy": "the policy's action and the value over two numbers of the observation",
-    "trajectory": "an episode: what is seen, done, rewarded and expected, and a film of it",
+    "policy": "the action and the value over two components of the observation",
+    "trajectory": "an episode: observations, actions, rewards and values, with a video",
     "timing": "seconds per iteration by phase and role",
 }
 _METRIC_KINDS = ("return", "curves", "timing")
@@ -72,29 +72,42 @@ def _parser() -> Arguments:
         "Draws runs: by default the mean return over environment steps. Runs that differ only in their seed become one curve, the median "
         "with a band between the quartiles. Pictures are written into plots/ of the run, of several runs into that of the first.",
     )
-    parser.add_argument("run", nargs="+", metavar="RUN", help="a run's folder, or its name in runs/")
+    parser.add_argument("run", nargs="+", metavar="RUN", help="run folder, or its name in runs/")
     kinds = "; ".join(f"{name}: {line}" for name, line in _KINDS.items())
     parser.add_argument("--what", choices=_KINDS, default="return", help=f"{kinds} (default return)")
-    parser.add_argument("--over", choices=("steps", "seconds"), help="what curves are drawn over (default steps)")
-    parser.add_argument("--format", choices=("png", "svg"), help="of the picture (default that of --out, else png)")
-    parser.add_argument("--out", metavar="FILE", help="the picture, a .png or .svg")
+    parser.add_argument(
+        "--over", choices=("steps", "seconds"), help="quantity on the horizontal axis of curves (default steps)"
+    )
+    parser.add_argument(
+        "--format", choices=("png", "svg"), help="format of the figure (default: that of --out, else png)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="the figure, a .png or .svg file")
     agents = parser.add_argument_group("policy and trajectory")
     agents.add_argument(
         "--axes",
         nargs=2,
         type=whole_number(0),
         metavar=("I", "J"),
-        help="numbers of the observation, counted from 0, that go right and up; needed where there are more than 2",
+        help="indices of the two components of the observation on the horizontal and the vertical axis; required if there are more than 2",
     )
     agents.add_argument(
-        "--film", choices=("gif", "mp4", "none"), help="beside the picture (default gif, where the environment draws)"
+        "--film",
+        choices=("gif", "mp4", "none"),
+        help="format of the video next to the figure (default gif, if the environment can be rendered)",
     )
-    agents.add_argument("--iteration", type=whole_number(1), metavar="K", help="the checkpoint (default the newest)")
     agents.add_argument(
-        "--sample", action="store_true", default=None, help="draw actions as in training; else the most probable ones"
+        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
     )
-    agents.add_argument("--seed", type=whole_number(0), metavar="S", help="of the episode (default the run's)")
-    agents.add_argument("--env.module", dest="module", metavar="M", help="the module that registers its environment")
+    agents.add_argument(
+        "--sample",
+        action="store_true",
+        default=None,
+        help="sample actions as in training, instead of the most probable ones",
+    )
+    agents.add_argument(
+        "--seed", type=whole_number(0), metavar="S", help="seed of the episode (default: that of the run)"
+    )
+    agents.add_argument("--env.module", dest="module", metavar="M", help="module that registers the environment")
     return parser
 
 
@@ -108,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.out and extension not in (".png", ".svg"):
         raise ValueError(f"--out is {args.out}: it must end in .png or .svg")
     if extension and args.format and extension != f".{args.format}":
-        raise ValueError(f"--format is {args.format}, but --out is {args.out}: leave one of the two out")
+        raise ValueError(f"--format is {args.format}, but --out is {args.out}: remove one of the two")
 
 
 def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix: str = "") -> Path:
@@ -148,7 +161,7 @@ def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace
     if len(ids) > 1:
         (first_id, first_run), (second_id, second_run), *_ = ids.items()
         raise ValueError(
-            f"{first_run} is of {first_id}, {second_run} of {second_id}: a picture compares runs of one environment"
+            f"{first_run} is of {first_id}, {second_run} of {second_id}: a figure compares runs of one environment only"
         )
     if args.what == "curves":
         draw_curves(group(runs), path, over, goal)
@@ -168,12 +181,12 @@ def _draw_timing(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path
 
 
 def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
-    from lockstep.cli.start import import_again
+    from lockstep.cli.start import import_env_module_again
     from lockstep.envs.catalog import make_one
     from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
     from lockstep.report.heatmap import draw_map, map_states
 
-    import_again(open_run(folder.path)[1], args.module)
+    import_env_module_again(open_run(folder.path)[1], args.module)
     config, agent = load_agent(folder, pick_checkpoint(folder, args.iteration))
     env = make_one(config.env)
     env.close()

@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Print the table of presets, or one preset as YAML. Return the exit code."""
-    parser = Arguments("presets", "Lists the ready experiments, or prints one as a config file to start from.")
+    parser = Arguments("presets", "Lists the presets, or prints one as a config file to start from.")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the preset to print")
     name = parser.read(argv).name
     print(presets.text(name).rstrip() if name else _table())

@@ -49,13 +49,15 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
         "Puts the agent of a run's newest checkpoint on the Hugging Face Hub, with config, metrics, evaluation, video and a model card that has "
         "the command to train it again. Private unless you say --public. The token is that of HF_TOKEN or `hf auth login`.",
     )
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
-    parser.add_argument("--username", required=True, metavar="U", help="your name on the Hub, or an organisation's")
-    parser.add_argument("--name", metavar="REPO", help="the name of the model (default the run's)")
-    parser.add_argument("--skip-play", action="store_true", help="leave the video out")
-    parser.add_argument("--public", action="store_true", help="for everybody to see (default private)")
-    parser.add_argument("--dry-run", action="store_true", help="list the files and print the card, without any network")
-    parser.add_argument("--env.module", dest="module", metavar="M", help="the module that registers its environment")
+    parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
+    parser.add_argument("--username", required=True, metavar="U", help="your user name on the Hub, or an organization")
+    parser.add_argument("--name", metavar="REPO", help="name of the model (default: that of the run)")
+    parser.add_argument("--skip-play", action="store_true", help="upload no video")
+    parser.add_argument("--public", action="store_true", help="make the model public (default: private)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the files and print the model card, without uploading"
+    )
+    parser.add_argument("--env.module", dest="module", metavar="M", help="module that registers the environment")
     return parser.read(argv)
 
 

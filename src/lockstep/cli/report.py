@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> int:
         "Writes RUN/report.html: outcome, video, learning curves, where the time goes, config, digest and versions, in one file that needs no "
         "network. It shows the newest of RUN/videos (`lockstep play RUN --video`) and the last evaluation (`lockstep eval RUN`).",
     )
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
+    parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     folder = RunFolder.open(locate(parser.read(argv).run))
 
     from lockstep.report.page import write_report

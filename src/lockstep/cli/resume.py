@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import complete, import_again, listen_under, report_once, start
+from lockstep.cli.start import complete, import_env_module_again, listen_under, report_once, start
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -36,7 +36,7 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         from lockstep.experiment.start import extended_by, prepare_resume, resolve_resume
 
         _, config = open_run(folder.path)
-        import_again(config, tree.get("env", {}).get("module"))
+        import_env_module_again(config, tree.get("env", {}).get("module"))
         extended = extended_by(config, tree, args.total_steps)
         listen_under(rank_info)
         extended, rank_info, ranks = resolve_resume(extended, rank_info, args.ranks)
@@ -59,23 +59,23 @@ def _parser() -> Arguments:
         "--runtime.device, --runtime.player-device, --runtime.backend, --runtime.rendezvous, --runtime.timeout, --run.progress, "
         "--run.loggers, --run.capture-video, --env.module and --env.timeout.",
     )
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
+    parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_argument(
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes on this host (default: one per core as far as there are shards, or what the plan asks for)",
+        help="number of processes on this host (default: one per core, at most one per shard, or the number that the plan requires)",
     )
     parser.add_argument(
         "--iteration",
         type=whole_number(0),
         metavar="K",
-        help="the checkpoint to go on from (default the newest; 0: the start)",
+        help="iteration of the checkpoint to resume from (default: the newest; 0: the start)",
     )
     parser.add_argument(
         "--total-steps",
         type=whole_number(1),
         metavar="S",
-        help="a larger budget, in environment steps; schedules stretch to it, and envpool and ale begin new episodes where it goes on",
+        help="a larger budget, in environment steps; schedules stretch to it, and envpool and ale begin new episodes when the run resumes",
     )
     return parser

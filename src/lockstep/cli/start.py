@@ -10,10 +10,10 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["complete", "import_again", "listen_under", "report_once", "start"]
+__all__ = ["complete", "import_env_module_again", "listen_under", "report_once", "start"]
 
 
-def import_again(config: Config, module: object) -> None:
+def import_env_module_again(config: Config, module: object) -> None:
     """Import the module that registers the environment of a run.
 
     `module` is the value of `--env.module`, None if it was not given.
@@ -23,8 +23,8 @@ def import_again(config: Config, module: object) -> None:
     """
     if config.env.module is not None and module is None:
         raise ValueError(
-            f"env.module is {config.env.module!r} in this run: a folder can't have a module imported; give --env.module "
-            f"{config.env.module} again, if you trust it"
+            f"env.module is {config.env.module!r} in this run: a run folder can't import modules; pass --env.module "
+            f"{config.env.module} again if you trust it"
         )
     import_environments(None if module is None else str(module))
 
@@ -58,7 +58,7 @@ def complete(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
     from lockstep.experiment.resolve import iterations
 
-    return f"{folder.path} is complete: {iterations(config)} iterations; give a larger --total-steps to go on"
+    return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
 
 
 def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
@@ -77,6 +77,6 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
-    # the user named the module on the command line: `import_again` has imported it
+    # the user named the module on the command line: `import_env_module_again` has imported it
     modules = [config.env.module] if config.env.module else []
     return launch_ranks(folder, config, ranks, resume_from, modules)

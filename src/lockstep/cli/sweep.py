@@ -84,18 +84,18 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[
     for path in (*over, *spaces):
         section, _, field = path.partition(".")
         if field in tree.get(section, {}) or (path in over and path in spaces):
-            raise ValueError(f"{path}: it is given twice, as a flag and to be swept; leave one out")
+            raise ValueError(f"{path}: it is given as a flag and in --over or --search; remove one of the two")
     if not over and not spaces:
-        raise ValueError("--over is missing: it says what differs between the runs, such as --over run.seed=1..5")
+        raise ValueError("--over is missing: it names the values of a field, such as --over run.seed=1..5")
     if bool(spaces) != bool(args.trials):
-        missing = "--trials, how many there shall be," if spaces else "--search, what they try,"
+        missing = "--trials, the number of trials," if spaces else "--search, the values to try,"
         raise ValueError(f"{missing} is missing; see lockstep sweep --help")
     other = next((path for path in over if path != SEED), None)
     if spaces and other:
         raise ValueError(f"--over {other}: with --search only {SEED} can be swept too; give {other} to --search")
     for name in ("name", "folder"):
         if name in tree.get("run", {}):
-            raise ValueError(f"run.{name}: the sweep names its runs itself; --out is its folder")
+            raise ValueError(f"run.{name}: a sweep names its runs itself; set its folder with --out")
     return args, tree, over, spaces
 
 
@@ -131,7 +131,7 @@ def _finish(sweep: "Sweep", about: Mapping[str, object]) -> int:
         print(f"lockstep: {line}", file=sys.stderr)
     print(f"\n{sweep.folder}: runs.csv, summary.csv, and the runs: lockstep plot {sweep.folder}/runs/*")
     if asked_to_stop():
-        print("stopped; the same command goes on")
+        print("stopped; run the same command again to continue")
         return PREEMPTED
     return FAILED if failed else DONE
 
@@ -151,11 +151,13 @@ def _folder_name(text: str) -> str:
 def _parser() -> Arguments:
     parser = Arguments(
         "sweep",
-        "Trains one experiment with several seeds and values: all combinations, or a search. Called again, it keeps what is done, goes on "
-        "with what was interrupted, and trains what is missing. Takes every flag of `lockstep train` as well.",
+        "Trains one experiment with several seeds and values: all combinations, or a search. Run again, it keeps finished runs, resumes "
+        "interrupted ones and trains missing ones. Takes every flag of `lockstep train` as well.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
+    )
     parser.add_argument(
         "--over",
         action="append",
@@ -163,21 +165,21 @@ def _parser() -> Arguments:
         help="values of a field, such as run.seed=1..5, ppo.learning_rate=1e-3,3e-4 or policy.hidden=[64,64],[128]; may be given several times",
     )
     parser.add_argument(
-        "--jobs", type=whole_number(1), metavar="N", help="runs at a time (default as many as there are cores for)"
+        "--jobs", type=whole_number(1), metavar="N", help="number of runs at a time (default: as many as fit the cores)"
     )
     parser.add_argument(
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes of every run (default 1, or the fewest that --plan can do with)",
+        help="number of processes of every run (default: 1, or the fewest that --plan allows)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the sweep's folder (default runs/PRESET-sweep)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/PRESET-sweep)")
     search = parser.add_argument_group("search")
-    search.add_argument("--trials", type=whole_number(1), metavar="N", help="how many to make in all; needs Optuna")
+    search.add_argument("--trials", type=whole_number(1), metavar="N", help="total number of trials; needs Optuna")
     search.add_argument(
         "--search",
         action="append",
         metavar="FIELD=SPACE",
-        help="where to look: log(1e-5,1e-2), float(0.9,1), int(1,20), or choices; the median return over the seeds of --over is raised",
+        help="values to search: log(1e-5,1e-2), float(0.9,1), int(1,20), or a list of choices; the search maximizes the median return over the seeds of --over",
     )
     return parser

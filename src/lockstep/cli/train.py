@@ -52,14 +52,19 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> Arguments:
-    parser = Arguments("train", "Trains an agent: a preset, a file, any field as a flag; what comes later wins.")
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser = Arguments(
+        "train",
+        "Trains an agent. The config comes from a preset, a file and flags; flags override the file, which overrides the preset.",
+    )
+    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
+    )
     parser.add_argument(
         "--ranks",
         type=whole_number(1),
         metavar="N",
-        help="processes on this host (default: one per core as far as there are plan.shards, or what --plan asks for; 1 without "
-        "plan.shards). They only carry shards: with plan.shards given, the result does not depend on them",
+        help="number of processes on this host (default: 1 without plan.shards; with it, one per core, at most one per shard, or the number "
+        "that --plan requires). With plan.shards set, the result does not depend on it",
     )
     return parser

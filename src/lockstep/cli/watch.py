@@ -46,11 +46,11 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. Raises ValueError for bad input. The message is one line."""
     parser = Arguments(
         "watch",
-        "Shows how a run is going that was started elsewhere: the view of `lockstep train`, or lines where the output is piped. It ends "
-        "with the run; Ctrl-C ends it alone. Exit code 0 when the run is done, 75 when it was stopped, 1 when it failed or was killed.",
+        "Follows a run that was started elsewhere: shows the display of `lockstep train`, or lines if the output is piped. Ends with the "
+        "run; Ctrl-C ends only this command. Exit code 0 when the run is done, 75 when it was stopped, 1 when it failed or was killed.",
     )
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or its name in runs/")
-    parser.add_argument("--once", action="store_true", help="show the state of now and end, with exit code 0")
+    parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
+    parser.add_argument("--once", action="store_true", help="print the current state and exit with code 0")
     return parser.read(argv)
 
 
@@ -145,13 +145,13 @@ def _end_text(folder: RunFolder) -> str:
     """Return the text about a run that no process is training."""
     start = _last_start(folder)
     if start is None or start.how == "done":
-        return f"done: {folder.path}" if start else f"nobody carries {folder.path} now"
+        return f"done: {folder.path}" if start else f"no process is running {folder.path}"
     texts = {
         "stopped": f"stopped by {start.why}",
         "failed": f"failed: {start.why}",
-        None: "killed, or its host is gone",
+        None: "killed, or its host is down",
     }
-    return f"{texts[start.how]}\ngo on with: lockstep resume {folder.path}"
+    return f"{texts[start.how]}\nresume with: lockstep resume {folder.path}"
 
 
 def _running_text(folder: RunFolder) -> str:

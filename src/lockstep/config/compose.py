@@ -127,7 +127,7 @@ def _check_module(tree: Tree, flags: Tree) -> None:
     )
     if module is not None and flag_module is None:
         raise ValueError(
-            f"env.module is {module!r}: a file can't have a module imported; give --env.module on the command line, if you trust it"
+            f"env.module is {module!r}: a config file can't import modules; pass --env.module on the command line if you trust it"
         )
 
 
@@ -140,7 +140,7 @@ def _drop_respelled_count(earlier: object, later: Tree) -> object:
     given_spellings = {name for name in spellings if later.get(name) is not None}
     if len(given_spellings) > 1:
         raise ValueError(
-            f"env.per_rank is {later['per_rank']!r}: it is another spelling of env.count, which is given too; keep one"
+            f"env.per_rank is {later['per_rank']!r}: it is an alternative to env.count, which is set too; remove one of the two"
         )
     if not given_spellings or not isinstance(earlier, Mapping):
         return earlier

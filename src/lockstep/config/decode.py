@@ -120,7 +120,7 @@ def _invalid_value(value: object, hint: Any, path: str) -> ValueError:
     # the only whole numbers that an int field rejects are floats, or text such as "1e20", above _MAX_EXACT_INTEGER
     if int in (hint, *get_args(hint)) and isinstance(value, (float, str)) and (_parse_float(value) or 0.5).is_integer():
         return ValueError(
-            f"{path} is {_short_repr.repr(value)}: a whole number above 2**53 must be written in digits alone"
+            f"{path} is {_short_repr.repr(value)}: a whole number above 2**53 must be written in digits only"
         )
     return ValueError(f"{path} is {_short_repr.repr(value)}: it must be {_describe_type(hint)}")
 

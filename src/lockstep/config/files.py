@@ -28,7 +28,7 @@ def read(path: Path) -> dict[str, object]:
     """
     parse = _PARSERS.get(path.suffix.lower())
     if parse is None:
-        raise ValueError(f"{path}: config files are .yaml, .yml, .json or .gin")
+        raise ValueError(f"{path}: a config file must end in .yaml, .yml, .json or .gin")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def _check_printable(text: str) -> str:
     """Return the text unchanged. Raises ValueError, with the line, if it has a character that YAML does not allow."""
     match = yaml.reader.Reader.NON_PRINTABLE.search(text)
     if match:
-        raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: {match[0]!r} is no printable character")
+        raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: {match[0]!r} is not a printable character")
     return text
 
 
@@ -96,7 +96,7 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if getattr(event, "tag", None) or getattr(event, "anchor", None):
             raise yaml.composer.ComposerError(
-                None, None, "tags, anchors and aliases can't be used here", event.start_mark
+                None, None, "tags, anchors and aliases are not supported", event.start_mark
             )
         return super().compose_node(parent, index)
 

@@ -97,7 +97,7 @@ def find_field(name: str) -> str:
     field_types = {f"{section}.{field}": hint for section, field, hint in known_fields()}
     path, negated = _resolve_flag(f"--{name}", field_types, ())
     if negated:
-        raise ValueError(f"{name}: give the field itself, with true or false")
+        raise ValueError(f"{name}: set the field itself to true or false")
     return path
 
 
@@ -131,7 +131,7 @@ def _negated_value(name: str, field_type: Any, values: list[str] | None) -> str:
     """Return the value of a negated flag. Raises ValueError if the field is not a boolean or a value is given."""
     if field_type is not bool:
         raise ValueError(
-            f"{name}: only a switch can be negated; give --{name.removeprefix('--no-').removeprefix('--')} a value"
+            f"{name}: only a boolean flag can be negated; set --{name.removeprefix('--no-').removeprefix('--')} to a value"
         )
     if values:
         raise ValueError(f"{name} takes no value")

@@ -113,12 +113,12 @@ def _parse_name(location: str, words: Sequence[str]) -> str:
     Raises ValueError if the statement is not a binding.
     """
     if words[0] in ("import", "from"):
-        raise ValueError(f"{location} would run code: a config is read as data; leave it out")
+        raise ValueError(f"{location} would run code, but a config file is read as data; remove it")
     if words[0] == "include":
-        raise ValueError(f"{location}: other files are not read; copy what is in it")
+        raise ValueError(f"{location}: includes are not supported; copy the content of that file")
     key = words[: words.index("=")] if "=" in words else []
     if "/" in key:
-        raise ValueError(f"{location} has a scope: a config has one value of each field")
+        raise ValueError(f"{location} has a scope: a config has one value per field")
     name = "".join(key)
     parts = name.split(".")
     if len(parts) > 2 or not all(part.isidentifier() for part in parts):
@@ -132,7 +132,7 @@ def _parse_value(location: str, words: Sequence[str], macros: _Macros) -> object
     Raises ValueError if they are not a literal.
     """
     if "@" in words:
-        raise ValueError(f"{location} has a reference, which would run code: give its value")
+        raise ValueError(f"{location} has a reference, which would run code; write its value")
     literal: list[str] = []
     for previous, word in zip(["", *words], words, strict=False):
         if previous == "%":
@@ -144,5 +144,5 @@ def _parse_value(location: str, words: Sequence[str], macros: _Macros) -> object
             warnings.simplefilter("ignore")  # Python warns about literals such as "\d"
             value: object = ast.literal_eval(" ".join(literal))
     except (ValueError, TypeError, SyntaxError, MemoryError):
-        raise ValueError(f"{location} gives no plain value, {_VALUE_EXAMPLES}") from None
+        raise ValueError(f"{location} has no plain value, {_VALUE_EXAMPLES}") from None
     return value

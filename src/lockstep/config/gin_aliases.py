@@ -34,8 +34,8 @@ _WITHOUT_EFFECT = {
 }
 """Bindings that have no effect if they have this value (None: any value)."""
 _REASONS = {
-    "train.hardcode_actor": "an actor is always the one that is trained",
-    "train.max_KL_per_iteration": "it bounds another quantity than ppo.kl_stop, the mean of |log r|",
+    "train.hardcode_actor": "the acting policy is always the trained one",
+    "train.max_KL_per_iteration": "it limits another quantity than ppo.kl_stop: the mean of |log r|",
     "Pendulum.use_ode_solver": "the pendulum is always integrated by Runge-Kutta",
     "Actor.nhid": "train.nhid overrules it",
     "Critic.nhid": "train.nhid overrules it",

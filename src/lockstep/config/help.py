@@ -22,11 +22,11 @@ _METAVARS = {bool: "BOOL", int: "INT", float: "NUMBER", str: "TEXT"}
 _INDENT = 6
 
 
-def help_text(verb: str, default: Config, usage: str = "") -> str:
-    """Return the text of `lockstep VERB --help`, in the width of the terminal.
+def help_text(command: str, default: Config, usage: str = "") -> str:
+    """Return the text of `lockstep COMMAND --help`, in the width of the terminal.
 
     Args:
-        verb: The command.
+        command: The command.
         default: The config whose values are shown as defaults.
         usage: The help for the command's arguments, such as argparse's `format_help()`. If empty, a usage line is generated.
     """
@@ -34,8 +34,8 @@ def help_text(verb: str, default: Config, usage: str = "") -> str:
     for section in dataclasses.fields(default):
         console.print(_panel(section.name, getattr(default, section.name)))
     assert isinstance(console.file, io.StringIO)
-    head = usage.rstrip() or f"usage: lockstep {verb} [--section.field VALUE …]"
-    intro = "every field of the config; files have the same names:"
+    head = usage.rstrip() or f"usage: lockstep {command} [--section.field VALUE …]"
+    intro = "all fields of the config; files use the same names:"
     return f"{head}\n\nshort flags:\n{_short_flags()}\n\n{intro}\n\n{console.file.getvalue().rstrip()}\n"
 
 

@@ -64,7 +64,7 @@ class CuriosityConfig:
                 Schedule.parse(value, f"curiosity.{name}")
         if self.combine == "two-heads" and self.kind != "none" and self.gamma is None:
             raise ValueError(
-                "curiosity.gamma is none: two heads need a second discount, that of intrinsic rewards, such as 0.99"
+                "curiosity.gamma is none: two value heads need a discount factor for intrinsic rewards, such as 0.99"
             )
         for name in ("gamma", "forward_share"):
             value = getattr(self, name)
@@ -72,7 +72,7 @@ class CuriosityConfig:
                 raise ValueError(f"curiosity.{name} is {value}: it must be between 0 and 1")
         if not 0 < self.share <= 1 or abs(round(1 / self.share) * self.share - 1) > 1e-6:
             raise ValueError(
-                f"curiosity.share is {self.share}: it must be one over a whole number, such as 0.5 or 0.25"
+                f"curiosity.share is {self.share}: it must be 1 divided by a whole number, such as 0.5 or 0.25"
             )
         if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):
             raise ValueError(

@@ -89,7 +89,7 @@ class _Probe:
         for name, layer in self._module.named_modules():
             if isinstance(layer, _BatchNorm):
                 raise self._error(
-                    f"{name or 'it'} is a {type(layer).__name__}, whose statistics would be those of one shard's part of a "
+                    f"{name or 'it'} is a {type(layer).__name__}, which would compute its statistics over one shard's part of a "
                     "minibatch; use LayerNorm or GroupNorm"
                 )
         for forward in forwards:
@@ -129,12 +129,12 @@ class _Probe:
         changed = train.changed(self._before)
         if train.drew or (changed and evaluation.drew):
             raise self._error(
-                "it draws from PyTorch's global generator (dropout, or noise of its own), so that results would depend on the "
-                "number of ranks; remove what draws"
+                "it draws from PyTorch's global random generator (dropout, for example), so that results would depend on the "
+                "number of ranks; remove the random operation"
             )
         if again.changed(train.buffers) or not all(map(_bitwise_equal, train.outputs, again.outputs)):
             raise self._error(
-                "called twice with the same inputs it gives different results; remove noise, and keep what it remembers in buffers"
+                "two calls with the same inputs give different results; remove random operations, and keep state in buffers"
             )
         for name in changed:
             self._check_change(name, train.buffers.get(name), evaluation)
@@ -145,7 +145,7 @@ class _Probe:
         before = self._before.get(name)
         if before is None or after is None or before.shape != after.shape:
             raise self._error(
-                f"a forward pass changes the shape of its buffer {name!r}; give it one shape in the constructor"
+                f"a forward pass changes the shape of its buffer {name!r}; create it with its final shape in the constructor"
             )
         if not before.is_floating_point():
             kind = str(before.dtype).removeprefix("torch.")

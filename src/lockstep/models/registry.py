@@ -88,11 +88,11 @@ def is_registered(kind: Literal["core", "encoder"], name: str) -> bool:
 
 def _register(kind: str, known: dict[str, _Factory], name: str, factory: _Factory) -> None:
     if known.get(name, factory) is not factory or name in _RESERVED:
-        raise ValueError(f"there is a policy.{kind} {name!r} already: register yours under another name")
+        raise ValueError(f"there is a policy.{kind} {name!r} already: use another name")
     known[name] = factory
 
 
 def _find(kind: str, known: dict[str, _Factory], name: str) -> _Factory:
     if name not in known:
-        raise ValueError(f"policy.{kind} is {name!r}: it must be one of {', '.join(known)}, or a registered one")
+        raise ValueError(f"policy.{kind} is {name!r}: it must be one of {', '.join(known)}, or a registered name")
     return known[name]

@@ -97,7 +97,7 @@ class PPOConfig:
             if value is not None and not isinstance(value, str) and not value > 0:
                 raise ValueError(f"ppo.{name} is {value}: it must be above 0")
         if self.clip_rewards and self.normalize_rewards:
-            raise ValueError("ppo.clip_rewards is true: it can't go together with normalize_rewards; choose one")
+            raise ValueError("ppo.clip_rewards is true: it excludes ppo.normalize_rewards; set only one of the two")
         if self.value_coefficient < 0:
             raise ValueError(f"ppo.value_coefficient is {self.value_coefficient}: it must not be negative")
 

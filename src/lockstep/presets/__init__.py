@@ -24,7 +24,7 @@ def text(name: str) -> str:
         close = get_close_matches(name, names(), 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names())}"
         if name.endswith((".yaml", ".yml", ".json", ".gin")):
-            hint = "a file of your own is given with --config"
+            hint = "pass a config file with --config"
         raise ValueError(f"{name}: unknown preset; {hint}")
     return (files(__name__) / f"{name}.yaml").read_text(encoding="utf-8")
 

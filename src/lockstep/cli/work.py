@@ -8,21 +8,18 @@ from pathlib import Path
 import torch
 
 from lockstep.algorithm.non_finite import NonFinite
-from lockstep.algorithm.plan import Plan
 from lockstep.cli.start import complete
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import exit_codes, prepare_resume, run_rank
+from lockstep.experiment.start import exit_codes, join_ranks, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
-from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
-from lockstep.runtime.runtime import Runtime
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
 
@@ -53,7 +50,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, preset: str | None
         return folder, 0
 
     def work() -> int:
-        with _join_ranks(rank_info, config) as runtime:
+        with join_ranks(rank_info, config) as runtime:
             folder, _ = _choose_on_rank_0(runtime.group, prepare)
             run = execute(folder, open_run(folder.path)[1], runtime, 0)
         return _finish(rank_info.rank, run)
@@ -75,7 +72,7 @@ def resume_under_launcher(
         return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
-        with _join_ranks(rank_info, config) as runtime:
+        with join_ranks(rank_info, config) as runtime:
             _, resume_from = _choose_on_rank_0(runtime.group, prepare)
             if resume_from < iterations(config):
                 run = execute(folder, config, runtime, resume_from)
@@ -108,11 +105,6 @@ def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]])
         end_unheard()
     iteration_text, _, path = received.partition(" ")
     return RunFolder(Path(path)), int(iteration_text)
-
-
-def _join_ranks(rank_info: RankInfo, config: Config) -> Runtime:
-    plan = Plan.make(config.plan, rank_info.size)
-    return join(rank_info, config.runtime, plan.training, plan.playing)
 
 
 def _finish(rank: int, run: Run) -> int:

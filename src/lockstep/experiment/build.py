@@ -38,7 +38,6 @@ _SPARE = 4
 class RankComponents:
     """The components of one rank. A rank that has no shards to play has an empty list of them."""
 
-    plan: Plan
     trainers: Group
     """The ranks that train."""
     shards: Sequence[Shard]
@@ -53,10 +52,9 @@ class RankComponents:
             shard.engine.close()
 
 
-def build(config: Config, runtime: Runtime) -> RankComponents:
+def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     """Create this rank's components of a resolved experiment."""
     env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
-    plan = Plan.make(config.plan, group.size)
     shards, training = len(plan.shards), group.rank in plan.training
     separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
     device = runtime.device if training else runtime.player_device
@@ -95,7 +93,7 @@ def build(config: Config, runtime: Runtime) -> RankComponents:
         make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else eager,
     )
     update.make_kernels(env.count // shards * config.rollout.steps)
-    return RankComponents(plan, trainers, own_shards, exchange, update)
+    return RankComponents(trainers, own_shards, exchange, update)
 
 
 def make_agent(

@@ -96,15 +96,16 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
     from lockstep.telemetry.recorder import Recorder
 
     group = runtime.group
-    limit_threads(arithmetic_threads(config.runtime, group.rank in Plan.make(config.plan, group.size).training))
-    components = build(config, runtime)
+    plan = Plan.make(config.plan, group.size)
+    limit_threads(arithmetic_threads(config.runtime, group.rank in plan.training))
+    components = build(config, plan, runtime)
     frames = components.update.agent.spaces.frames_per_step
     modules = importable(config, "run.capture_video") if config.run.capture_video else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)
     run = Run(
         folder,
         config.run,
-        components.plan,
+        plan,
         config.plan.lag,
         group,
         components.trainers,

@@ -37,8 +37,9 @@ def resolve(config: Config, ranks: int) -> Config:
     if env.per_rank is not None:
         env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
         config = dataclasses.replace(config, env=env)
-    shards = len(Plan.make(plan, ranks).shards)
-    _check_plan(config, ranks)
+    assignment = Plan.make(plan, ranks)
+    _check_plan(config, assignment)
+    shards = len(assignment.shards)
     if env.count % shards:
         raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
     count = env.count // shards
@@ -226,15 +227,15 @@ def cut_episodes(config: Config) -> str | None:
     )
 
 
-def _check_plan(config: Config, ranks: int) -> None:
-    """Raise ValueError for options that the plan does not support with that many ranks."""
-    plan, made, threads = config.plan, Plan.make(config.plan, ranks), config.runtime.player_threads
-    if plan.gradients == "ddp" and len(made.training) == 1:
+def _check_plan(config: Config, assignment: Plan) -> None:
+    """Raise ValueError for options that do not fit this assignment of shards to ranks."""
+    plan, threads = config.plan, config.runtime.player_threads
+    if plan.gradients == "ddp" and len(assignment.training) == 1:
         raise ValueError(
             "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use more trainers, or 'ordered' "
             "in a new run"
         )
-    if threads not in (None, config.runtime.threads) and set(made.playing) & set(made.training):
+    if threads not in (None, config.runtime.threads) and set(assignment.playing) & set(assignment.training):
         raise ValueError(
             f"runtime.player_threads is {threads}: this plan has ranks that play and train, with one number of threads for both; "
             "leave it out in a new run, or let players do nothing else"

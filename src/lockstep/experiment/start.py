@@ -18,11 +18,13 @@ from lockstep.runtime.rendezvous import choose_rendezvous
 
 if TYPE_CHECKING:
     from lockstep.run.run import Run
+    from lockstep.runtime.runtime import Runtime
 
 __all__ = [
     "RESUMABLE_FIELDS",
     "exit_codes",
     "extended_by",
+    "join_ranks",
     "launch_ranks",
     "prepare_resume",
     "resolve_resume",
@@ -175,10 +177,15 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
     return launch(["rank", str(folder.path), str(resume_from), *modules], ranks, config.runtime)
 
 
-def run_rank(place: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
-    """Join the other ranks, and train as `execute` does."""
+def join_ranks(rank_info: RankInfo, config: Config) -> "Runtime":
+    """Join the other ranks, in the roles that the plan gives them. Raises the errors of `runtime.join.join`."""
     from lockstep.runtime.join import join
 
-    plan = Plan.make(config.plan, place.size)
-    with join(place, config.runtime, plan.training, plan.playing) as runtime:
+    plan = Plan.make(config.plan, rank_info.size)
+    return join(rank_info, config.runtime, plan.training, plan.playing)
+
+
+def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
+    """Join the other ranks, and train as `execute` does."""
+    with join_ranks(rank_info, config) as runtime:
         return execute(folder, config, runtime, resume_from)

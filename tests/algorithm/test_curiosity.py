@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_the_methods_loss(kind: str, spaces: Spaces) -> 
     method.observe(rollouts, lambda rows: rows.sum(0))
     fresh = curious(kind, spaces)
     watch(rollouts)
-    given = torch.cat([method.columns(method.steps(rollout)) for rollout in rollouts])
+    given = torch.cat([method.columns(method.transitions(rollout)) for rollout in rollouts])
     valid = torch.cat([rollout.valid.flatten() for rollout in rollouts])
     assert fresh.curiosity is not None
     missed = fresh.curiosity.loss(given[valid], None).mean(0)

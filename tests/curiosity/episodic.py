@@ -37,7 +37,7 @@ def steps_of(
             whole.valid[at, 0] = whole.valid[at - 1, -1] = False
         at += length
     method.observe([whole], ordered_sum)
-    yield from parted(method.steps(whole), lengths)
+    yield from parted(method.transitions(whole), lengths)
 
 
 def parted(steps: Transitions, lengths: list[int]) -> Iterator[Transitions]:
@@ -51,7 +51,7 @@ def parted(steps: Transitions, lengths: list[int]) -> Iterator[Transitions]:
 
 def embedded(method: Curiosity, network: torch.nn.Module, steps: Transitions) -> np.ndarray:
     """What a network makes of all observations, `[T + 1, B, size]`."""
-    pixels = method.seen(steps.pixels.flatten(0, 1)) if method.images else None
+    pixels = method.normalize_images(steps.pixels.flatten(0, 1)) if method.images else None
     with torch.no_grad():
         return network(steps.features.flatten(0, 1), pixels).view(*steps.features.shape[:2], -1).numpy()
 
@@ -80,7 +80,7 @@ def forgets(method: Curiosity, reward: Callable[[Transitions, dict[str, Tensor]]
     steps.valid[6, 0] = False  # row 7 begins an episode
     other = Transitions(steps.features.clone(), steps.pixels, steps.actions, steps.valid)
     other.features[:7, 0] += 1
-    kept, others = method.carry(2), method.carry(2)
+    kept, others = method.initial_state(2), method.initial_state(2)
     one, two = reward(steps, kept), reward(other, others)
     np.testing.assert_allclose(one[7:, 0], two[7:, 0], rtol=1e-10)
     np.testing.assert_allclose(one[:, 1], two[:, 1], rtol=1e-10)

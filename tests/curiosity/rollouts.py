@@ -83,7 +83,7 @@ def ready(
     """Steps of a random rollout, by which the method's moments have been set."""
     rollout = rollout_of(spaces, steps, count, name, scale)
     method.observe([rollout], ordered_sum)
-    return method.steps(rollout)
+    return method.transitions(rollout)
 
 
 def pairs(steps: Transitions) -> Images:
@@ -95,7 +95,7 @@ def pairs(steps: Transitions) -> Images:
 
 def rewards(method: Curiosity, *steps: Transitions) -> list[Tensor]:
     count = [own.valid.shape[1] for own in steps]
-    found = method.reward(steps, [method.carry(own) for own in count], ordered_sum)
+    found = method.reward(steps, [method.initial_state(own) for own in count], ordered_sum)
     assert [own.shape for own in found] == [own.valid.shape for own in steps]
     assert all(own.dtype == torch.float64 for own in found)
     return list(found)

@@ -80,22 +80,22 @@ def test_reset_rows_count_nowhere() -> None:
 def test_features_are_shifted_scaled_and_kept_within_5() -> None:
     method, rollout = method_of("rnd", MASKED), rollout_of(MASKED, 200, 4)
     rollout.observations[7, 1, 0] = 1e6
-    before = method.steps(rollout).features
+    before = method.transitions(rollout).features
     torch.testing.assert_close(before, rollout.observations[..., :3].clamp(-5, 5))
     method.observe([rollout], ordered_sum)
-    steps, of = method.steps(rollout), together([rollout], "observations", 3)
+    steps, of = method.transitions(rollout), together([rollout], "observations", 3)
     expected = (rollout.observations[..., :3].numpy() - of.mean(0)) / np.sqrt(of.var(0) + 1e-8)
     np.testing.assert_allclose(steps.features, expected.clip(-5, 5), rtol=1e-10, atol=1e-12)
     assert steps.features[7, 1, 0] == 5
     assert torch.equal(steps.pixels, rollout.pixels)
     assert torch.equal(steps.valid, rollout.valid)
-    assert torch.equal(steps.actions.flatten(0, 1), method.code(rollout.actions.flatten(0, 1)))
+    assert torch.equal(steps.actions.flatten(0, 1), method.action_encoder(rollout.actions.flatten(0, 1)))
 
 
 def test_episodes_are_counted() -> None:
     rollout = rollout_of(VECTOR, 5, 2)
     rollout.valid.copy_(torch.tensor([[1, 0], [1, 1], [0, 1], [1, 1], [0, 0]], dtype=torch.bool))
-    found = method_of("rnd", VECTOR).steps(rollout).episodes
+    found = method_of("rnd", VECTOR).transitions(rollout).episodes
     assert found.t().tolist() == [[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 2]]
 
 
@@ -107,22 +107,22 @@ def test_the_last_channels_of_every_image(channels: int | None, dropped: int) ->
     assert [shape[0] for shape in method.images] == [1, min(3, channels or 3), 1]
     assert method.moments["pixels"].mean.numel() == len(places)
     # before anything was observed, bytes are only kept within 5
-    torch.testing.assert_close(method.seen(pixels), pixels[:, places].to(torch.float64).clamp(max=5))
+    torch.testing.assert_close(method.normalize_images(pixels), pixels[:, places].to(torch.float64).clamp(max=5))
     rollout = rollout_of(spaces, 9, 2)
     method.observe([rollout], ordered_sum)
     of = together([rollout], "pixels", 96)[:, places]
     expected = (pixels[:, places].numpy() - of.mean(0)) / np.sqrt(of.var(0) + 1e-8)
-    np.testing.assert_allclose(method.seen(pixels), expected.clip(-5, 5), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(method.normalize_images(pixels), expected.clip(-5, 5), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("count", [3, 60])
 def test_images_go_through_a_network_in_blocks(count: int) -> None:
     method, rollout = method_of("rnd", IMAGES), rollout_of(IMAGES, 9, count)
     method.observe([rollout], ordered_sum)
-    steps = method.steps(rollout)
+    steps = method.transitions(rollout)
     found = method.embed(method.target, steps)
     with torch.no_grad():
-        expected = method.target(steps.features.flatten(0, 1), method.seen(steps.pixels.flatten(0, 1)))
+        expected = method.target(steps.features.flatten(0, 1), method.normalize_images(steps.pixels.flatten(0, 1)))
     torch.testing.assert_close(found, expected.view(10, count, 6), rtol=0, atol=1e-12)
 
 
@@ -227,8 +227,8 @@ def test_moments_come_back(kind: str) -> None:
     for name, moments in other.moments.items():
         moments.load(method.moments[name].state())
     other.refresh()
-    assert torch.equal(other.steps(rollout).features, method.steps(rollout).features)
-    assert torch.equal(other.seen(rollout.pixels[0]), method.seen(rollout.pixels[0]))
+    assert torch.equal(other.transitions(rollout).features, method.transitions(rollout).features)
+    assert torch.equal(other.normalize_images(rollout.pixels[0]), method.normalize_images(rollout.pixels[0]))
     assert isinstance(other.moments["returns"], RunningStatistics)
 
 
@@ -237,7 +237,7 @@ def test_losses_can_be_traced(kind: str) -> None:
     """As pure functions of flat tensors, with the gradient, which is what is compiled."""
     method, rollout = method_of(kind, VECTOR), rollout_of(VECTOR, 9, 4)
     method.observe([rollout], ordered_sum)
-    columns, names = method.columns(method.steps(rollout)), list(method.parts())
+    columns, names = method.columns(method.transitions(rollout)), list(method.parts())
 
     class Lost(nn.Module):
         def __init__(self) -> None:

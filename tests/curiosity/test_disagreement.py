@@ -40,7 +40,7 @@ def test_rewards_and_loss_are_those_of_the_members(spaces: Spaces, ensemble: int
     steps = ready(method, spaces)
     images, seen = steps.pixels.flatten(0, 1), steps.features.flatten(0, 1)
     with torch.no_grad():
-        features = method.encoder(seen, method.seen(images) if images.numel() else None).view(10, 4, 6)
+        features = method.encoder(seen, method.normalize_images(images) if images.numel() else None).view(10, 4, 6)
     guesses = members(method.ensemble, torch.cat([features[:-1], steps.actions], 2).flatten(0, 1))
     target = features[1:].flatten(0, 1)
     (found,) = rewards(method, steps)

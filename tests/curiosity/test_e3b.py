@@ -59,7 +59,7 @@ def reward(method: E3B, steps: Transitions, carried: dict[str, Tensor]) -> Tenso
 @pytest.mark.parametrize("ridge", [0.1, 3.0])
 def test_equals_the_paper(spaces: str, ridge: float) -> None:
     method = e3b_of(SPACES[spaces], ridge=ridge)
-    paper, carried = Paper(method), method.carry(COUNT)
+    paper, carried = Paper(method), method.initial_state(COUNT)
     for steps in rollouts_of(method, SPACES[spaces], COUNT, LENGTHS):
         found, expected = reward(method, steps, carried), paper.reward(steps)
         assert found.shape == steps.valid.shape
@@ -73,12 +73,12 @@ def test_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rollouts = list(rollouts_of(method, VECTOR, 2, [70, 64, 63]))
     for steps in rollouts:
         steps.valid[:, 1] = True  # one that never ends
-    paper, kept = Paper(method), method.carry(2)
+    paper, kept = Paper(method), method.initial_state(2)
     found = [reward(method, steps, kept) for steps in rollouts]
     for own, steps in zip(found, rollouts, strict=True):
         np.testing.assert_allclose(own[steps.valid], paper.reward(steps)[steps.valid], rtol=1e-8)
     monkeypatch.setattr(e3b, "_BLOCK", 1)
-    kept = method.carry(2)
+    kept = method.initial_state(2)
     for own, steps in zip(found, rollouts, strict=True):
         np.testing.assert_allclose(own, reward(method, steps, kept), rtol=1e-9)
 
@@ -95,7 +95,7 @@ def test_by_hand() -> None:
 def test_an_episode_in_two_rollouts_is_one_episode() -> None:
     method = e3b_of()
     (whole,) = rollouts_of(method, VECTOR, COUNT, [26])
-    one, two = method.carry(COUNT), method.carry(COUNT)
+    one, two = method.initial_state(COUNT), method.initial_state(COUNT)
     together = reward(method, whole, one)
     apart = [reward(method, part, two) for part in parted(whole, [13, 13])]
     np.testing.assert_allclose(together, torch.cat(apart), rtol=1e-10)
@@ -109,7 +109,7 @@ def test_is_forgotten_with_the_episode() -> None:
 
 def test_what_is_carried_begins_as_the_ridge_and_keeps_its_place() -> None:
     method = e3b_of(ridge=0.3)
-    (ellipsoid,) = method.carry(COUNT).values()
+    (ellipsoid,) = method.initial_state(COUNT).values()
     assert torch.equal(ellipsoid, 0.3 * torch.eye(6, dtype=torch.float64).expand(COUNT, 6, 6))
     place = ellipsoid.data_ptr()
     for steps in rollouts_of(method, VECTOR, COUNT, LENGTHS):
@@ -122,9 +122,9 @@ def test_begins_anew_where_the_last_row_is_a_reset_row() -> None:
     method = e3b_of()
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.valid[-1] = False
-    carried = method.carry(COUNT)
+    carried = method.initial_state(COUNT)
     reward(method, steps, carried)
-    assert torch.equal(carried["ellipsoid"], method.carry(COUNT)["ellipsoid"])
+    assert torch.equal(carried["ellipsoid"], method.initial_state(COUNT)["ellipsoid"])
 
 
 def test_less_and_less_for_the_same() -> None:
@@ -132,7 +132,7 @@ def test_less_and_less_for_the_same() -> None:
     (steps,) = rollouts_of(method, VECTOR, 1, [200])
     steps.valid[:] = True
     steps.features[:] = steps.features[0].clone()
-    carried = method.carry(1)
+    carried = method.initial_state(1)
     found = reward(method, steps, carried)[:, 0]
     assert found.dtype == torch.float32
     assert carried["ellipsoid"].dtype == torch.float64
@@ -155,9 +155,9 @@ def test_features_on_different_scales() -> None:
 def test_shards_have_nothing_to_do_with_each_other() -> None:
     method = e3b_of()
     steps = [next(rollouts_of(method, VECTOR, COUNT, [12], shard)) for shard in (0, 1)]
-    together = method.reward(steps, [method.carry(COUNT) for _ in steps], ordered_sum)
+    together = method.reward(steps, [method.initial_state(COUNT) for _ in steps], ordered_sum)
     for own, found in zip(steps, together, strict=True):
-        assert torch.equal(found, reward(method, own, method.carry(COUNT)))
+        assert torch.equal(found, reward(method, own, method.initial_state(COUNT)))
 
 
 @pytest.mark.parametrize("spaces", SPACES)
@@ -173,4 +173,4 @@ def test_what_is_not_finite_does_not_stop_it() -> None:
     method = e3b_of()
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.features[3:] = torch.nan
-    assert torch.isnan(reward(method, steps, method.carry(COUNT))[3:]).all()
+    assert torch.isnan(reward(method, steps, method.initial_state(COUNT))[3:]).all()

@@ -29,7 +29,9 @@ def test_losses_and_rewards_are_those_of_the_paper(spaces: Spaces) -> None:
     images, action = pairs(steps), steps.actions.flatten(0, 1)
     with torch.no_grad():
         before, after = (
-            method.inverse.features(rows.flatten(0, 1), None if images is None else method.seen(images[place]))
+            method.inverse.features(
+                rows.flatten(0, 1), None if images is None else method.normalize_images(images[place])
+            )
             for place, rows in enumerate((steps.features[:-1], steps.features[1:]))
         )
         guess = method.inverse.guess(torch.cat([before, after], 1))

@@ -9,7 +9,7 @@ from tests.watched import COUNT, STEPS, agent_of, rollouts_of
 from torch import Tensor
 
 from lockstep.curiosity.curiosity import Curiosity, Transitions
-from lockstep.curiosity.intrinsic import IntrinsicRewards, described
+from lockstep.curiosity.intrinsic import IntrinsicRewards, reward_metrics
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.group import ordered_sum
 from lockstep.rollout import Rollout
@@ -27,7 +27,7 @@ class Sum(Curiosity):
             own["steps"] += 1
         return [own.features[1:].sum(-1).abs() for own in steps]
 
-    def carry(self, count: int) -> dict[str, Tensor]:
+    def initial_state(self, count: int) -> dict[str, Tensor]:
         return {"steps": torch.zeros(count)}
 
 
@@ -83,14 +83,14 @@ def test_returns_of_episodes_are_counted() -> None:
                     if ended[t, b]:
                         totals.append(running.pop((shard, b)))
         values = np.concatenate([raw(rollout)[rollout.valid] for rollout in own])
-        assert described(counts) == pytest.approx(
+        assert reward_metrics(counts) == pytest.approx(
             {
                 "intrinsic_reward_mean": values.mean(),
                 "intrinsic_reward_std": values.std(),
                 "intrinsic_return": np.mean(totals),
             }
         )
-    assert described([1.0, 1.0, 4.0, 0.0, 0.0]).keys() == {"intrinsic_reward_mean", "intrinsic_reward_std"}
+    assert reward_metrics([1.0, 1.0, 4.0, 0.0, 0.0]).keys() == {"intrinsic_reward_mean", "intrinsic_reward_std"}
 
 
 def test_it_goes_on_from_a_checkpoint() -> None:

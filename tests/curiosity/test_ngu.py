@@ -102,7 +102,7 @@ def settled(method: NGU) -> NGU:
 def test_equals_the_paper(spaces: str) -> None:
     method = ngu_of(SPACES[spaces])
     shards = [list(rollouts_of(method, SPACES[spaces], COUNT, LENGTHS, shard)) for shard in (0, 1)]
-    paper, carried = Paper(method), [method.carry(COUNT) for _ in shards]
+    paper, carried = Paper(method), [method.initial_state(COUNT) for _ in shards]
     for steps in zip(*shards, strict=True):
         expected = paper.reward(list(steps))
         found = method.reward(steps, carried, ordered_sum)
@@ -121,7 +121,7 @@ def test_equals_the_paper(spaces: str) -> None:
 def test_any_number_of_neighbours(neighbours: int, capacity: int) -> None:
     """More than 63 that are alike are similar enough for no reward."""
     method = ngu_of(neighbours=neighbours, capacity=capacity)
-    paper, carried = Paper(method), [method.carry(COUNT)]
+    paper, carried = Paper(method), [method.initial_state(COUNT)]
     for steps in rollouts_of(method, VECTOR, COUNT, [30, 90]):
         steps.valid[:, 1:] = True
         steps.features[:, 1] *= 1e-3
@@ -144,7 +144,7 @@ def test_blocks_change_nothing(block: int, together: int, monkeypatch: pytest.Mo
 
 def run(method: NGU, rollouts: list[Transitions]) -> Tensor:
     """Rewards of rollouts that follow one another, with moments as they are."""
-    carried = method.carry(COUNT)
+    carried = method.initial_state(COUNT)
     return torch.cat([method.reward([steps], [carried], nothing)[0] for steps in rollouts])
 
 
@@ -164,7 +164,7 @@ def test_a_reward_by_hand() -> None:
     method = settled(ngu_of())  # errors: mean 0.05, standard deviation √(0.01 / 9 + 1e-8); distances: 0.7 on average
     distances = torch.tensor([[[0.07, 0.7], [0, 0.0056], [0.07, 0.7], [0.07, 0.7]]], dtype=torch.float64)
     errors = torch.tensor([[0.05, 0.01, 0.05 + 2 * math.sqrt(0.01 / 9 + 1e-8), 9.0]], dtype=torch.float64)
-    found = method._combined(distances, torch.ones(1, 4, dtype=torch.bool), errors)
+    found = method._combine(distances, torch.ones(1, 4, dtype=torch.bool), errors)
     far = 1 / (math.sqrt(1e-4 / 0.0921 + 1e-4 / 0.9921) + 0.001)
     near = 1 / (math.sqrt(2) + 0.001)
     assert found[0].tolist() == pytest.approx([far, near, 3 * far, 5 * far], rel=1e-12)
@@ -174,7 +174,7 @@ def test_a_reward_by_hand() -> None:
 def test_an_episode_in_two_rollouts_is_one_episode() -> None:
     method = settled(ngu_of(capacity=20))
     (whole,) = rollouts_of(method, VECTOR, COUNT, [26])
-    carried = [method.carry(COUNT), method.carry(COUNT)]
+    carried = [method.initial_state(COUNT), method.initial_state(COUNT)]
     (together,) = method.reward([whole], carried[:1], nothing)
     apart = [method.reward([part], carried[1:], nothing)[0] for part in parted(whole, [13, 13])]
     np.testing.assert_allclose(together, torch.cat(apart), rtol=1e-10)
@@ -188,7 +188,7 @@ def test_an_episode_in_two_rollouts_is_one_episode() -> None:
 
 def test_what_is_carried_keeps_its_place_and_shape() -> None:
     method = ngu_of()
-    carried = method.carry(COUNT)
+    carried = method.initial_state(COUNT)
     before = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in carried.items()}
     for steps in rollouts_of(method, VECTOR, COUNT, LENGTHS):
         method.reward([steps], [carried], ordered_sum)
@@ -206,7 +206,7 @@ def test_no_reward_before_there_are_neighbours_enough() -> None:
     (steps,) = rollouts_of(method, VECTOR, 1, [12])
     steps.valid[:] = True
     steps.valid[5] = False  # row 6 begins an episode; its first reward is that of row 9, when 6, 7 and 8 are known
-    (found,) = method.reward([steps], [method.carry(1)], nothing)
+    (found,) = method.reward([steps], [method.initial_state(1)], nothing)
     assert (found[:, 0] > 0).tolist() == [False] * 2 + [True] * 3 + [False] * 3 + [True] * 4
 
 
@@ -215,7 +215,7 @@ def test_the_first_observation_is_remembered() -> None:
     (steps,) = rollouts_of(method, VECTOR, 1, [6])
     steps.valid[:] = True
     steps.features[4] = steps.features[0]
-    (found,) = method.reward([steps], [method.carry(1)], nothing)
+    (found,) = method.reward([steps], [method.initial_state(1)], nothing)
     errors = method.errors(steps)
     alpha = 1 + (errors - method.moments["errors"].mean) / method.moments["errors"].std
     assert found[3].item() == pytest.approx(alpha[3].clamp(1, 5).item() / 1.001, rel=1e-9)
@@ -224,8 +224,8 @@ def test_the_first_observation_is_remembered() -> None:
 
 def test_the_bits_do_not_depend_on_the_number_of_ranks() -> None:
     rollouts = [list(rollouts_of(ngu_of(), VECTOR, COUNT, LENGTHS, shard)) for shard in (0, 1)]
-    method, carried = ngu_of(), [ngu_of().carry(COUNT) for _ in rollouts]
-    ranks, kept = [ngu_of(), ngu_of()], [ngu_of().carry(COUNT) for _ in rollouts]
+    method, carried = ngu_of(), [ngu_of().initial_state(COUNT) for _ in rollouts]
+    ranks, kept = [ngu_of(), ngu_of()], [ngu_of().initial_state(COUNT) for _ in rollouts]
     for steps in zip(*rollouts, strict=True):
         expected, parts = method.reward(steps, carried, ordered_sum), Parts()
         for rank, own in enumerate(ranks):  # for their parts alone
@@ -304,7 +304,7 @@ def test_single_precision_and_nothing_new() -> None:
     method = ngu_of(dtype=torch.float32)
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.features[:] = steps.features[0, 0]
-    carried = method.carry(COUNT)
+    carried = method.initial_state(COUNT)
     (found,) = method.reward([steps], [carried], ordered_sum)
     assert found.dtype == carried["memory"].dtype == torch.float32
     assert torch.isfinite(found).all()
@@ -315,7 +315,7 @@ def test_what_is_not_finite_does_not_stop_it() -> None:
     method = ngu_of()
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.features[3:] = torch.nan
-    (found,) = method.reward([steps], [method.carry(COUNT)], ordered_sum)
+    (found,) = method.reward([steps], [method.initial_state(COUNT)], ordered_sum)
     assert torch.isnan(found[3:]).any()
 
 

@@ -120,7 +120,7 @@ def test_a_large_rollout_equals_brute_force() -> None:
 def test_nothing_is_trained() -> None:
     method = method_of("re3", VECTOR)
     assert (method.losses, method.weights, method.parts()) == ((), (), {})
-    assert method.columns(method.steps(rollout_of(VECTOR, 9, 4))).shape == (36, 0)
+    assert method.columns(method.transitions(rollout_of(VECTOR, 9, 4))).shape == (36, 0)
     with pytest.raises(NotImplementedError, match="RE3 trains nothing"):
         method.loss(torch.zeros(3, 0), None)
 
@@ -130,6 +130,6 @@ def test_what_lies_apart_is_rewarded_most() -> None:
     rollout.valid.fill_(True)
     rollout.observations[8, 2] += 30
     method.observe([rollout], lambda rows: rows.sum(0))
-    (found,) = rewards(method, method.steps(rollout))
+    (found,) = rewards(method, method.transitions(rollout))
     assert found.flatten().argmax() == 7 * 4 + 2
     assert found[7, 2] > 2 * found.median()

@@ -13,7 +13,9 @@ def plain(network: torch.nn.Module, method: object, steps: Transitions) -> Tenso
     """A network on what every step led to, in one go."""
     images = pairs(steps)
     with torch.no_grad():
-        found: Tensor = network(steps.features[1:].flatten(0, 1), None if images is None else method.seen(images[1]))  # type: ignore[attr-defined]
+        found: Tensor = network(
+            steps.features[1:].flatten(0, 1), None if images is None else method.normalize_images(images[1])
+        )  # type: ignore[attr-defined]
     return found
 
 
@@ -59,7 +61,7 @@ def test_what_was_seen_is_no_longer_new_and_the_rest_is() -> None:
     rollout = rollout_of(VECTOR, 32, 4)
     rollout.observations[..., 0].abs_()
     method.observe([rollout], lambda rows: rows.sum(0))
-    steps = method.steps(rollout)
+    steps = method.transitions(rollout)
     elsewhere = Transitions(-3 - steps.features.abs(), steps.pixels, steps.actions, steps.valid)
     before = rewards(method, steps)[0].mean()
     train(method, method.columns(steps), None, steps=400, rate=1e-2)

@@ -12,7 +12,7 @@ from lockstep.algorithm.batch import Batch, ImageRows, RowScalars, row_weights, 
 from lockstep.algorithm.estimates import Estimator
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.sample_order import SampleOrder, sequence_rows
-from lockstep.curiosity.intrinsic import CURIOSITY_SUMS, Bonus, IntrinsicRewards, described
+from lockstep.curiosity.intrinsic import CURIOSITY_SUMS, Bonus, IntrinsicRewards, reward_metrics
 from lockstep.group.group import Group, ordered_sum
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import Rollout
@@ -241,7 +241,7 @@ class Preparation:
             means = (total[VALUE_FIT_SUMS : 2 * VALUE_FIT_SUMS] / count).tolist()
             metrics["intrinsic_explained_variance"] = _explained_variance(means)
         if self.intrinsic is not None:
-            metrics |= described(total[-CURIOSITY_SUMS:].tolist())
+            metrics |= reward_metrics(total[-CURIOSITY_SUMS:].tolist())
             metrics["curiosity_weight"] = self._estimate.intrinsic_weight(progress)
         return metrics
 

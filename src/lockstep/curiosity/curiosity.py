@@ -67,17 +67,17 @@ class Curiosity(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.dtype = dtype
-        self.code = ActionEncoder(spaces, squash, dtype)
+        self.action_encoder = ActionEncoder(spaces, squash, dtype)
         channels = config.channels
-        kept, self.images, start = [], [], 0
+        used, self.images, start = [], [], 0
         for count, height, width in spaces.images:
-            taken = count if channels is None else min(channels, count)
-            kept.append(torch.arange(start + (count - taken) * height * width, start + count * height * width))
-            self.images.append((taken, height, width))
+            used_channels = count if channels is None else min(channels, count)
+            used.append(torch.arange(start + (count - used_channels) * height * width, start + count * height * width))
+            self.images.append((used_channels, height, width))
             start += count * height * width
-        self._kept = torch.cat(kept) if kept and channels is not None else None
+        self._used = torch.cat(used) if used and channels is not None else None
         self.feature_size = spaces.feature_size
-        sizes = {"features": spaces.feature_size, "pixels": sum(map(len, kept)), "returns": 1}
+        sizes = {"features": spaces.feature_size, "pixels": sum(map(len, used)), "returns": 1}
         self.moments = {name: RunningStatistics(size) for name, size in sizes.items() if size}
         self.refresh()
 
@@ -94,29 +94,29 @@ class Curiosity(nn.Module, ABC):
     @property
     def key(self) -> str:
         """Text that identifies everything the loss depends on besides shapes, for the cache of compiled kernels."""
-        return f"{self} {self.weights} {self.config.share} {self.code}"
+        return f"{self} {self.weights} {self.config.share} {self.action_encoder}"
 
     @abstractmethod
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> Sequence[Tensor]:
         """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.
 
         Args:
-            steps: Transitions of the shards.
-            carried: State from `carry` for each shard, updated in place.
+            shards: Transitions of the shards.
+            states: State from `initial_state` for each shard, updated in place.
             reduce: Must be called equally often on all ranks.
         """
 
-    def columns(self, steps: Transitions) -> Tensor:
+    def columns(self, transitions: Transitions) -> Tensor:
         """Return the inputs `[T × B, C]` of `loss` for every step, besides images."""
-        return steps.features.new_zeros(steps.valid.numel(), 0)
+        return transitions.features.new_zeros(transitions.valid.numel(), 0)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """Return the losses `[K, len(losses)]` of steps in any order, from their columns `[K, C]`."""
         raise NotImplementedError(f"{type(self).__name__} trains nothing")
 
-    def carry(self, count: int) -> dict[str, Tensor]:
+    def initial_state(self, count: int) -> dict[str, Tensor]:
         """Return the initial per-episode state of `count` environments."""
         return {}
 
@@ -125,49 +125,51 @@ class Curiosity(nn.Module, ABC):
         hidden = (*self.config.hidden, *[self.config.hidden[-1]] * extra)
         return Embedding(self.feature_size, self.images, hidden, self.config.feature_size).to(self.dtype)
 
-    def steps(self, rollout: "Rollout") -> Transitions:
+    def transitions(self, rollout: "Rollout") -> Transitions:
         """Convert a rollout to the input of the methods."""
         features = rollout.observations[..., : self.feature_size]
         if "features" in self.moments:
             features = ((features - self._shifts["features"]) * self._scales["features"]).clamp(-_LIMIT, _LIMIT)
         valid = rollout.valid
-        coded = self.code(rollout.actions.flatten(0, 1)).view(*valid.shape, -1)
-        return Transitions(features, rollout.pixels, coded, valid)
+        actions = self.action_encoder(rollout.actions.flatten(0, 1)).view(*valid.shape, -1)
+        return Transitions(features, rollout.pixels, actions, valid)
 
-    def seen(self, pixels: Tensor) -> Tensor:
+    def normalize_images(self, pixels: Tensor) -> Tensor:
         """Select the channels of images `[N, P]` uint8 that are used, and normalize them like features, `[N, P']`."""
-        own = pixels if self._kept is None else pixels[:, self._kept.to(pixels.device)]
-        shift, scale = self._shifts["pixels"].to(own.device), self._scales["pixels"].to(own.device)
-        return ((own.to(self.dtype) - shift) * scale).clamp(-_LIMIT, _LIMIT)
+        used = pixels if self._used is None else pixels[:, self._used.to(pixels.device)]
+        shift, scale = self._shifts["pixels"].to(used.device), self._scales["pixels"].to(used.device)
+        return ((used.to(self.dtype) - shift) * scale).clamp(-_LIMIT, _LIMIT)
 
     @torch.no_grad()
-    def embed(self, network: nn.Module, steps: Transitions) -> Tensor:
+    def embed(self, network: nn.Module, transitions: Transitions) -> Tensor:
         """Return the outputs `[T + 1, B, size]` of a network for all observations."""
-        if network in steps.embedded:
-            return steps.embedded[network]
-        rows, pixels = steps.features.flatten(0, 1), steps.pixels.flatten(0, 1)
+        if network in transitions.embedded:
+            return transitions.embedded[network]
+        rows, pixels = transitions.features.flatten(0, 1), transitions.pixels.flatten(0, 1)
         device = next(network.parameters()).device
         if not self.images:
-            found: Tensor = network(rows.to(device), None)
+            outputs: Tensor = network(rows.to(device), None)
         else:
             blocks = zip(rows.split(_BLOCK), pixels.split(_BLOCK), strict=True)
-            found = torch.cat([network(own.to(device), self.seen(images.to(device))) for own, images in blocks])
-        found = found.view(*steps.features.shape[:2], -1).cpu()
+            outputs = torch.cat(
+                [network(features.to(device), self.normalize_images(images.to(device))) for features, images in blocks]
+            )
+        outputs = outputs.view(*transitions.features.shape[:2], -1).cpu()
         if not any(parameter.requires_grad for parameter in network.parameters()):
-            steps.embedded[network] = found
-        return found
+            transitions.embedded[network] = outputs
+        return outputs
 
     def observe(self, rollouts: Sequence["Rollout"], reduce: Reduce) -> None:
         """Update the running statistics with the observations of all shards."""
         names = [name for name in ("features", "pixels") if name in self.moments]
         sums = []
         for rollout in rollouts:
-            valid, own = rollout.valid.flatten(), {}
-            own["features"] = rollout.observations[1:].flatten(0, 1)[:, : self.feature_size]
-            own["pixels"] = rollout.pixels[1:].flatten(0, 1)
-            if self._kept is not None:
-                own["pixels"] = own["pixels"][:, self._kept]
-            sums.append(torch.cat([self.moments[name].sums(own[name], valid) for name in names]))
+            valid, inputs = rollout.valid.flatten(), {}
+            inputs["features"] = rollout.observations[1:].flatten(0, 1)[:, : self.feature_size]
+            inputs["pixels"] = rollout.pixels[1:].flatten(0, 1)
+            if self._used is not None:
+                inputs["pixels"] = inputs["pixels"][:, self._used]
+            sums.append(torch.cat([self.moments[name].sums(inputs[name], valid) for name in names]))
         total = reduce(torch.stack(sums))
         for name in names:
             moments = self.moments[name]

@@ -38,37 +38,38 @@ class Disagreement(Curiosity):
         super().__init__(spaces, config, squash, dtype)
         size = config.feature_size
         self.encoder = fixed(self.embedding())
-        self.ensemble = Ensemble(config.ensemble, size + self.code.size, config.hidden[-1], size).to(dtype)
+        self.ensemble = Ensemble(config.ensemble, size + self.action_encoder.size, config.hidden[-1], size).to(dtype)
 
     @torch.no_grad()
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        found, device = [], self.ensemble.first.device
-        for own in steps:
-            given = torch.cat([self.embed(self.encoder, own)[:-1], own.actions], -1).flatten(0, 1)
-            guesses = (self.ensemble(block.to(device)) for block in given.split(_BLOCK))
-            differ = torch.cat([guess.var(0, correction=0).mean(1).cpu() for guess in guesses])
-            found.append(differ.view(own.valid.shape))
-        return found
+        rewards, device = [], self.ensemble.first.device
+        for transitions in shards:
+            features = self.embed(self.encoder, transitions)[:-1]
+            inputs = torch.cat([features, transitions.actions], -1).flatten(0, 1)
+            predictions = (self.ensemble(block.to(device)) for block in inputs.split(_BLOCK))
+            variances = torch.cat([prediction.var(0, correction=0).mean(1).cpu() for prediction in predictions])
+            rewards.append(variances.view(transitions.valid.shape))
+        return rewards
 
     @property
     def width(self) -> int:
         """See `Curiosity.width`."""
-        return 2 * self.config.feature_size + self.code.size
+        return 2 * self.config.feature_size + self.action_encoder.size
 
-    def columns(self, steps: Transitions) -> Tensor:
+    def columns(self, transitions: Transitions) -> Tensor:
         """Return the features before, the action, and the features after every step. They are computed once per rollout: the encoder is fixed."""
-        features = self.embed(self.encoder, steps)
-        return torch.cat([features[:-1], steps.actions, features[1:]], -1).flatten(0, 1)
+        features = self.embed(self.encoder, transitions)
+        return torch.cat([features[:-1], transitions.actions, features[1:]], -1).flatten(0, 1)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""
         size = self.config.feature_size
-        given, target = columns.split([columns.shape[1] - size, size], 1)
-        missed: Tensor = self.ensemble(given) - target
-        return missed.square().mean(2).sum(0).unsqueeze(1)
+        inputs, target = columns.split([columns.shape[1] - size, size], 1)
+        residuals: Tensor = self.ensemble(inputs) - target
+        return residuals.square().mean(2).sum(0).unsqueeze(1)
 
 
 class Ensemble(nn.Module):
@@ -84,8 +85,8 @@ class Ensemble(nn.Module):
         self.second = nn.Parameter(torch.empty(members, hidden, outputs))
         self.second_bias = nn.Parameter(torch.zeros(members, 1, outputs))
         for gain, weights in ((math.sqrt(2), self.first), (1.0, self.second)):
-            for own in weights.detach():
-                nn.init.orthogonal_(own, gain)
+            for member in weights.detach():
+                nn.init.orthogonal_(member, gain)
 
     def extra_repr(self) -> str:
         """Return the shapes of the weights."""

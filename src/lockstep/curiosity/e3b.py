@@ -28,27 +28,27 @@ class E3B(Controlled):
 
     losses = ("inverse_loss",)
 
-    def carry(self, count: int) -> dict[str, Tensor]:
+    def initial_state(self, count: int) -> dict[str, Tensor]:
         """Return the initial C of every environment."""
         size = self.config.feature_size
         return {"ellipsoid": self.config.ridge * torch.eye(size, dtype=torch.float64).repeat(count, 1, 1)}
 
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        found = []
-        for own, kept in zip(steps, carried, strict=True):
-            rows = self.embed(self.inverse.features, own).to(torch.float64).transpose(0, 1)
-            every = bonuses(rows, own.episodes.T, kept["ellipsoid"], self.config.ridge)
-            found.append(every[:, 1:].T.to(self.dtype).contiguous())
-        return found
+        rewards = []
+        for transitions, state in zip(shards, states, strict=True):
+            rows = self.embed(self.inverse.features, transitions).to(torch.float64).transpose(0, 1)
+            row_bonuses = bonuses(rows, transitions.episodes.T, state["ellipsoid"], self.config.ridge)
+            rewards.append(row_bonuses[:, 1:].T.to(self.dtype).contiguous())
+        return rewards
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""
         inverse, _, _ = self.inverse(columns, images)
-        found: Tensor = inverse[:, None]
-        return found
+        losses: Tensor = inverse[:, None]
+        return losses
 
 
 def bonuses(rows: Tensor, episodes: Tensor, ellipsoid: Tensor, ridge: float) -> Tensor:
@@ -66,20 +66,20 @@ def bonuses(rows: Tensor, episodes: Tensor, ellipsoid: Tensor, ridge: float) -> 
     """
     ends, size = rows.shape[1] - 1, rows.shape[2]
     start = ridge * torch.eye(size, dtype=rows.dtype)
-    present, found = torch.zeros_like(episodes[:, :1]), []
-    for at in range(0, ends + 1, _BLOCK):
-        own, numbers = rows[:, at : at + _BLOCK], episodes[:, at : at + _BLOCK]
-        known = (numbers == present)[..., None]
+    current, row_bonuses = torch.zeros_like(episodes[:, :1]), []
+    for first in range(0, ends + 1, _BLOCK):
+        block, numbers = rows[:, first : first + _BLOCK], episodes[:, first : first + _BLOCK]
+        continues = (numbers == current)[..., None]
         root = torch.linalg.cholesky_ex(ellipsoid).L  # what is not finite stays so, and is found in the loss
-        within = torch.linalg.solve_triangular(root, own.mT, upper=False).mT
-        scaled = torch.where(known, within, own / math.sqrt(ridge))
+        within = torch.linalg.solve_triangular(root, block.mT, upper=False).mT
+        scaled = torch.where(continues, within, block / math.sqrt(ridge))
         inner = (scaled @ scaled.mT) * (numbers[:, :, None] == numbers[:, None])
         inner.diagonal(dim1=1, dim2=2).add_(1)
         pivots = torch.linalg.cholesky_ex(inner).L.diagonal(dim1=1, dim2=2)
-        found.append(pivots.square() - 1)
-        present = numbers[:, -1:]
-        counted = (numbers == present)[..., None]
-        counted[:, ends - at :] = False
-        added = own * counted
-        ellipsoid.copy_(torch.where(known[:, -1:], ellipsoid, start) + added.mT @ added)
-    return torch.cat(found, 1).clamp_min(0)
+        row_bonuses.append(pivots.square() - 1)
+        current = numbers[:, -1:]
+        counted = (numbers == current)[..., None]
+        counted[:, ends - first :] = False
+        added = block * counted
+        ellipsoid.copy_(torch.where(continues[:, -1:], ellipsoid, start) + added.mT @ added)
+    return torch.cat(row_bonuses, 1).clamp_min(0)

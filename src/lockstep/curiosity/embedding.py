@@ -36,9 +36,9 @@ class Embedding(nn.Module):
         """
         super().__init__()
         self._images = tuple(images)
-        made = [convolutions(shape) for shape in images]
-        self.networks = nn.ModuleList(network for network, _ in made)
-        widths = [feature_size + sum(outputs for _, outputs in made), *hidden]
+        encoders = [convolutions(shape) for shape in images]
+        self.networks = nn.ModuleList(network for network, _ in encoders)
+        widths = [feature_size + sum(outputs for _, outputs in encoders), *hidden]
         layers: list[nn.Module] = []
         for inputs, outputs in zip(widths, hidden, strict=False):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -51,12 +51,12 @@ class Embedding(nn.Module):
 
     def forward(self, features: Tensor, images: Tensor | None) -> Tensor:
         """Return the outputs `[N, size]` for features `[N, F]` and images `[N, P']`, both normalized."""
-        found = [features]
+        inputs = [features]
         if images is not None:
-            own = images.split([math.prod(shape) for shape in self._images], 1)
-            for network, image, shape in zip(self.networks, own, self._images, strict=True):
-                found.append(network(image.reshape(-1, *shape)))
-        outputs: Tensor = self.layers(torch.cat(found, 1) if images is not None else features)
+            parts = images.split([math.prod(shape) for shape in self._images], 1)
+            for network, image, shape in zip(self.networks, parts, self._images, strict=True):
+                inputs.append(network(image.reshape(-1, *shape)))
+        outputs: Tensor = self.layers(torch.cat(inputs, 1) if images is not None else features)
         return outputs
 
 
@@ -88,23 +88,30 @@ class ActionEncoder:
         """Encode actions of a rollout, `[N]` int64 or `[N, A]`, as `[N, E]`."""
         rows = actions.reshape(len(actions), -1)
         parts = [
-            (rows[:, at : at + 1] == torch.arange(options)).to(self._dtype) for at, options in enumerate(self._choices)
+            (rows[:, column : column + 1] == torch.arange(options)).to(self._dtype)
+            for column, options in enumerate(self._choices)
         ]
         if self._continuous:
-            drawn = rows[:, len(self._choices) :].to(self._dtype)
-            fit = drawn.tanh() if self._squash else (drawn.clamp(self._low, self._high) - self._middle) / self._half
-            parts.append(fit)
+            continuous = rows[:, len(self._choices) :].to(self._dtype)
+            scaled = (
+                continuous.tanh()
+                if self._squash
+                else (continuous.clamp(self._low, self._high) - self._middle) / self._half
+            )
+            parts.append(scaled)
         return torch.cat(parts, 1)
 
-    def loss(self, predicted: Tensor, coded: Tensor) -> Tensor:
+    def loss(self, predicted: Tensor, encoded: Tensor) -> Tensor:
         """Return the prediction loss `[N]` of encoded actions `[N, E]`: the cross entropy of choices, for which `predicted` holds logits, plus
         half the squared error of continuous components.
         """
-        lost = predicted.new_zeros(len(predicted))
+        loss = predicted.new_zeros(len(predicted))
         sizes = [*self._choices, self._continuous]
-        for place, (guess, true) in enumerate(zip(predicted.split(sizes, 1), coded.split(sizes, 1), strict=True)):
-            if place < len(self._choices):
-                lost = lost - (guess.log_softmax(1) * true).sum(1)
+        for index, (prediction, target) in enumerate(
+            zip(predicted.split(sizes, 1), encoded.split(sizes, 1), strict=True)
+        ):
+            if index < len(self._choices):
+                loss = loss - (prediction.log_softmax(1) * target).sum(1)
             elif self._continuous:
-                lost = lost + 0.5 * (guess - true).square().sum(1)
-        return lost
+                loss = loss + 0.5 * (prediction - target).square().sum(1)
+        return loss

@@ -33,7 +33,9 @@ class ICM(Controlled):
         """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         size, width = config.feature_size, config.hidden[-1]
-        self.ahead = nn.Sequential(nn.Linear(size + self.code.size, width), nn.ReLU(), nn.Linear(width, size)).to(dtype)
+        self.ahead = nn.Sequential(
+            nn.Linear(size + self.action_encoder.size, width), nn.ReLU(), nn.Linear(width, size)
+        ).to(dtype)
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -42,20 +44,20 @@ class ICM(Controlled):
 
     @torch.no_grad()
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        found = []
-        for own in steps:
-            features = self.embed(self.inverse.features, own)
+        rewards = []
+        for transitions in shards:
+            features = self.embed(self.inverse.features, transitions)
             device = next(self.ahead.parameters()).device
-            given = torch.cat([features[:-1], own.actions], -1).flatten(0, 1)
-            missed = self.ahead(given.to(device)).cpu().view_as(features[1:]) - features[1:]
-            found.append(0.5 * missed.square().sum(-1))
-        return found
+            inputs = torch.cat([features[:-1], transitions.actions], -1).flatten(0, 1)
+            residuals = self.ahead(inputs.to(device)).cpu().view_as(features[1:]) - features[1:]
+            rewards.append(0.5 * residuals.square().sum(-1))
+        return rewards
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""
         inverse, before, after = self.inverse(columns, images)
-        missed = self.ahead(torch.cat([before, columns[:, -self.code.size :]], 1)) - after
-        return torch.stack([inverse, 0.5 * missed.square().sum(1)], 1)
+        residuals = self.ahead(torch.cat([before, columns[:, -self.action_encoder.size :]], 1)) - after
+        return torch.stack([inverse, 0.5 * residuals.square().sum(1)], 1)

@@ -11,7 +11,7 @@ from lockstep.curiosity.curiosity import Curiosity, Reduce, Transitions
 from lockstep.models.state import check_state
 from lockstep.rollout import Rollout
 
-__all__ = ["CURIOSITY_SUMS", "Bonus", "IntrinsicRewards", "described"]
+__all__ = ["CURIOSITY_SUMS", "Bonus", "IntrinsicRewards", "reward_metrics"]
 
 CURIOSITY_SUMS = 5
 """The number of sums in `Bonus.counts`."""
@@ -39,11 +39,11 @@ class IntrinsicRewards:
         self._gamma = gamma
         self._shards = shards
         self._reduce = reduce
-        self._carried: dict[int, dict[str, Tensor]] = {}
+        self._states: dict[int, dict[str, Tensor]] = {}
 
     def observe(self, rollouts: Sequence[Rollout]) -> None:
         """Merge the observations of an iteration into the statistics that normalize the inputs of methods."""
-        self._ensure_carried(rollouts)  # a checkpoint may be written during warm-up, before any reward is computed
+        self._ensure_states(rollouts)  # a checkpoint may be written during warm-up, before any reward is computed
         if self._curiosity.moments.keys() & {"features", "pixels"}:
             self._curiosity.observe(rollouts, self._reduce)
 
@@ -54,88 +54,92 @@ class IntrinsicRewards:
         (Burda et al. 2019, arXiv:1810.12894, section 2.4).
         """
         curiosity = self._curiosity
-        self._ensure_carried(rollouts)
-        steps = [curiosity.steps(rollout) for rollout in rollouts]
-        carried = [self._carried[shard] for shard in self._shards]
-        found = curiosity.reward(steps, [_of_method(own) for own in carried], self._reduce)
-        rewards = [torch.where(own.valid, new, 0) for own, new in zip(steps, found, strict=True)]
+        self._ensure_states(rollouts)
+        transitions = [curiosity.transitions(rollout) for rollout in rollouts]
+        states = [self._states[shard] for shard in self._shards]
+        novelty = curiosity.reward(transitions, [_method_state(state) for state in states], self._reduce)
+        rewards = [torch.where(shard.valid, values, 0) for shard, values in zip(transitions, novelty, strict=True)]
         if curiosity.config.normalize_rewards:
-            moments = curiosity.moments["returns"]
-            returns = [self._returns(*of) for of in zip(rewards, steps, carried, strict=True)]
-            sums = [moments.sums(own.view(-1, 1), of.valid.flatten()) for own, of in zip(returns, steps, strict=True)]
-            moments.merge(self._reduce(torch.stack(sums)), moments.mean)
-            rewards = [(own / moments.std).to(own.dtype) for own in rewards]
+            rewards = self._normalized(rewards, transitions, states)
         return [
-            Bonus(own, curiosity.columns(of), _counted(own, rollout, kept["return"]))
-            for own, of, rollout, kept in zip(rewards, steps, rollouts, carried, strict=True)
+            Bonus(reward, curiosity.columns(shard), _count_rewards(reward, rollout, state["return"]))
+            for reward, shard, rollout, state in zip(rewards, transitions, rollouts, states, strict=True)
         ]
 
-    def _returns(self, rewards: Tensor, steps: Transitions, carried: Mapping[str, Tensor]) -> Tensor:
+    def _normalized(
+        self, rewards: Sequence[Tensor], transitions: Sequence[Transitions], states: Sequence[Mapping[str, Tensor]]
+    ) -> list[Tensor]:
+        """Divide rewards by the running standard deviation of their discounted return, which this iteration's returns update."""
+        statistics, sums = self._curiosity.moments["returns"], []
+        for reward, shard, state in zip(rewards, transitions, states, strict=True):
+            sums.append(statistics.sums(self._returns(reward, shard, state).view(-1, 1), shard.valid.flatten()))
+        statistics.merge(self._reduce(torch.stack(sums)), statistics.mean)
+        return [(reward / statistics.std).to(reward.dtype) for reward in rewards]
+
+    def _returns(self, rewards: Tensor, transitions: Transitions, state: Mapping[str, Tensor]) -> Tensor:
         """Return `G_t = γ G_{t-1} + r_t`, `[T, B]` float64, which skips reset rows."""
-        found = rewards.to(torch.float64, copy=True).numpy()
-        running, decay = carried["discounted"].numpy(), np.where(steps.valid.numpy(), self._gamma, 1.0)
-        before, passed = running, np.empty_like(running)
-        for now, kept in zip(found, decay, strict=True):
-            np.multiply(before, kept, out=passed)
-            now += passed
-            before = now
-        running[:] = before
-        return torch.from_numpy(found)
+        returns = rewards.to(torch.float64, copy=True).numpy()
+        running, discounts = state["discounted"].numpy(), np.where(transitions.valid.numpy(), self._gamma, 1.0)
+        previous, discounted = running, np.empty_like(running)
+        for step_returns, discount in zip(returns, discounts, strict=True):
+            np.multiply(previous, discount, out=discounted)
+            step_returns += discounted
+            previous = step_returns
+        running[:] = previous
+        return torch.from_numpy(returns)
 
-    def _ensure_carried(self, rollouts: Sequence[Rollout]) -> None:
-        if not self._carried:
-            self._carried = {shard: self._begun(rollouts[0].rewards.shape[1]) for shard in self._shards}
+    def _ensure_states(self, rollouts: Sequence[Rollout]) -> None:
+        if not self._states:
+            self._states = {shard: self._initial_state(rollouts[0].rewards.shape[1]) for shard in self._shards}
 
-    def _begun(self, count: int) -> dict[str, Tensor]:
+    def _initial_state(self, count: int) -> dict[str, Tensor]:
         """Return the initial state of `count` environments."""
         zeros = torch.zeros(count, dtype=torch.float64)
-        method = {f"method.{name}": value for name, value in self._curiosity.carry(count).items()}
+        method = {f"method.{name}": value for name, value in self._curiosity.initial_state(count).items()}
         return {"discounted": zeros, "return": zeros.clone(), **method}
 
     def renew(self) -> None:
         """Reset the per-episode state, when all environments start new episodes."""
-        for own in self._carried.values():
-            fresh = self._begun(len(own["return"]))
-            for name, value in fresh.items():
+        for state in self._states.values():
+            for name, initial in self._initial_state(len(state["return"])).items():
                 if name != "discounted":
-                    own[name].copy_(value)
+                    state[name].copy_(initial)
 
     def state(self) -> dict[int, dict[str, Tensor]]:
         """State for a checkpoint, by shard."""
-        return self._carried
+        return self._states
 
     def load(self, shard: int, state: Mapping[str, Tensor]) -> None:
         """Restore the `state()` of a shard. Raises ValueError, naming the tensor, if one does not fit."""
         if "return" not in state:
             raise ValueError("tensor 'return' is missing")
-        own = self._begun(len(state["return"]))
-        check_state(own, state)
-        self._carried[shard] = {name: value.clone() for name, value in state.items()}
+        check_state(self._initial_state(len(state["return"])), state)
+        self._states[shard] = {name: value.clone() for name, value in state.items()}
 
 
-def _of_method(carried: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _method_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state of the method: the same tensors, under the method's own names."""
-    return {name.removeprefix("method."): value for name, value in carried.items() if name.startswith("method.")}
+    return {name.removeprefix("method."): value for name, value in state.items() if name.startswith("method.")}
 
 
-def _counted(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
+def _count_rewards(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
     """Return the `Bonus.counts` of a shard, and update `running` `[B]`, the intrinsic returns of the current episodes."""
     ended = (rollout.terminated | rollout.truncated).numpy()
-    own, carried = rewards.to(torch.float64), running.numpy()
-    sums, over = own.cumsum(0).numpy(), ended.any(0)
+    rewards, current = rewards.to(torch.float64), running.numpy()
+    sums, has_end = rewards.cumsum(0).numpy(), ended.any(0)
     # the last step of the last episode that ended in an environment: later rewards belong to the current episode
     last = len(ended) - 1 - ended[::-1].argmax(0)
-    before = np.where(over, sums[last, np.arange(len(last))], 0.0)
-    returns = (carried + before)[over].sum()
-    carried[:] = np.where(over, 0.0, carried) + sums[-1] - before
-    counts = [own.sum().item(), own.square().sum().item(), rollout.valid.sum().item(), returns, ended.sum()]
+    finished = np.where(has_end, sums[last, np.arange(len(last))], 0.0)
+    returns = (current + finished)[has_end].sum()
+    current[:] = np.where(has_end, 0.0, current) + sums[-1] - finished
+    counts = [rewards.sum().item(), rewards.square().sum().item(), rollout.valid.sum().item(), returns, ended.sum()]
     return torch.tensor(counts, dtype=torch.float64)
 
 
-def described(counts: Sequence[float]) -> dict[str, float]:
+def reward_metrics(counts: Sequence[float]) -> dict[str, float]:
     """Return the metrics of `Bonus.counts` summed over all shards."""
     total, squares, steps, returns, episodes = counts
     mean = total / max(steps, 1)
     spread = max(squares / max(steps, 1) - mean * mean, 0.0) ** 0.5
-    found = {"intrinsic_reward_mean": mean, "intrinsic_reward_std": spread}
-    return found | {"intrinsic_return": returns / episodes} if episodes else found
+    metrics = {"intrinsic_reward_mean": mean, "intrinsic_reward_std": spread}
+    return metrics | {"intrinsic_return": returns / episodes} if episodes else metrics

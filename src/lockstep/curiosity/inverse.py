@@ -27,26 +27,26 @@ class InverseDynamics(nn.Module):
         super().__init__()
         size, width = method.config.feature_size, method.config.hidden[-1]
         self.features = method.embedding()
-        layers = nn.Linear(2 * size, width), nn.ReLU(), nn.Linear(width, method.code.size)
+        layers = nn.Linear(2 * size, width), nn.ReLU(), nn.Linear(width, method.action_encoder.size)
         self.guess = nn.Sequential(*layers).to(method.dtype)
-        self._sizes = [method.feature_size, method.feature_size, method.code.size]
-        self._code, self._seen = method.code, method.seen
+        self._sizes = [method.feature_size, method.feature_size, method.action_encoder.size]
+        self._action_encoder, self._normalize_images = method.action_encoder, method.normalize_images
 
     @property
     def width(self) -> int:
         """Number of `columns`."""
         return sum(self._sizes)
 
-    def columns(self, steps: Transitions) -> Tensor:
+    def columns(self, transitions: Transitions) -> Tensor:
         """Return both observations and the action of every step, `[T × B, width]`."""
-        return torch.cat([steps.features[:-1], steps.features[1:], steps.actions], -1).flatten(0, 1)
+        return torch.cat([transitions.features[:-1], transitions.features[1:], transitions.actions], -1).flatten(0, 1)
 
     def forward(self, columns: Tensor, images: Images) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss `[K]`, and φ of the observations before and after the step, `[K, size]` each."""
-        now, then, action = columns.split(self._sizes, 1)
-        before = self.features(now, None if images is None else self._seen(images[0]))
-        after = self.features(then, None if images is None else self._seen(images[1]))
-        return self._code.loss(self.guess(torch.cat([before, after], 1)), action), before, after
+        observations, next_observations, action = columns.split(self._sizes, 1)
+        before = self.features(observations, None if images is None else self._normalize_images(images[0]))
+        after = self.features(next_observations, None if images is None else self._normalize_images(images[1]))
+        return self._action_encoder.loss(self.guess(torch.cat([before, after], 1)), action), before, after
 
 
 class Controlled(Curiosity):
@@ -64,6 +64,6 @@ class Controlled(Curiosity):
         """See `Curiosity.width`."""
         return self.inverse.width
 
-    def columns(self, steps: Transitions) -> Tensor:
+    def columns(self, transitions: Transitions) -> Tensor:
         """Return both observations and the action of every step."""
-        return self.inverse.columns(steps)
+        return self.inverse.columns(transitions)

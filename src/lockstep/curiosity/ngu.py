@@ -55,54 +55,54 @@ class NGU(RND):
         self.moments |= {name: RunningStatistics(1) for name in _MEANS}
         self.refresh()
 
-    def carry(self, count: int) -> dict[str, Tensor]:
+    def initial_state(self, count: int) -> dict[str, Tensor]:
         """Return empty memories: the last `filled` rows of `memory` hold the features of the current episode."""
         memory = torch.zeros(count, self.config.capacity, self.config.feature_size, dtype=self.dtype)
         return {"memory": memory, "filled": torch.zeros(count, dtype=torch.int64)}
 
     @torch.no_grad()
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        found, sums = [], []
-        for own, kept in zip(steps, carried, strict=True):
-            distances, known = self._neighbours(own, kept)
-            errors = self.errors(own)
-            counted = (distances.mean(-1), known), (errors, own.valid)
+        inputs, sums = [], []
+        for transitions, state in zip(shards, states, strict=True):
+            distances, known = self._neighbors(transitions, state)
+            errors = self.errors(transitions)
+            counted = (distances.mean(-1), known), (errors, transitions.valid)
             parts = [
-                self.moments[name].sums(x.view(-1, 1), which.flatten())
-                for name, (x, which) in zip(_MEANS, counted, strict=True)
+                self.moments[name].sums(values.view(-1, 1), mask.flatten())
+                for name, (values, mask) in zip(_MEANS, counted, strict=True)
             ]
             sums.append(torch.cat(parts))
-            found.append((distances, known, errors))
+            inputs.append((distances, known, errors))
         total = reduce(torch.stack(sums))
         for name, part in zip(_MEANS, total.split(RunningStatistics.width(1)), strict=True):
             self.moments[name].merge(part, self.moments[name].mean)
-        return [self._combined(*own) for own in found]
+        return [self._combine(*shard_inputs) for shard_inputs in inputs]
 
-    def _neighbours(self, steps: Transitions, kept: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _neighbors(self, transitions: Transitions, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return, for the next observation of each step, the squared distances to its k nearest neighbors, `[T, B, k]`, and `[T, B]` bool, whether
-        there are k. Updates the memory in `kept`.
+        there are k. Updates the memory in `state`.
         """
-        features = self.embed(self.inverse.features, steps).transpose(0, 1)
-        memory, filled = kept["memory"], kept["filled"]
-        (count, capacity, _), neighbours = memory.shape, self.config.neighbours
-        held = max(neighbours, int(filled.max()))  # the rest of the memory is empty
-        first = windows(steps.valid, filled, held, capacity)
-        together = max(1, _SCORES // (_BLOCK * (capacity + _BLOCK)))
-        found = []
-        for at in range(0, count, together):
-            own = slice(at, at + together)
-            rows = torch.cat([memory[own, capacity - held :], features[own]], 1)
-            found.append(nearest(rows, first[own], neighbours))
-            after = rows[:, :-1][:, -capacity:]
-            memory[own, capacity - after.shape[1] :] = after
+        features = self.embed(self.inverse.features, transitions).transpose(0, 1)
+        memory, filled = state["memory"], state["filled"]
+        (count, capacity, _), neighbors = memory.shape, self.config.neighbours
+        held = max(neighbors, int(filled.max()))  # the rest of the memory is empty
+        first = windows(transitions.valid, filled, held, capacity)
+        group_size = max(1, _SCORES // (_BLOCK * (capacity + _BLOCK)))
+        distances = []
+        for start in range(0, count, group_size):
+            group = slice(start, start + group_size)
+            rows = torch.cat([memory[group, capacity - held :], features[group]], 1)
+            distances.append(nearest(rows, first[group], neighbors))
+            kept_rows = rows[:, :-1][:, -capacity:]
+            memory[group, capacity - kept_rows.shape[1] :] = kept_rows
         sizes = held + torch.arange(first.shape[1]) - first
         filled.copy_(sizes[:, -1])
-        return torch.cat(found).transpose(0, 1).contiguous(), (sizes >= neighbours).T[1:]
+        return torch.cat(distances).transpose(0, 1).contiguous(), (sizes >= neighbors).T[1:]
 
-    def _combined(self, distances: Tensor, known: Tensor, errors: Tensor) -> Tensor:
+    def _combine(self, distances: Tensor, known: Tensor, errors: Tensor) -> Tensor:
         """Return the rewards `[T, B]` of one shard."""
         relative = distances / self.moments["distances"].mean.clamp_min(_TINY)
         kernels = _EPSILON / ((relative - _CLUSTER).clamp_min(0) + _EPSILON)
@@ -116,15 +116,15 @@ class NGU(RND):
         """See `Curiosity.width`."""
         return self.inverse.width + super().width
 
-    def columns(self, steps: Transitions) -> Tensor:
+    def columns(self, transitions: Transitions) -> Tensor:
         """Return the inputs of the inverse loss, then those of RND's loss."""
-        return torch.cat([self.inverse.columns(steps), super().columns(steps)], 1)
+        return torch.cat([self.inverse.columns(transitions), super().columns(transitions)], 1)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""
-        own, rest = columns.split([self.inverse.width, columns.shape[1] - self.inverse.width], 1)
-        inverse, _, _ = self.inverse(own, images)
-        return torch.cat([inverse[:, None], super().loss(rest, images)], 1)
+        inverse_columns, rnd_columns = columns.split([self.inverse.width, columns.shape[1] - self.inverse.width], 1)
+        inverse, _, _ = self.inverse(inverse_columns, images)
+        return torch.cat([inverse[:, None], super().loss(rnd_columns, images)], 1)
 
 
 def windows(valid: Tensor, filled: Tensor, held: int, capacity: int) -> Tensor:
@@ -138,10 +138,10 @@ def windows(valid: Tensor, filled: Tensor, held: int, capacity: int) -> Tensor:
         held: Number of stored rows.
         capacity: Maximum number of rows in a memory.
     """
-    places = held + torch.arange(len(valid) + 1)[:, None]
-    begun = torch.where(valid, 0, places[1:])
-    first = torch.cat([held - filled[None], begun]).cummax(0).values
-    return torch.maximum(first, places - capacity).T
+    indices = held + torch.arange(len(valid) + 1)[:, None]
+    episode_starts = torch.where(valid, 0, indices[1:])
+    first = torch.cat([held - filled[None], episode_starts]).cummax(0).values
+    return torch.maximum(first, indices - capacity).T
 
 
 def nearest(rows: Tensor, first: Tensor, count: int) -> Tensor:
@@ -158,19 +158,19 @@ def nearest(rows: Tensor, first: Tensor, count: int) -> Tensor:
     ends, size = rows.shape[1:]
     held = ends - first.shape[1]
     keys = rows.new_empty(len(rows), ends, size + 1)
-    about = torch.sub(rows, rows[:, held:].mean(1, keepdim=True), out=keys[..., :size])
-    keys[..., size] = about.square().sum(-1)
-    asked = torch.cat([-2 * about, torch.ones_like(about[..., :1])], -1)
+    centered = torch.sub(rows, rows[:, held:].mean(1, keepdim=True), out=keys[..., :size])
+    keys[..., size] = centered.square().sum(-1)
+    queries = torch.cat([-2 * centered, torch.ones_like(centered[..., :1])], -1)
     flat, offset = rows.flatten(0, 1), ends * torch.arange(len(rows))[:, None, None]
-    found = []
+    distances = []
     for start in range(held + 1, ends, _BLOCK):
-        own = torch.arange(start, min(start + _BLOCK, ends))
-        begin = first[:, own - held, None]
-        low, high, inner = min(int(begin.min()), start - count), int(own[-1]), int(begin.max())
-        scores = torch.bmm(asked[:, start : high + 1], keys[:, low:high].mT)
+        block = torch.arange(start, min(start + _BLOCK, ends))
+        begin = first[:, block - held, None]
+        low, high, inner = min(int(begin.min()), start - count), int(block[-1]), int(begin.max())
+        scores = torch.bmm(queries[:, start : high + 1], keys[:, low:high].mT)
         scores[..., : inner - low].masked_fill_(torch.arange(low, inner) < begin, torch.inf)
-        scores[..., start - low :].masked_fill_(torch.arange(start, high) >= own[:, None], torch.inf)
-        picked = scores.topk(count, largest=False).indices + low
-        apart = flat[picked + offset] - rows[:, start : high + 1, None]
-        found.append(apart.to(torch.float64).square().sum(-1))
-    return torch.cat(found, 1)
+        scores[..., start - low :].masked_fill_(torch.arange(start, high) >= block[:, None], torch.inf)
+        selected = scores.topk(count, largest=False).indices + low
+        differences = flat[selected + offset] - rows[:, start : high + 1, None]
+        distances.append(differences.to(torch.float64).square().sum(-1))
+    return torch.cat(distances, 1)

@@ -43,16 +43,15 @@ class RE3(Curiosity):
         self.encoder = fixed(self.embedding())
 
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        found = []
-        for own in steps:
-            rows = self.embed(self.encoder, own)[1:].flatten(0, 1)
-            stride = _stride(*own.valid.shape)
-            far = distances(rows, own.valid.flatten(), self.config.neighbours, stride)
-            found.append(far.log1p().view(own.valid.shape).to(self.dtype))
-        return found
+        rewards = []
+        for transitions in shards:
+            rows, valid = self.embed(self.encoder, transitions)[1:].flatten(0, 1), transitions.valid
+            neighbor_distances = distances(rows, valid.flatten(), self.config.neighbours, _stride(*valid.shape))
+            rewards.append(neighbor_distances.log1p().view(valid.shape).to(self.dtype))
+        return rewards
 
 
 def distances(rows: Tensor, valid: Tensor, neighbours: int, stride: int) -> Tensor:
@@ -62,24 +61,24 @@ def distances(rows: Tensor, valid: Tensor, neighbours: int, stride: int) -> Tens
     farthest, and 0 without neighbors.
     """
     rows = rows.to(torch.float64)  # distances of close neighbors are differences of large numbers
-    others, counted = rows[::stride].t().contiguous(), valid[::stride]
+    neighbors, counted = rows[::stride].t().contiguous(), valid[::stride]
     squares = rows.square().sum(1)
     lengths = torch.where(counted, squares[::stride], torch.inf)
     rank = min(neighbours, int(counted.sum()) - 1)
-    found = np.zeros(len(rows))
+    nearest = np.zeros(len(rows))
     if rank < 1:
-        return torch.from_numpy(found)
-    room = torch.empty(min(_BLOCK, len(rows)), others.shape[1], dtype=torch.float64)
+        return torch.from_numpy(nearest)
+    buffer = torch.empty(min(_BLOCK, len(rows)), neighbors.shape[1], dtype=torch.float64)
     for start in range(0, len(rows), _BLOCK):
         block = rows[start : start + _BLOCK]
         # ‖x - y‖² - ‖x‖², which has the order of ‖x - y‖
-        near = torch.addmm(lengths, block, others, alpha=-2, out=room[: len(block)]).numpy()
+        scores = torch.addmm(lengths, block, neighbors, alpha=-2, out=buffer[: len(block)]).numpy()
         places = np.arange(start, start + len(block))
         selves = np.flatnonzero(places % stride == 0)
-        near[selves, places[selves] // stride] = np.inf
-        near.partition(rank - 1, axis=1)
-        found[start : start + len(block)] = near[:, rank - 1]
-    return (torch.from_numpy(found) + squares).clamp_min(0).sqrt()
+        scores[selves, places[selves] // stride] = np.inf
+        scores.partition(rank - 1, axis=1)
+        nearest[start : start + len(block)] = scores[:, rank - 1]
+    return (torch.from_numpy(nearest) + squares).clamp_min(0).sqrt()
 
 
 def _stride(steps: int, count: int) -> int:

@@ -34,15 +34,15 @@ class RND(Curiosity):
         self.predictor = self.embedding(extra=1)
 
     def reward(
-        self, steps: Sequence[Transitions], carried: Sequence[dict[str, Tensor]], reduce: Reduce
+        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
     ) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        return [self.errors(own) for own in steps]
+        return [self.errors(transitions) for transitions in shards]
 
-    def errors(self, steps: Transitions) -> Tensor:
+    def errors(self, transitions: Transitions) -> Tensor:
         """Return the prediction error `[T, B]` for the next observation of each step."""
-        missed = self.embed(self.predictor, steps) - self.embed(self.target, steps)
-        error: Tensor = missed[1:].square().mean(-1)
+        residuals = self.embed(self.predictor, transitions) - self.embed(self.target, transitions)
+        error: Tensor = residuals[1:].square().mean(-1)
         return error
 
     @property
@@ -50,14 +50,14 @@ class RND(Curiosity):
         """See `Curiosity.width`."""
         return self.feature_size + self.config.feature_size
 
-    def columns(self, steps: Transitions) -> Tensor:
+    def columns(self, transitions: Transitions) -> Tensor:
         """Return the next observation of each step and its target, which is computed once per rollout instead of once per epoch."""
-        target = self.embed(self.target, steps)
-        return torch.cat([steps.features[1:], target[1:]], -1).flatten(0, 1)
+        target = self.embed(self.target, transitions)
+        return torch.cat([transitions.features[1:], target[1:]], -1).flatten(0, 1)
 
     def loss(self, columns: Tensor, images: Images) -> Tensor:
         """See `Curiosity.loss`."""
         features, target = columns.split([self.feature_size, columns.shape[1] - self.feature_size], 1)
-        predicted = self.predictor(features, None if images is None else self.seen(images[1]))
-        missed: Tensor = (predicted - target).square()
-        return missed.mean(1, keepdim=True)
+        predicted = self.predictor(features, None if images is None else self.normalize_images(images[1]))
+        squares: Tensor = (predicted - target).square()
+        return squares.mean(1, keepdim=True)

@@ -22,11 +22,13 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from lockstep.phases import PHASES
+
 __all__ = ["EPISODE_COLUMNS", "STATUS", "Rollout", "Sizes"]
 
 EPISODE_COLUMNS = 2
 """Number of columns of `Rollout.episodes`: return, length."""
-STATUS = ("stop", "iter", "rollout", "learn", "sync", "wait", "publish", "record")
+STATUS = ("stop", "iter", *PHASES)
 """Entries of `Rollout.status`: "stop" is 1 if the player was asked to stop; "iter" are the seconds since its previous
 rollout was complete; the others are the seconds of each phase."""
 

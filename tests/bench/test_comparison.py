@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from lockstep.bench.comparison import Finish, _rate, find_peers, record, table, time_lockstep, time_program
-from lockstep.bench.training import PHASES
 from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKLOADS, Peer
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
+from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig

@@ -10,10 +10,11 @@ from lockstep.bench import scaling
 from lockstep.bench.figures import run_rows, summary_rows
 from lockstep.bench.scaling import Case, Measured, Rules, for_ranks, measure, weak
 from lockstep.bench.scaling_table import table
-from lockstep.bench.training import PHASES, Training
+from lockstep.bench.training import Training
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
+from lockstep.phases import PHASES
 
 
 def config(ranks: int = 1, **sections: dict[str, object]) -> Config:

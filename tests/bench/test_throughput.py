@@ -3,9 +3,10 @@
 import pytest
 
 from lockstep.bench.throughput import Throughput, table
-from lockstep.bench.training import PHASES, Training
+from lockstep.bench.training import Training
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
+from lockstep.phases import PHASES
 
 
 def training(iteration: float, players: bool = False) -> Training:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.training import PHASES, Training, default_warmup, train
+from lockstep.bench.training import Training, default_warmup, train
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
+from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed
 
 pytestmark = pytest.mark.slow

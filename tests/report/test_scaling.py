@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.phases import PHASES
 from lockstep.report.scaling import draw_scaling
-from lockstep.report.timing import PHASES
 
 pytestmark = pytest.mark.extra("matplotlib")
 

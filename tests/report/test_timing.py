@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from lockstep.phases import PHASES
 from lockstep.report.experiments import Recorded
-from lockstep.report.timing import PHASES, draw_timing, mean_seconds, plain_number
+from lockstep.report.timing import draw_timing, mean_seconds, plain_number
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
 

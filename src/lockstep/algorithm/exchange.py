@@ -23,9 +23,9 @@ from lockstep.group.channel import Channel
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
-__all__ = ["DIGEST_BITS", "Exchange", "ReplicasDiffer"]
+__all__ = ["Exchange", "ReplicasDiffer", "leading_bits"]
 
-DIGEST_BITS = 48
+_DIGEST_BITS = 48
 """Leading bits of a digest that ranks compare; a float64 represents them exactly."""
 
 
@@ -112,7 +112,7 @@ class Exchange:
         *published, header = self._receive(self._incoming, number)
         agreed, digest, _ = map(float, header.tolist())
         self.acting.load_published(published)
-        if _short(self.acting.digest()) != digest:
+        if leading_bits(self.acting.digest()) != digest:
             raise ReplicasDiffer(
                 f"player and trainer hold different weights after iteration {number}: resume the run; if it happens again, report it with the config"
             )
@@ -159,7 +159,7 @@ class Exchange:
         *buffers, header = slot
         for buffer, tensor in zip(buffers, self._agent.published(), strict=True):
             buffer.copy_(tensor)
-        header.copy_(torch.tensor([stop_at, _short(self._agent.digest()), fault], dtype=torch.float64))
+        header.copy_(torch.tensor([stop_at, leading_bits(self._agent.digest()), fault], dtype=torch.float64))
 
 
 def _sources(plan: Plan, separate: bool) -> dict[int, int]:
@@ -172,5 +172,6 @@ def _sources(plan: Plan, separate: bool) -> dict[int, int]:
     }
 
 
-def _short(digest: str) -> int:
-    return int(digest[: DIGEST_BITS // 4], 16)
+def leading_bits(digest: str) -> int:
+    """Return the leading bits of a hexadecimal digest as the number that ranks compare."""
+    return int(digest[: _DIGEST_BITS // 4], 16)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from lockstep.bench.repeats import Spread, disturbance_note, ratios, spread
-from lockstep.bench.training import PHASES, prepared
+from lockstep.bench.training import prepared
 from lockstep.bench.workloads import PEERS, Peer, Workload
 from lockstep.config import Config
+from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_environment
 
 __all__ = ["SKIPPED", "Finish", "InstalledPeer", "find_peers", "record", "table", "time_lockstep", "time_program"]

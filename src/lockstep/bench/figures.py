@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from lockstep.algorithm.plan import Plan
 from lockstep.bench.repeats import Spread, ratios, spread
 from lockstep.bench.scaling import Measured
-from lockstep.bench.training import PHASES
+from lockstep.phases import PHASES
 
 __all__ = ["ROLES", "Row", "run_rows", "summary_rows"]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from lockstep.bench.figures import ROLES, Row
 from lockstep.bench.repeats import disturbance_note
-from lockstep.bench.training import PHASES
 from lockstep.config import Config
+from lockstep.phases import PHASES
 
 __all__ = ["table"]
 

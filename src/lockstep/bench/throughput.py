@@ -8,8 +8,9 @@ from functools import partial
 from lockstep.algorithm.plan import Plan
 from lockstep.bench.repeats import Spread, disturbance_note, interleave, ratios, spread
 from lockstep.bench.stepping import engine_rate
-from lockstep.bench.training import PHASES, Training, default_warmup, train
+from lockstep.bench.training import Training, default_warmup, train
 from lockstep.config import Config
+from lockstep.phases import PHASES
 
 __all__ = ["Throughput", "measure", "table"]
 

@@ -14,14 +14,13 @@ from pathlib import Path
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
+from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
 
-__all__ = ["PHASES", "Training", "default_warmup", "peaks", "prepared", "train"]
+__all__ = ["Training", "default_warmup", "peaks", "prepared", "train"]
 
-PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
-"""Phases of an iteration, whose times add up to the time of the iteration."""
 _MIN_ITERATIONS = 5
 """Smallest number of iterations of a run whose length is given in seconds."""
 _ENDLESS = 10**7

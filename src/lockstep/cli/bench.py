@@ -6,6 +6,7 @@ from importlib import import_module
 
 from lockstep.cli.benchmarks import tell
 from lockstep.processes.children import ProcessFailed
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED
 from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
@@ -24,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """
     if not argv or argv[0] in ("-h", "--help"):
         print(_help())
-        return 0 if argv else 2
+        return DONE if argv else BAD_INPUT
     kind = argv[0]
     if kind not in _KINDS:
         close = get_close_matches(kind, _KINDS, 1)
@@ -39,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
         return code
     except ProcessFailed as error:
         tell(f"lockstep: {error}")
-        return 1
+        return FAILED
 
 
 def _help() -> str:

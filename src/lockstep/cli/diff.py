@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.digest import digests
+from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
@@ -38,10 +39,10 @@ def main(argv: Sequence[str]) -> int:
     first = next((iteration for iteration in shared if digests_a[iteration] != digests_b[iteration]), None)
     if first is None:
         print(_identical_line(shared, max(digests_a), max(digests_b)))
-        return 0
+        return DONE
     print(f"part at iteration {first}" + (", identical before" if first > shared[0] else ""))
     print("\n".join([*_config_lines(*folders), *_tensor_lines(*folders, first)]))
-    return 1
+    return FAILED
 
 
 def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
 from lockstep.group.memory import usable_cores
+from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.runtime.checks import cuda_devices, find_compiler
 
 __all__ = ["main"]
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     print()
     for line in _verdict(broken):
         print(line)
-    return 1 if broken else 0
+    return FAILED if broken else DONE
 
 
 def _print_line(name: str, state: str, purpose: str = "") -> None:

@@ -15,7 +15,7 @@ from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.resolve import iterations
 from lockstep.experiment.start import exit_codes, join_ranks, prepare_resume, run_rank
 from lockstep.group.group import Group
-from lockstep.processes.exit_codes import PREEMPTED
+from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
@@ -111,7 +111,7 @@ def _finish(rank: int, run: Run) -> int:
     """Print the result of the run on rank 0, and return the exit code."""
     if rank == 0:
         print(_result_text(run), flush=True)
-    return PREEMPTED if run.stopped else 0
+    return PREEMPTED if run.stopped else DONE
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:

@@ -1,7 +1,6 @@
 """Ranks of one host: their shared memory, how one rank waits for another, and channels between them."""
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
+from lockstep.processes.host_name import host_name
 
 __all__ = ["Host", "SharedMemoryChannel"]
 
@@ -110,7 +110,7 @@ class Host:
         if self.make_error is not None:
             raise self.make_error(lost, phase, why)
         process = self._cells[self._offset[lost]]  # 0: it has never started
-        where = f"(process {process} on host {socket.gethostname()})" if process else f"on host {socket.gethostname()}"
+        where = f"(process {process} on host {host_name()})" if process else f"on host {host_name()}"
         raise RankLost(f"rank {lost} {where}", phase, why)
 
     def _ended(self, peer: int) -> bool:

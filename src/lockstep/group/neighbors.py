@@ -1,7 +1,6 @@
 """Neighbors: ranks of one host that can share memory."""
 
 import os
-import socket
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 
 from lockstep.group.group import Group
 from lockstep.group.memory import create_memory
+from lockstep.processes.host_name import host_name
 
 __all__ = ["find_neighbors", "host_id"]
 
@@ -41,7 +41,7 @@ def find_neighbors(group: Group) -> tuple[list[list[int]], int]:
 def host_id() -> int:
     """Return a checksum of the host's name and boot id, by which ranks find out whether they are on one host."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    name = socket.gethostname() + (boot.read_text() if boot.exists() else "")
+    name = host_name() + (boot.read_text() if boot.exists() else "")
     return zlib.crc32(name.encode())
 
 

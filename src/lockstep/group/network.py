@@ -1,6 +1,5 @@
 """Group of ranks on any hosts, through torch.distributed."""
 
-import socket
 from collections.abc import Sequence
 from math import prod
 from time import perf_counter
@@ -16,6 +15,7 @@ from lockstep.group.neighbors import find_neighbors
 from lockstep.group.point_to_point import NetworkChannel, PointToPoint
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
 from lockstep.group.solo import Solo
+from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkGroup", "upgrade_to_shared_memory"]
 
@@ -69,7 +69,7 @@ class NetworkGroup(Group):
         self._owned: list[Group | Channel] = []
 
     def _host_names(self) -> list[str]:
-        name = socket.gethostname().encode()[:_NAME_BYTES]
+        name = host_name().encode()[:_NAME_BYTES]
         row = torch.zeros(1, _NAME_BYTES, dtype=torch.uint8)
         row[0, : len(name)] = torch.frombuffer(bytearray(name), dtype=torch.uint8)
         return [bytes(name).rstrip(b"\0").decode(errors="replace") for name in self.gather(row, "start").tolist()]

@@ -4,7 +4,6 @@ Collectives would report neither how long a rank waited for the others nor which
 """
 
 import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
+from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkChannel", "PointToPoint", "schedule_gloo_as_batch"]
 
@@ -83,7 +83,7 @@ class PointToPoint:
         missing: list[int] = self._query_store(query, [])
         if missing:
             return f"rank {', '.join(map(str, missing))}"
-        return f"a peer of rank {self.rank} on host {socket.gethostname()}"
+        return f"a peer of rank {self.rank} on host {host_name()}"
 
     def reserve_tags(self, count: int) -> int:
         """Reserve `count` consecutive tags and return the first. Every rank calls it in the same order."""

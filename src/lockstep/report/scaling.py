@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.phases import PHASES
 from lockstep.report.style import COLORS, GRAY, saved_figure
-from lockstep.report.timing import PHASE_COLORS, PHASE_NAMES, PHASES
+from lockstep.report.timing import PHASE_COLORS, PHASE_NAMES
 
 __all__ = ["draw_scaling"]
 

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.phases import PHASES
 from lockstep.report.bands import points
 from lockstep.report.experiments import Recorded
 from lockstep.report.style import COLORS, Over, axis, saved_figure
 
-__all__ = ["PHASES", "PHASE_COLORS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
+__all__ = ["PHASE_COLORS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
 
-PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
-"""Phases of an iteration, in the order in which they are stacked."""
 PHASE_NAMES = {"wait": "wait (idle)"}
 PHASE_COLORS = dict(zip(PHASES, (COLORS[0], COLORS[3], COLORS[2], "#BBBBBB", COLORS[4], COLORS[5]), strict=True))
 _MAX_POINTS = 100

@@ -6,6 +6,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from lockstep.processes.host_name import host_name
+
 __all__ = ["describe_environment", "packages"]
 
 _REPORTED = (
@@ -30,7 +32,7 @@ def describe_environment(ranks: int) -> dict[str, object]:
         "ranks": ranks,
         "python": platform.python_version(),
         "system": platform.platform(),
-        "host": platform.node(),
+        "host": host_name(),
         "processor": _processor(),
         "packages": packages(),
         "git": _git_commit(),

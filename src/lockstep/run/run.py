@@ -10,7 +10,7 @@ import torch
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import Shard
-from lockstep.algorithm.exchange import DIGEST_BITS, Exchange, ReplicasDiffer
+from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, leading_bits
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
@@ -142,7 +142,7 @@ class Run:
             return
         self._digest = agent.digest()
         lap = self._trainer_lap()
-        entries = [int(self._digest[: DIGEST_BITS // 4], 16), lap["iter"], lap["wait"], asked_to_stop()]
+        entries = [leading_bits(self._digest), lap["iter"], lap["wait"], asked_to_stop()]
         rows = pack_records(entries, self._plan.trained_by(self._group.rank), rollouts)
         self._records = ShardRecords(self._trainers.gather(rows, "record").numpy())
         if not self._records.digests_agree:

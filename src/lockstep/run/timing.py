@@ -4,11 +4,9 @@ from contextlib import AbstractContextManager
 from time import perf_counter
 
 from lockstep.group.group import Group
-from lockstep.rollout import STATUS
+from lockstep.phases import PHASES
 
 __all__ = ["Lap", "Stopwatch"]
-
-_PHASES = STATUS[2:]
 
 
 class Stopwatch:
@@ -17,8 +15,8 @@ class Stopwatch:
     def __init__(self, group: Group) -> None:
         """Start. The time that `group` spends on communication counts as `wait` and `sync`, in whatever phase it occurs."""
         self._group = group
-        self._seconds = dict.fromkeys(_PHASES, 0.0)
-        self._inside = {name: _Phase(self, name) for name in _PHASES}
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._inside = {name: _Phase(self, name) for name in PHASES}
         self._phase = "record"
         self._mark = perf_counter()
         group.timings()
@@ -66,6 +64,6 @@ class Lap:
     def __call__(self) -> dict[str, float]:
         """Return the seconds since the last call: `iter` in total, then each phase."""
         now, before = self._watch.seconds(), self._before
-        seconds = {name: now[name] - before[name] for name in _PHASES}
+        seconds = {name: now[name] - before[name] for name in PHASES}
         self._before = now
         return {"iter": sum(seconds.values()), **seconds}

@@ -6,7 +6,6 @@ scripts that Fabric itself starts, so it is not called, not even under `fabric r
 
 import logging
 import os
-import socket
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from lockstep.group.group import Clock, Group, RankLost
 from lockstep.group.network import NetworkGroup
 from lockstep.group.point_to_point import PointToPoint
 from lockstep.group.solo import Solo
+from lockstep.processes.host_name import host_name
 from lockstep.runtime.devices import Devices
 from lockstep.runtime.hosts import HostSlot
 from lockstep.runtime.rank_info import RankInfo
@@ -170,7 +170,7 @@ class FabricGroup(NetworkGroup):
         try:
             self._collective.all_gather([*all_rows.view(torch.uint8)], padded.view(torch.uint8))
         except RuntimeError as error:
-            peer = f"a peer of rank {self.rank} on host {socket.gethostname()}"
+            peer = f"a peer of rank {self.rank} on host {host_name()}"
             raise RankLost(peer, phase, str(error).strip().partition("\n")[0]) from error
         if min(counts) < most:
             all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])

@@ -4,7 +4,6 @@ The file holds one JSON object per start and one per end. A start without an end
 """
 
 import json
-import platform
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from lockstep.processes.host_name import host_name
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder, write_aside
 from lockstep.run.stop import StoppedEarly, asked_to_stop
@@ -66,7 +66,7 @@ class Attempt:
 @contextmanager
 def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) -> Iterator[Attempt]:
     """Append a start to `starts.jsonl` now, and its end when the context exits. For rank 0 only; the arguments are fields of `Start`."""
-    start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": platform.node()}
+    start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": host_name()}
     _append(folder, {"event": "start", "time": _now(), **start, "packages": packages()})
     attempt = Attempt()
     how, why = "done", ""

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["PHASES", "RunStatus", "number"]
+from lockstep.phases import PHASES
 
-PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
-"""Phases of an iteration; their times add up to `iter`. A copy of `lockstep.rollout.STATUS[2:]`, whose import would load PyTorch."""
+__all__ = ["RunStatus", "number"]
+
 _RECENT = 10.0
 """Time constant of the recent averages, in seconds."""
 _POINTS = 256

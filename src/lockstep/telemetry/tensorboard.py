@@ -7,7 +7,6 @@ Field numbers are taken from tensorboard/compat/proto/{event,summary,tensor}.pro
 """
 
 import os
-import platform
 import struct
 import time
 from collections.abc import Mapping
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lockstep.processes.host_name import host_name
 
 __all__ = ["EventFile"]
 
@@ -34,7 +35,7 @@ class EventFile:
         now = time.time()
         # the number of files makes the name unique: a program may stop and resume within a second
         earlier_files = sum(1 for _ in folder.iterdir())
-        name = f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}.{earlier_files:04d}"
+        name = f"events.out.tfevents.{int(now):010d}.{host_name()}.{os.getpid()}.{earlier_files:04d}"
         self._file = (folder / name).open("xb")
         self._prefixes: dict[str, bytes] = {}
         session_start = b"\x08\x01"  # SessionLog.status = START

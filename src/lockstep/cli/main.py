@@ -31,7 +31,7 @@ VERBS = {
     "envs": "list the environments",
     "doctor": "check what is installed here and what it allows",
 }
-_HIDDEN = ("rank", "film", "track")
+_HIDDEN = ("rank", "film", "track", "evaluator")
 _GC_THRESHOLD = 100_000
 """Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
 PyTorch, although imported objects stay alive."""

@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
-from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit
+from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit, renews
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
 from lockstep.runtime.checks import find_compiler
@@ -80,6 +80,8 @@ def resolve(config: Config, ranks: int) -> Config:
     check_trackers(config.run.loggers)
     if config.run.capture_video:
         _check_films(config)
+    if config.run.evaluate_every is not None:
+        _check_evaluation(dataclasses.replace(config, env=env))
     return dataclasses.replace(
         config,
         env=env,
@@ -97,6 +99,22 @@ def _check_films(config: Config) -> None:
     env.close()
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
         raise ValueError(f"{asked}: {config.env.id} draws no pictures, it has no render_mode 'rgb_array'")
+    importable(config, asked)
+
+
+def _check_evaluation(config: Config) -> None:
+    """Raise ValueError if agents can't be evaluated at the chosen iterations, or in this environment."""
+    every, interval = config.run.evaluate_every, config.run.checkpoint_every
+    asked = f"run.evaluate_every is {every}"
+    if every and every % interval and renews(config.env):
+        raise ValueError(
+            f"{asked}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
+            f"run.checkpoint_every, which is {interval}"
+        )
+    try:
+        make_one(config.env).close()
+    except ValueError as error:
+        raise ValueError(f"{asked}: it needs a single Gymnasium environment; {error}") from None
     importable(config, asked)
 
 

@@ -15,6 +15,8 @@ _IGNORED = {
     "run.progress",
     "run.loggers",
     "run.capture_video",
+    "run.evaluate_every",
+    "run.evaluate_episodes",
     "run.keep",
 }
 """Fields in which runs of one experiment may differ."""

@@ -127,7 +127,7 @@ def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix:
 def _read_run(folder: RunFolder) -> "Recorded":
     from lockstep.report.experiments import Recorded
 
-    return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics())
+    return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics(), folder.evaluations())
 
 
 def _common_goal(runs: "Sequence[Recorded]") -> float | None:
@@ -155,7 +155,7 @@ def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace
     elif len(runs) > 1:
         draw_returns(group(runs), path, over, goal)
     else:
-        draw_curve(runs[0].metrics, runs[0].name, path, goal, over)
+        draw_curve(runs[0].metrics, runs[0].name, path, goal, over, runs[0].evaluations)
     return path
 
 

@@ -57,7 +57,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
             if len(runs) > 1 or name != "return":
                 _show(matplotlib, axes, experiments, name, over, label=name != "return" or len(runs) > 1)
             elif _has_return(runs[0], over):
-                show_return(matplotlib, axes, runs[0].metrics, goal, over)
+                show_return(matplotlib, axes, runs[0].metrics, goal, over, runs[0].evaluations)
         if len(runs) > 1:
             _finish(matplotlib, figure, panels["return"], experiments, goal)
         else:
@@ -70,7 +70,7 @@ def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | 
         axes = figure.subplots()
         axes.set_ylabel(LABELS[name])
         if name == "return":
-            show_return(matplotlib, axes, run.metrics, goal, over)
+            show_return(matplotlib, axes, run.metrics, goal, over, run.evaluations)
         else:
             _show(matplotlib, axes, [Experiment("", [run])], name, over, label=False)
 

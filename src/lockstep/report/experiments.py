@@ -33,6 +33,8 @@ class Recorded:
     """Resolved config, by section."""
     metrics: Sequence[Mapping[str, Any]]
     """Rows of metrics.jsonl, one per iteration."""
+    evaluations: Sequence[Mapping[str, Any]] = ()
+    """Rows of evaluations.jsonl, one per evaluated checkpoint."""
 
     @property
     def fields(self) -> dict[str, object]:

@@ -6,7 +6,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-__all__ = ["BLUE", "COLORS", "GRAY", "GREEN", "SKY", "VERMILION", "Over", "axis", "check_name", "make_folder", "saved_figure"]
+__all__ = [
+    "BLUE",
+    "COLORS",
+    "GRAY",
+    "GREEN",
+    "SKY",
+    "VERMILION",
+    "Over",
+    "axis",
+    "check_name",
+    "make_folder",
+    "saved_figure",
+]
 
 # Okabe and Ito, "Color Universal Design" (2008): distinguishable with every type of color vision.
 BLUE, GREEN, SKY, VERMILION, GRAY = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#595959"

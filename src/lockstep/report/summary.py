@@ -140,9 +140,9 @@ class RunSummary:
     """Value of `run.total_steps` at the first start; `resume --total-steps` may have raised it since."""
     metrics: Rows = field(repr=False)
     """Rows of metrics.jsonl."""
-    evaluations: Rows = field(repr=False)
+    evaluations: Rows = field(default=(), repr=False)
     """Rows of evaluations.jsonl: the evaluations during training."""
-    best_checkpoint: int | None
+    best_checkpoint: int | None = None
     """Iteration of the checkpoint with the highest mean return in these evaluations."""
 
     @property

@@ -4,10 +4,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.test_loggers import records
 from tests.live_runs import digests, reached, wait_for
 
 WORDS = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--runtime.compile", "off", "--run.progress", "off")
@@ -69,6 +71,31 @@ def test_evaluation_changes_no_bit_and_keeps_the_best_checkpoint(run_cli, tmp_pa
         (row["env_steps"], row["sampled_return_mean"]) for row in rows
     ]
     assert not (run / "logs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.extra("wandb", "trackio")
+def test_trackers_get_evaluations_over_their_own_steps(run_cli, tmp_path: Path) -> None:
+    words = ("--total-steps", 1024, "--name", "first", "--run.loggers", "wandb", "trackio")
+    done = run_cli("train", *WORDS, *EVALUATED, *words, env={"WANDB_MODE": "offline"})
+    assert (done.rc, unexpected(done.stderr)) == (0, []), done
+    run = tmp_path / "runs" / "first"
+    expected = [(row["env_steps"], row["sampled_return_mean"]) for row in evaluations(run)]
+    assert len(expected) == 2
+    found = [record.history for file in run.glob("wandb/offline-run-*/*.wandb") for record in records(file)]
+    items = [{"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in one.item} for one in found]
+    curve = [
+        (item["evaluation/env_steps"], item["evaluation/sampled_return_mean"])
+        for item in items
+        if "evaluation/env_steps" in item
+    ]
+    assert curve == expected
+    assert sum("train/loss" in item for item in items) == 4
+    with sqlite3.connect(run / "trackio" / "lockstep.db") as database:
+        rows = database.execute("select step, metrics from metrics").fetchall()
+    database.close()
+    name = "evaluation/sampled_return_mean"
+    assert [(step, json.loads(row)[name]) for step, row in rows if name in json.loads(row)] == expected
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ class EvaluationSidecar(Sidecar):
     def close(self) -> None:
         """Wait for the sidecar, see `Sidecar.close`. Raises SidecarFailed also if iterations remain that are not evaluated."""
         complete = self._timeout() > 0
-        if complete and len(self.evaluations.pending()) > 1:
+        if complete and self.evaluations.pending():
             self._restart()
         try:
             super().close()

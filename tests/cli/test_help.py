@@ -79,7 +79,7 @@ def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["plot", "a", "--what", "curve"], "--what is 'curve': it must be one of return, curves, policy, trajectory, timing; did you mean curves?"),
+        (["plot", "a", "--what", "curve"], "--what is 'curve': it must be one of return, evaluation, curves, policy, trajectory, timing; did you mean curves?"),
         (["plot", "a", "--over", "moons"], "--over is 'moons': it must be one of steps, seconds"),
         (["plot", "a", "--axes", "1"], "--axes needs 2 values"),
         (["eval", "a", "--episodes"], "--episodes needs a value"),

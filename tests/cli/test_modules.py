@@ -51,8 +51,11 @@ def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, 
     again = ("--env.module", "my_envs")
     digests = []
     for ranks in (1, 2):
-        finished = run_cli("train", *FLAGS[:-1], f"run-{ranks}", *again, "--ranks", ranks)
+        evaluated = ("--run.evaluate-every", 1, "--run.evaluate-episodes", 1)
+        finished = run_cli("train", *FLAGS[:-1], f"run-{ranks}", *again, "--ranks", ranks, *evaluated)
         assert finished.rc == 0, finished
+        lines = (tmp_path / f"runs/run-{ranks}/evaluations.jsonl").read_text().splitlines()
+        assert [json.loads(line)["length_mean"] for line in lines] == [5, 5, 5]
         digests.append(run_cli("digest", f"runs/run-{ranks}").stdout.split()[-1])
     assert digests[0] == digests[1]
     assert json.loads((tmp_path / "runs/run-2/config.json").read_text())["env"]["module"] == "my_envs"

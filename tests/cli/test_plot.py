@@ -124,7 +124,7 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
         ("car --axes 0 1", "--axes: it goes with --what policy alone, not with return"),
         (
             "car --what policy --over seconds",
-            "--over: it goes with --what return, curves, timing alone, not with policy",
+            "--over: it goes with --what return, evaluation, curves, timing alone, not with policy",
         ),
         ("one --what timing --sample", "--sample: it goes with --what trajectory alone, not with timing"),
         ("one --env.module guess", "--env.module: it goes with --what policy, trajectory alone, not with return"),

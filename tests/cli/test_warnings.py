@@ -14,6 +14,11 @@ LINE = (
     "env.engine is 'envpool', which begins new episodes at every checkpoint, after run.checkpoint_every x rollout.steps = 2 x 32 = 64 steps; "
     "episodes of CartPole-v1 last up to 500 steps, so longer ones never end and have no return: set run.checkpoint_every to 16 or more"
 )
+BIASED = (
+    "env.engine is 'envpool', which begins new episodes at every checkpoint, after run.checkpoint_every x rollout.steps = 16 x 32 = 512 steps; "
+    "episodes of CartPole-v1 last up to 500 steps, so long ones are cut more often than short ones and have no return, and length_mean may be up "
+    "to 98% too low: set run.checkpoint_every to 157 or more, or set run.evaluate_every"
+)
 WORDS = ("--env", "CartPole-v1", "--rollout.steps", "32", "--runtime.compile", "off", "--env.engine")
 
 
@@ -26,7 +31,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "said"),
     [
         (("envpool", "--run.checkpoint-every", "2"), f"{LINE}\n"),
-        (("envpool", "--run.checkpoint-every", "16"), ""),
+        (("envpool", "--run.checkpoint-every", "16"), f"{BIASED}\n"),
+        (("envpool", "--run.checkpoint-every", "16", "--run.evaluate-every", "16"), ""),
+        (("envpool", "--run.checkpoint-every", "2", "--run.evaluate-every", "16"), f"{LINE}\n"),
+        (("envpool", "--run.checkpoint-every", "157"), ""),
         (("envpool", "--run.checkpoint-every", "2", "--total-steps", "512"), ""),  # these are all of its iterations
         (("gymnasium", "--run.checkpoint-every", "2"), ""),
         (("gymnasium-vector", "--run.checkpoint-every", "2"), ""),  # CartPole's state is saved

@@ -82,6 +82,25 @@ def test_a_run_to_its_end(
     ]
 
 
+def test_evaluations(carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def evaluate() -> None:
+        row = {"iteration": carrier.done, "return_mean": 7.5, "sampled_return_mean": 7.0, "episodes": 5}
+        with (carrier.folder.path / "evaluations.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
+        carrier.go(2)
+        evaluate()
+        _, out, _ = output(capsys, "first", "--once")
+        assert "evaluated  7.5 at 2  sampled 7  best 7.5 at 2" in out
+        script(monkeypatch, lambda: carrier.go(1), evaluate, carrier.folder.unlock)
+        _, out, _ = output(capsys, "first")
+    returns = "return 7.5  sampled 7  episodes 5"
+    assert [line for line in out.splitlines() if "evaluation" in line] == [
+        f"evaluation of iteration {number}  {returns}" for number in (2, 3)
+    ]
+
+
 def test_a_run_that_is_killed_and_at_once_resumed(
     carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,22 @@ def test_png(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "plots").iterdir()] == ["curve.png"]
 
 
+def test_evaluations_are_drawn(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    rows = [
+        {"env_steps": 1024 * step, "return_mean": 5.0 * step, "sampled_return_mean": 4.0 * step} for step in range(51)
+    ]
+    draw_curve(METRICS, "run", tmp_path / "curve.png", evaluations=rows)
+    assert near(imread(tmp_path / "curve.png"), "009E73") > 1000
+    draw_curve(METRICS, "run", tmp_path / "plain.png")
+    assert near(imread(tmp_path / "plain.png"), "009E73") == 0
+    draw_curve(METRICS, "run", tmp_path / "curve.svg", evaluations=rows)
+    text = (tmp_path / "curve.svg").read_text()
+    assert "evaluation" in text
+    assert "evaluation, sampled" in text
+
+
 def test_without_a_goal_no_line_is_drawn(tmp_path: Path) -> None:
     from matplotlib.image import imread
 

@@ -47,6 +47,17 @@ def test_comparison_of_experiments(tmp_path: Path) -> None:
     assert near(picture, "CCE3F0") > 1000  # the band: the blue with an opacity of 0.2 on white
 
 
+def test_comparison_of_evaluations(tmp_path: Path) -> None:
+    rows = [{"env_steps": 100 * step, "seconds": 1.0 * step, "return_mean": 2.0 * step} for step in (5, 10, 20)]
+    runs = [dataclasses.replace(run(seed), evaluations=rows) for seed in (1, 2)]
+    draw_returns(group(runs), tmp_path / "a.svg", "steps", metric="evaluation")
+    text = (tmp_path / "a.svg").read_text()
+    for words in ("mean return of evaluations (most probable actions)", "2 seeds", "environment steps"):
+        assert words in text
+    with pytest.raises(ValueError, match="run-3: no data to plot: no checkpoint was evaluated during training"):
+        draw_returns(group([*runs, run(3)]), tmp_path / "b.svg", "steps", metric="evaluation")
+
+
 def test_all_curves_over_time(tmp_path: Path) -> None:
     draw_curves(group([run(1), run(2)]), tmp_path / "a.svg", "seconds")
     text = (tmp_path / "a.svg").read_text()

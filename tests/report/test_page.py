@@ -111,6 +111,20 @@ def test_the_text_of_the_page(tmp_path: Path) -> None:
     assert "drawn actions, iteration 29, 95% interval" in words
 
 
+def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    assert "Evaluation during training" not in read(folder).words
+    rows = [
+        {"iteration": number, "env_steps": 256 * number, "seconds": 1.0, "episodes": 5, "return_mean": mean, "sampled_return_mean": mean - 1}
+        for number, mean in ((10, 90.0), (20, 70.0))
+    ]  # fmt: skip
+    (folder.path / "evaluations.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder.path / "best.json").write_text('{"iteration": 10, "return_mean": 90.0, "episodes": 5}')
+    words = read(folder).words
+    assert "70, sampled 69 last: iteration 20, 5 episodes each" in words
+    assert "90, sampled 89 best: iteration 10, 5 episodes each" in words
+
+
 def test_the_page_loads_nothing_and_contains_no_script(tmp_path: Path) -> None:
     folder = make_run(tmp_path, '<b>bold & $x_1$ "quoted"', env={"id": EVIL}, curiosity={"kind": "rnd"})
     (folder.path / "environment.json").write_text(json.dumps({"host": EVIL, "packages": {EVIL: EVIL}, "git": "g"}))

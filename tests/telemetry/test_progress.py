@@ -1,6 +1,7 @@
 """The progress display of a run that is being trained."""
 
 import fcntl
+import json
 import math
 import os
 import pty
@@ -53,6 +54,23 @@ def test_lines_are_complete_and_in_order(folder: RunFolder, capsys: pytest.Captu
     lines.close()
     rest = "steps 2,000  return 8  fps 1,234  kl 0.25  entropy -"
     assert capsys.readouterr().out.splitlines() == [f"iteration {iteration}/3  {rest}" for iteration in (1, 2, 3)]
+
+
+def test_evaluations_are_lines_too(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    (lines,) = display("lines", folder, 3)
+    lines.write_evaluation({"iteration": 2, "return_mean": 9.5, "sampled_return_mean": 8.25, "episodes": 5})
+    lines.flush()
+    assert capsys.readouterr().out == "evaluation of iteration 2  return 9.5  sampled 8.25  episodes 5\n"
+
+
+def test_evaluations_are_in_the_view(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    earlier = {"iteration": 2, "return_mean": 9.5, "sampled_return_mean": 8.25, "episodes": 5}
+    (folder.path / "evaluations.jsonl").write_text(json.dumps(earlier) + "\n")
+    bar = Bar(folder)
+    bar.write(METRICS | {"iteration": 5})
+    bar.write_evaluation({**earlier, "iteration": 4, "return_mean": 7.0})
+    bar.close()
+    assert "evaluated  7 at 4  sampled 8.25  best 9.5 at 2" in capsys.readouterr().err
 
 
 def test_the_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,16 @@ def test_everything_at_80_columns() -> None:
     ]
 
 
+def test_evaluations() -> None:
+    status = status_after(3)
+    status.append_evaluation({"iteration": 1, "return_mean": float("nan")})
+    assert not [line for line in view(status) if line.startswith("evaluated")]
+    for iteration, mean in ((2, 12.345), (3, 40.0), (4, 7.0)):
+        status.append_evaluation({"iteration": iteration, "return_mean": mean, "sampled_return_mean": 5.5})
+    assert view(status)[3] == "evaluated  7 at 4  sampled 5.5  best 40 at 3"
+    assert view(status, 30)[3] == "evaluated  7 at 4  sampled 5.5"
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 def test_the_view_fits_the_width(width: int) -> None:
     ended = dataclasses.replace(START, ended=BEGUN + timedelta(hours=1), how="failed", why="w" * 200)

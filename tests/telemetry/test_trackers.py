@@ -23,10 +23,14 @@ class FakeTracker:
         self, folder: RunFolder, name: str, state: trackers._TrackerState, print_line: Callable[[str], None]
     ) -> None:
         self.identity, self.existed, self.steps, self.videos, self.open = state.identity, state.exists, [], [], True
+        self.evaluations = []
         self.created.append(self)
 
     def write(self, metrics: Mapping[str, object]) -> None:
         self.steps.append(metrics["env_steps"])
+
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        self.evaluations.append(row["iteration"])
 
     def log_video(self, video: Path, name: str, caption: str) -> None:
         self.videos.append((video.name, name, caption))
@@ -75,6 +79,14 @@ def test_videos_are_sent_once(folder: RunFolder) -> None:
         (folder.path / "videos" / name).write_bytes(b"")
     assert track_once(folder).videos == [("iteration-00000005-first.mp4", "videos/first", "iteration 5")]
     assert track_once(folder).videos == []
+
+
+def test_evaluations_are_sent_once(folder: RunFolder) -> None:
+    path = folder.path / "evaluations.jsonl"
+    path.write_text('{"iteration": 2}\n{"iteration": 4}\n')
+    assert track_once(folder).evaluations == [2, 4]
+    path.write_text('{"iteration": 2}\n{"iteration": 4}\n{"iteration": 6}\n')  # evaluated again after a resume
+    assert track_once(folder).evaluations == [6]
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,13 @@ __all__ = ["main", "read"]
 
 _KINDS = {
     "return": "mean return",
+    "evaluation": "mean return of evaluations during training (run.evaluate_every)",
     "curves": "return, losses, entropy and KL; with curiosity also the intrinsic return",
     "policy": "the action and the value over two components of the observation",
     "trajectory": "an episode: observations, actions, rewards and values, with a video",
     "timing": "seconds per iteration by phase and role",
 }
-_METRIC_KINDS = ("return", "curves", "timing")
+_METRIC_KINDS = ("return", "evaluation", "curves", "timing")
 _AGENT_KINDS = ("policy", "trajectory")
 _KINDS_OF_FLAG = {
     "over": _METRIC_KINDS,
@@ -74,7 +75,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument("run", nargs="+", metavar="RUN", help="run folder, or its name in runs/")
     kinds = "; ".join(f"{name}: {line}" for name, line in _KINDS.items())
-    parser.add_argument("--what", choices=_KINDS, default="return", help=f"{kinds} (default return)")
+    parser.add_argument("--what", choices=_KINDS, default="return", metavar="KIND", help=f"{kinds} (default return)")
     parser.add_argument(
         "--over", choices=("steps", "seconds"), help="quantity on the horizontal axis of curves (default steps)"
     )
@@ -140,7 +141,7 @@ def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix:
 def _read_run(folder: RunFolder) -> "Recorded":
     from lockstep.report.experiments import Recorded
 
-    return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics())
+    return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics(), folder.evaluations())
 
 
 def _common_goal(runs: "Sequence[Recorded]") -> float | None:
@@ -165,10 +166,10 @@ def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace
         )
     if args.what == "curves":
         draw_curves(group(runs), path, over, goal)
-    elif len(runs) > 1:
-        draw_returns(group(runs), path, over, goal)
+    elif args.what == "evaluation" or len(runs) > 1:
+        draw_returns(group(runs), path, over, goal, args.what)
     else:
-        draw_curve(runs[0].metrics, runs[0].name, path, goal, over)
+        draw_curve(runs[0].metrics, runs[0].name, path, goal, over, runs[0].evaluations)
     return path
 
 

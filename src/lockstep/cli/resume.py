@@ -57,7 +57,7 @@ def _parser() -> Arguments:
         "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan. Of the flags of "
         "`lockstep train` it takes those that do not belong to the experiment: --plan, --plan.players, --plan.trainers, --runtime.kind, "
         "--runtime.device, --runtime.player-device, --runtime.backend, --runtime.rendezvous, --runtime.timeout, --run.progress, "
-        "--run.loggers, --run.capture-video, --env.module and --env.timeout.",
+        "--run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --env.module and --env.timeout.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_argument(

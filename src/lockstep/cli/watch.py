@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from lockstep.cli.arguments import Arguments
 from lockstep.processes.exit_codes import DONE, FAILED, INTERRUPTED, PREEMPTED
+from lockstep.run.evaluations import EVALUATIONS
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.telemetry.attempts import Start, read_starts
@@ -60,16 +61,23 @@ class _Watch:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._tail = MetricsTail(folder.path / "metrics.jsonl")
+        self._evaluations = MetricsTail(folder.path / EVALUATIONS)
         self._idle_checks = 0
         self.status = RunStatus()
+        self.evaluations: list[dict[str, object]] = []
+        """Evaluations that the last `update` read."""
 
     def update(self) -> list[dict[str, object]]:
         """Read the new rows of the metrics, add them to the status, and return them."""
         rows, restarted = self._tail.read()
         if restarted:
             self.status = RunStatus()
+            self._evaluations = MetricsTail(self._folder.path / EVALUATIONS)
         for row in rows:
             self.status.append(row)
+        self.evaluations = self._evaluations.read()[0]
+        for row in self.evaluations:
+            self.status.append_evaluation(row)
         self.status.update()
         return rows
 
@@ -114,6 +122,8 @@ def _in_lines(folder: RunFolder) -> int:
         for row in rows[-1:] if first else rows:
             if "iteration" in row:
                 lines.write(row)
+        for row in watch.evaluations[-1:] if first else watch.evaluations:
+            lines.write_evaluation(row)
         first = first and not rows
         if ended:
             print(_end_text(folder))

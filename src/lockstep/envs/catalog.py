@@ -24,6 +24,7 @@ __all__ = [
     "make_engine",
     "make_one",
     "renewed_episode_limit",
+    "renews",
 ]
 
 
@@ -126,13 +127,22 @@ def has_time_limit(config: EnvConfig) -> bool:
     return getattr(layer, "max_episode_steps", None) is not None
 
 
+def renews(config: EnvConfig) -> bool:
+    """Return True if the engine begins new episodes at every checkpoint. `config.engine` must be resolved: not `auto`."""
+    if config.engine != "gymnasium-vector":
+        return config.engine in _BATCH_STREAMS
+    engine = make_engine(replace(config, count=1), 0, 0, 1)
+    engine.close()
+    return engine.renews
+
+
 def renewed_episode_limit(config: EnvConfig) -> int | None:
     """Return the maximum number of steps of an episode, for an engine that begins new episodes at every checkpoint.
 
     Return None for other engines, and if the limit is unknown. `config.engine` must be resolved: not `auto`.
     """
     recipe = Recipe(config.id, config.options)
-    if config.engine not in _BATCH_STREAMS:
+    if not renews(config):
         return None
     if recipe.game is not None:
         return recipe.game.steps_per_episode
@@ -140,10 +150,8 @@ def renewed_episode_limit(config: EnvConfig) -> int | None:
         pool = recipe.make_envpool([0])
         pool.close()
         return int(pool.spec.config.max_episode_steps)
-    engine = make_engine(replace(config, count=1), 0, 0, 1)
-    engine.close()
     limit = config.options.get("max_episode_steps", gym.spec(base_of(config.id)).max_episode_steps)
-    return int(limit) if engine.renews and limit is not None else None
+    return None if limit is None else int(limit)
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,7 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
     from lockstep.experiment.build import build
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, forget_after
+    from lockstep.run.evaluations import forget_evaluations_after
     from lockstep.run.run import Run
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
     from lockstep.telemetry.recorder import Recorder
@@ -100,7 +101,7 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
     limit_threads(arithmetic_threads(config.runtime, group.rank in plan.training))
     components = build(config, plan, runtime)
     frames = components.update.agent.spaces.frames_per_step
-    modules = importable(config, "run.capture_video") if config.run.capture_video else ()
+    modules = importable(config, "run") if config.run.capture_video or config.run.evaluate_every else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)
     run = Run(
         folder,
@@ -124,6 +125,7 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
         if group.rank == 0:
             forget_after(folder, resume_from)
             folder.cut_metrics(resume_from)
+            forget_evaluations_after(folder, resume_from)
         group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
         run.start(components.shards, components.update)
         gc.freeze()  # these objects live until the end: the garbage collector need not scan them

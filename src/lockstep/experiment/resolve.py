@@ -8,7 +8,7 @@ import gymnasium as gym
 
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
-from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit
+from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit, renews
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
 from lockstep.runtime.checks import find_compiler
@@ -26,6 +26,8 @@ _SEQUENCE = 32
 """Maximum of the default sequence length."""
 _MOST_STEPS = 100_000_000
 """Maximum number of steps in an iteration: rollouts are kept in memory."""
+_LIMITS = 10
+"""Episode limits between checkpoints below which `cut_episodes` warns."""
 
 
 def resolve(config: Config, ranks: int) -> Config:
@@ -81,6 +83,8 @@ def resolve(config: Config, ranks: int) -> Config:
     check_trackers(config.run.loggers)
     if config.run.capture_video:
         _check_films(config)
+    if config.run.evaluate_every is not None:
+        _check_evaluation(dataclasses.replace(config, env=env))
     return dataclasses.replace(
         config,
         env=env,
@@ -98,6 +102,22 @@ def _check_films(config: Config) -> None:
     env.close()
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):
         raise ValueError(f"{asked}: {config.env.id} draws no pictures, it has no render_mode 'rgb_array'")
+    importable(config, asked)
+
+
+def _check_evaluation(config: Config) -> None:
+    """Raise ValueError if agents can't be evaluated at the chosen iterations, or in this environment."""
+    every, interval = config.run.evaluate_every, config.run.checkpoint_every
+    asked = f"run.evaluate_every is {every}"
+    if every and every % interval and renews(config.env):
+        raise ValueError(
+            f"{asked}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
+            f"run.checkpoint_every, which is {interval}"
+        )
+    try:
+        make_one(config.env).close()
+    except ValueError as error:
+        raise ValueError(f"{asked}: it needs a single Gymnasium environment; {error}") from None
     importable(config, asked)
 
 
@@ -215,15 +235,27 @@ def compiles(config: Config) -> bool:
 
 
 def cut_episodes(config: Config) -> str | None:
-    """Return a warning if the engine starts new episodes at checkpoints before the longest ones can end; otherwise None."""
+    """Return a warning if the engine starts new episodes at checkpoints that are too close for unbiased statistics of episodes; otherwise None.
+
+    An episode that is cut counts nowhere, and long ones are cut more often. By renewal theory the mean length of the others is too low by
+    about var / (mean · interval), relative to the mean, which is below limit / interval for episodes of at most `limit` steps. For lengths of
+    5 and 500 steps in a ratio of 97 to 3, a simulation found 6 % at an interval of 10 limits and 72 % at one.
+    """
     every, steps = config.run.checkpoint_every, config.rollout.steps
     limit = renewed_episode_limit(config.env) if every < iterations(config) else None
-    if limit is None or every * steps >= limit:
+    if limit is None or every * steps >= _LIMITS * limit:
         return None
-    return (
+    begins = (
         f"env.engine is {config.env.engine!r}, which begins new episodes at every checkpoint, after run.checkpoint_every x rollout.steps = "
-        f"{every} x {steps} = {every * steps:,} steps; episodes of {config.env.id} last up to {limit:,} steps, so longer ones never end and have "
-        f"no return: set run.checkpoint_every to {-(-limit // steps)} or more"
+        f"{every} x {steps} = {every * steps:,} steps; episodes of {config.env.id} last up to {limit:,} steps, so "
+    )
+    if every * steps < limit:
+        return f"{begins}longer ones never end and have no return: set run.checkpoint_every to {-(-limit // steps)} or more"
+    if config.run.evaluate_every is not None:
+        return None  # the user has the unbiased numbers
+    return (
+        f"{begins}long ones are cut more often than short ones and have no return, and length_mean may be up to {limit / (every * steps):.0%} "
+        f"too low: set run.checkpoint_every to {-(-_LIMITS * limit // steps)} or more, or set run.evaluate_every"
     )
 
 

@@ -39,7 +39,7 @@ _NO_COMPILER = (
 RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
-    *(f"run.{field}" for field in ("progress", "loggers", "capture_video")),
+    *(f"run.{field}" for field in ("progress", "loggers", "capture_video", "evaluate_every", "evaluate_episodes")),
     "env.module",
     "env.timeout",
 )

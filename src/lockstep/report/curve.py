@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.report.bands import points
-from lockstep.report.style import BLUE, SKY, VERMILION, Over, axis, check_name, saved_figure
+from lockstep.report.style import BLUE, GREEN, SKY, VERMILION, Over, axis, check_name, saved_figure
+
+Rows = Sequence[Mapping[str, Any]]
 
 __all__ = ["draw_curve", "show_return"]
 
 
 def draw_curve(
-    metrics: Sequence[Mapping[str, Any]], title: str, path: Path, goal: float | None = None, over: Over = "steps"
+    metrics: Rows, title: str, path: Path, goal: float | None = None, over: Over = "steps", evaluations: Rows = ()
 ) -> None:
     """Draw the mean return over environment steps or seconds, 800 by 500 pixels.
 
@@ -22,6 +24,7 @@ def draw_curve(
         path: File that ends in .png or .svg. The figure is written to a temporary file, which is then renamed.
         goal: Target return, drawn as a horizontal line; None for no line.
         over: Quantity on the horizontal axis.
+        evaluations: Rows of evaluations.jsonl, whose mean returns are drawn too.
 
     Raises:
         ValueError: If the file name has another suffix, no episode has ended, matplotlib is not installed, or the file cannot be written.
@@ -33,19 +36,29 @@ def draw_curve(
     with saved_figure(path, 8, 5) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set(title=title, ylabel="mean return (reward per episode)")
-        show_return(matplotlib, axes, metrics, goal, over)
+        show_return(matplotlib, axes, metrics, goal, over, evaluations)
 
 
 def show_return(
-    matplotlib: Any, axes: Any, metrics: Sequence[Mapping[str, Any]], goal: float | None, over: Over
+    matplotlib: Any, axes: Any, metrics: Rows, goal: float | None, over: Over, evaluations: Rows = ()
 ) -> None:
-    """Draw the returns of one run and a legend on `axes`."""
+    """Draw the returns of one run, those of its evaluations during training, and a legend on `axes`."""
     raw, smooth = points(metrics, "return_mean", over), points(metrics, "return_mean_20", over)
     divisor = axis(matplotlib, axes, over, max(part[0][-1] for part in (raw, smooth) if len(part[0])))
     for (x, y), color, width, name in ((raw, SKY, 0.8, "iteration"), (smooth, BLUE, 2.2, "last 20 episodes")):
         if len(x):
             marker = "o" if len(x) == 1 else None
             axes.plot(x / divisor, y, color=color, linewidth=width, marker=marker, label=name)
+    for name, marker, label in (
+        ("return_mean", "o", "evaluation"),
+        ("sampled_return_mean", "s", "evaluation, sampled"),
+    ):
+        x, y = points(evaluations, name, over)
+        if len(x):
+            fill = "none" if name.startswith("sampled") else GREEN
+            axes.plot(
+                x / divisor, y, color=GREEN, linewidth=1, marker=marker, markersize=4, markerfacecolor=fill, label=label
+            )
     if goal is not None:
         axes.axhline(goal, color=VERMILION, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
     axes.legend(frameon=False, loc="best")

@@ -21,24 +21,29 @@ LABELS = {
     "approx_kl": "KL divergence (nats)",
 }
 """Label of the vertical axis, by metric. `return` is the metric of `curve_of`."""
+_EVALUATION = "mean return of evaluations (most probable actions)"
 _PLAIN = [["return", "return", "value_loss"], ["policy_loss", "entropy", "approx_kl"]]
 _CURIOUS = [["return", "intrinsic_return", "value_loss"], ["policy_loss", "entropy", "approx_kl"]]
+_REASONS = {"return": "no episode has ended yet", "evaluation": "no checkpoint was evaluated during training"}
 _LINES = ("-", "--", ":", "-.")
 
 
-def draw_returns(experiments: Sequence[Experiment], path: Path, over: Over, goal: float | None = None) -> None:
+def draw_returns(
+    experiments: Sequence[Experiment], path: Path, over: Over, goal: float | None = None, metric: str = "return"
+) -> None:
     """Draw the mean return of experiments over steps or seconds, 900 pixels wide and at least 560 high: the legend may need more.
 
-    For every experiment, the figure shows the median of its runs and a band between the quartiles.
+    For every experiment, the figure shows the median of its runs and a band between the quartiles. `metric` is `return`, or `evaluation` for
+    the mean returns of evaluations during training.
 
     Raises ValueError if a run has no returns yet, if the runs of an experiment have no range of steps in common, or as `saved_figure` does. The
     message is one line.
     """
-    _check(experiments, over, ["return"])
+    _check(experiments, over, [metric])
     with saved_figure(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
         axes = figure.subplots()
-        axes.set_ylabel(LABELS["return"].replace("\n", " "))
-        _show(matplotlib, axes, experiments, "return", over)
+        axes.set_ylabel(_EVALUATION if metric == "evaluation" else LABELS["return"].replace("\n", " "))
+        _show(matplotlib, axes, experiments, metric, over)
         _finish(matplotlib, figure, axes, experiments, goal)
 
 
@@ -57,7 +62,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
             if len(runs) > 1 or name != "return":
                 _show(matplotlib, axes, experiments, name, over, label=name != "return" or len(runs) > 1)
             elif _has_return(runs[0], over):
-                show_return(matplotlib, axes, runs[0].metrics, goal, over)
+                show_return(matplotlib, axes, runs[0].metrics, goal, over, runs[0].evaluations)
         if len(runs) > 1:
             _finish(matplotlib, figure, panels["return"], experiments, goal)
         else:
@@ -70,7 +75,7 @@ def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | 
         axes = figure.subplots()
         axes.set_ylabel(LABELS[name])
         if name == "return":
-            show_return(matplotlib, axes, run.metrics, goal, over)
+            show_return(matplotlib, axes, run.metrics, goal, over, run.evaluations)
         else:
             _show(matplotlib, axes, [Experiment("", [run])], name, over, label=False)
 
@@ -86,8 +91,11 @@ def _has_return(run: Recorded, over: Over) -> bool:
 def curve_of(run: Recorded, name: str, over: Over) -> Points:
     """Return the points of a metric of `LABELS`.
 
-    `return` is the mean return of the last 20 episodes; for a run with fewer than 20 episodes, the mean return per iteration.
+    `return` is the mean return of the last 20 episodes; for a run with fewer than 20 episodes, the mean return per iteration. `evaluation` is
+    that of the evaluations during training.
     """
+    if name == "evaluation":
+        return points(run.evaluations, "return_mean", over)
     if name != "return":
         return points(run.metrics, name, over)
     smooth = points(run.metrics, "return_mean_20", over)
@@ -99,7 +107,7 @@ def _check(experiments: Sequence[Experiment], over: Over, names: Sequence[str]) 
     for experiment in experiments:
         for run in experiment.runs:
             if not any(len(curve_of(run, name, over)[0]) for name in names):
-                why = "no episode has ended yet" if list(names) == ["return"] else "the run has no metrics yet"
+                why = _REASONS.get(names[0], "") if len(names) == 1 else "the run has no metrics yet"
                 raise ValueError(f"{run.name}: no data to plot: {why}")
         if not any(_band(experiment, name, over) for name in names):
             runs = ", ".join(run.name for run in experiment.runs)

@@ -49,13 +49,22 @@ class Evaluation:
         return fmean(self.returns)
 
     @property
+    def return_std(self) -> float | None:
+        """Sample standard deviation of `returns`; None for one episode."""
+        return stdev(self.returns) if len(self.returns) > 1 else None
+
+    @property
+    def length_mean(self) -> float:
+        """Mean of `lengths`."""
+        return fmean(self.lengths)
+
+    @property
     def interval(self) -> float | None:
         """Half the width of the 95% confidence interval of the mean return, `1.96 s / sqrt(n)`; None for one episode.
 
         The interval is the normal approximation, which is too narrow for fewer than 20 episodes.
         """
-        count = len(self.returns)
-        return 1.96 * stdev(self.returns) / math.sqrt(count) if count > 1 else None
+        return None if self.return_std is None else 1.96 * self.return_std / math.sqrt(len(self.returns))
 
     def summary(self) -> dict[str, object]:
         """Return all numbers by name, as stored in the evaluation files."""
@@ -65,7 +74,7 @@ class Evaluation:
             "return_interval_95": self.interval,
             "return_min": min(self.returns),
             "return_max": max(self.returns),
-            "length_mean": fmean(self.lengths),
+            "length_mean": self.length_mean,
             "returns": self.returns,
             "lengths": self.lengths,
         }
@@ -75,5 +84,5 @@ class Evaluation:
         spread = "" if self.interval is None else f" ± {self.interval:.3g} (95% interval of the mean)"
         return (
             f"return  {self.return_mean:.5g}{spread}, {min(self.returns):.5g} to {max(self.returns):.5g}\n"
-            f"length  {fmean(self.lengths):.5g}, {min(self.lengths)} to {max(self.lengths)} steps"
+            f"length  {self.length_mean:.5g}, {min(self.lengths)} to {max(self.lengths)} steps"
         )

@@ -15,6 +15,8 @@ _IGNORED = {
     "run.progress",
     "run.loggers",
     "run.capture_video",
+    "run.evaluate_every",
+    "run.evaluate_episodes",
     "run.keep",
 }
 """Fields in which runs of one experiment may differ."""
@@ -31,6 +33,8 @@ class Recorded:
     """Resolved config, by section."""
     metrics: Sequence[Mapping[str, Any]]
     """Rows of metrics.jsonl, one per iteration."""
+    evaluations: Sequence[Mapping[str, Any]] = ()
+    """Rows of evaluations.jsonl, one per evaluated checkpoint."""
 
     @property
     def fields(self) -> dict[str, object]:

@@ -85,13 +85,14 @@ def _environment() -> "Environment":
 
 def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
     """Return the variables of the template."""
-    run = Recorded(summary.name, folder.tree(), summary.metrics)
+    run = Recorded(summary.name, folder.tree(), summary.metrics, summary.evaluations)
     changed = [setting for setting in summary.settings if setting.origin != "default" and setting.name != "run.name"]
     last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None
     return {
         "run": summary,
         "path": folder.path,
         "last_20": last_20 if summary.checkpoint == summary.iteration else None,
+        "best": next((row for row in summary.evaluations if summary.best_checkpoint == row["iteration"]), None),
         "evaluations": [evaluated for evaluated in (summary.evaluated, summary.sampled) if evaluated],
         "curves": list(_curves(run, summary.goal)),
         "roles": [_role(role, phases) for role, phases in mean_seconds(summary.metrics).items()],

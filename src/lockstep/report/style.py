@@ -6,11 +6,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-__all__ = ["BLUE", "COLORS", "GRAY", "SKY", "VERMILION", "Over", "axis", "check_name", "make_folder", "saved_figure"]
+__all__ = [
+    "BLUE",
+    "COLORS",
+    "GRAY",
+    "GREEN",
+    "SKY",
+    "VERMILION",
+    "Over",
+    "axis",
+    "check_name",
+    "make_folder",
+    "saved_figure",
+]
 
 # Okabe and Ito, "Color Universal Design" (2008): distinguishable with every type of color vision.
-BLUE, SKY, VERMILION, GRAY = "#0072B2", "#56B4E9", "#D55E00", "#595959"
-COLORS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", SKY, GRAY, "#000000")
+BLUE, GREEN, SKY, VERMILION, GRAY = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#595959"
+COLORS = (BLUE, VERMILION, GREEN, "#E69F00", "#CC79A7", SKY, GRAY, "#000000")
 """Colors of the lines of a figure, in the order of use."""
 Over = Literal["steps", "seconds"]
 """Quantity on the horizontal axis of a curve: environment steps, or seconds of wall time."""

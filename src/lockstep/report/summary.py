@@ -17,6 +17,7 @@ from lockstep.envs.functions import is_function
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.resolve import iterations
 from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
+from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
 
@@ -139,6 +140,10 @@ class RunSummary:
     """Value of `run.total_steps` at the first start; `resume --total-steps` may have raised it since."""
     metrics: Rows = field(repr=False)
     """Rows of metrics.jsonl."""
+    evaluations: Rows = field(default=(), repr=False)
+    """Rows of evaluations.jsonl: the evaluations during training."""
+    best_checkpoint: int | None = None
+    """Iteration of the checkpoint with the highest mean return in these evaluations."""
 
     @property
     def goal(self) -> float | None:
@@ -199,7 +204,7 @@ def summarize(folder: RunFolder) -> RunSummary:
     marks = [mark for row in rows if (mark := _mark(row))]
     goal = config.run.solved_return
     newest = max(folder.checkpoints(), default=None)
-    first = environment.get("total_steps")
+    first, best = environment.get("total_steps"), read_best(folder)
     return RunSummary(
         name=folder.path.resolve().name,
         config=config,
@@ -224,6 +229,8 @@ def summarize(folder: RunFolder) -> RunSummary:
         starts=read_starts(folder),
         first_steps=first if isinstance(first, int) else None,
         metrics=rows,
+        evaluations=folder.evaluations(),
+        best_checkpoint=None if best is None else best.iteration,
     )
 
 

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from reprlib import Repr
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from lockstep.group.group import Group
+from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder, sync_folder
 
 __all__ = ["Checkpoint", "Counters", "forget_after", "pack", "prune", "write_checkpoint"]
@@ -70,10 +71,16 @@ def forget_after(folder: RunFolder, iteration: int) -> None:
             _remove(folder.checkpoint(later))
 
 
-def prune(folder: RunFolder, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and incomplete ones that a kill left."""
+def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
+    """Remove old checkpoints, and incomplete ones that a kill left.
+
+    The newest `keep` remain, and the best, and those in `pending`, which wait for evaluation.
+    """
+    # read after `pending` was: a checkpoint that has been evaluated meanwhile may be the best now
+    best = read_best(folder)
     for iteration in folder.checkpoints()[:-keep]:
-        _remove(folder.checkpoint(iteration))
+        if iteration not in pending and (best is None or iteration != best.iteration):
+            _remove(folder.checkpoint(iteration))
     for aside in (folder.path / "checkpoints").glob(".*.partial"):
         shutil.rmtree(aside, ignore_errors=True)
 

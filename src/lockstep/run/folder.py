@@ -45,8 +45,8 @@ def sync_folder(path: Path) -> None:
 
 
 class RunFolder:
-    """A run folder: `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`,
-    `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`, and `logs/` with the output of
+    """A run folder: `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `evaluations.jsonl`, `best.json`, `checkpoints/`, `tb/`,
+    `wandb/`, `trackio/`, `evaluation.json`, `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`, and `logs/` with the output of
     sidecar processes that failed.
     """
 
@@ -94,7 +94,7 @@ class RunFolder:
 
         Raises ValueError, naming the line, if another line is not a row of metrics.
         """
-        rows, broken = self._read_metrics()
+        rows, broken = self._read_rows("metrics.jsonl")
         if broken is not None:
             raise ValueError(
                 f"{self.path / 'metrics.jsonl'} can't be read: line {broken} is not an object with an iteration, as lockstep writes them"
@@ -103,11 +103,15 @@ class RunFolder:
 
     def readable_metrics(self) -> list[dict[str, object]]:
         """Return the metrics up to the first broken line, for a run that continues after a crash of its host."""
-        return self._read_metrics()[0]
+        return self._read_rows("metrics.jsonl")[0]
 
-    def _read_metrics(self) -> tuple[list[dict[str, object]], int | None]:
-        """Return the rows up to the first broken line, and the number of that line."""
-        path = self.path / "metrics.jsonl"
+    def evaluations(self) -> list[dict[str, object]]:
+        """Return the rows of `evaluations.jsonl` up to the first broken line: the evaluations during training, by iteration."""
+        return self._read_rows("evaluations.jsonl")[0]
+
+    def _read_rows(self, name: str) -> tuple[list[dict[str, object]], int | None]:
+        """Return the rows of a file up to the first broken line, and the number of that line."""
+        path = self.path / name
         try:
             *lines, last = path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -124,8 +128,12 @@ class RunFolder:
         return rows, None
 
     def cut_metrics(self, iteration: int) -> None:
-        """Remove the lines after `iteration`, which will be done again. Leave the file alone if there are none."""
-        path = self.path / "metrics.jsonl"
+        """Remove the metrics of later iterations, as `cut_rows` does."""
+        self.cut_rows("metrics.jsonl", iteration)
+
+    def cut_rows(self, name: str, iteration: int) -> None:
+        """Remove the lines of a file after `iteration`, which will be done again. Leave the file alone if there are none."""
+        path = self.path / name
         if not path.exists():
             return
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """A run as the training loop sees it: its iterations, metrics, checkpoints, and the agreement on when to stop."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Protocol
@@ -17,6 +17,7 @@ from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 from lockstep.run.checkpoint import Checkpoint, Counters, prune, write_checkpoint
 from lockstep.run.counters import IterationRecord, RunCounters
+from lockstep.run.evaluations import is_due
 from lockstep.run.folder import RunFolder
 from lockstep.run.records import ShardRecords, pack_records
 from lockstep.run.settings import RunConfig
@@ -30,7 +31,7 @@ _PERIOD = 0.25
 
 
 class Telemetry(Protocol):
-    """All destinations of the metrics of a run: files, the terminal, trackers, videos. Rank 0 has one."""
+    """All destinations of the metrics of a run: files, the terminal, trackers, videos; and evaluation. Rank 0 has one."""
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Write the metrics of one iteration."""
@@ -43,6 +44,9 @@ class Telemetry(Protocol):
 
     def capture(self, iteration: int, agent: Agent) -> None:
         """Record a video with the agent of this iteration, if videos are recorded during training."""
+
+    def pending_evaluations(self) -> Collection[int]:
+        """Return the iterations whose checkpoints wait for evaluation during training, and so must not be removed."""
 
     def close(self) -> None:
         """Write everything to disk and end all sidecar processes."""
@@ -176,16 +180,17 @@ class Run:
         self._write_at = perf_counter() + _PERIOD
 
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
-        """Write a checkpoint at the configured interval and after the last iteration.
+        """Write a checkpoint at the configured intervals and after the last iteration.
 
         Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is exact. When the
         ranks stop early they also save, except with such engines: the run then resumes from the last regular checkpoint, and repeats
         the iterations after it with the same results.
         """
         regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop_at
-        if regular or ends:
+        evaluated = is_due(self.done, self._config.evaluate_every, self.last)
+        if regular or evaluated or ends:
             exchange.confirm(self.done)  # with a lag, players do not know yet whether the trainers' update succeeded
-        if regular or self.done == self.last or (ends and self._restorable):
+        if regular or evaluated or self.done == self.last or (ends and self._restorable):
             self.save(shards, update, exchange.acting)
         if self._telemetry is not None and self._config.capture_video and self.done % self._config.capture_video == 0:
             self._telemetry.capture(self.done, update.agent)
@@ -208,7 +213,8 @@ class Run:
         write_checkpoint(self.folder, self.done, self._group, states, self.counters.state())
         self.saved = self.done
         if self._group.rank == 0:
-            prune(self.folder, self._config.keep)
+            pending = self._telemetry.pending_evaluations() if self._telemetry is not None else ()
+            prune(self.folder, self._config.keep, pending)
 
     def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Restore a checkpoint. Raises ValueError if it does not fit the experiment."""

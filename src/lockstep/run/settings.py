@@ -23,6 +23,11 @@ class RunConfig:
     """Iterations between checkpoints. The last iteration always writes one."""
     keep: int = 3
     """Number of newest checkpoints that are kept."""
+    evaluate_every: int | None = None
+    """Iterations between evaluations of the agent on episodes of its own, which also write a checkpoint; the last iteration is always
+    evaluated. A process with low priority plays them. The checkpoint with the best mean return is kept. None: no evaluation."""
+    evaluate_episodes: int = 10
+    """Episodes per evaluation, with the most probable actions, and as many with sampled ones."""
     loggers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
     """Destinations of metrics, config and videos in addition to metrics.jsonl. wandb and trackio need the extra `track`."""
     capture_video: int = 0
@@ -42,6 +47,10 @@ class RunConfig:
             raise ValueError(f"run.seed is {self.seed}: it must be at least 0 and below 2**63")
         if self.capture_video < 0:
             raise ValueError(f"run.capture_video is {self.capture_video}: it must be at least 0 (0: no videos)")
-        for field in ("total_steps", "checkpoint_every", "keep"):
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise ValueError(
+                f"run.evaluate_every is {self.evaluate_every}: it must be at least 1, or none for no evaluation"
+            )
+        for field in ("total_steps", "checkpoint_every", "keep", "evaluate_episodes"):
             if getattr(self, field) < 1:
                 raise ValueError(f"run.{field} is {getattr(self, field)}: it must be at least 1")

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from lockstep.run.folder import sync_folder
 from lockstep.telemetry.tensorboard import EventFile
 
-__all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "flatten_config", "scalars"]
+__all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "evaluation_scalars", "flatten_config", "scalars"]
 
 
 class Logger(Protocol):
@@ -24,6 +24,9 @@ class Logger(Protocol):
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Log the metrics of one iteration."""
+
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Log one evaluation during training, a row of evaluations.jsonl. It may come after metrics of later iterations."""
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system, so that killing this process loses none of it."""
@@ -58,6 +61,10 @@ class Tolerant(Generic[_LoggerT]):
     def write(self, metrics: Mapping[str, object]) -> None:
         """See `Logger.write`."""
         self.do(lambda logger: logger.write(metrics))
+
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """See `Logger.write_evaluation`."""
+        self.do(lambda logger: logger.write_evaluation(row))
 
     def flush(self) -> None:
         """See `Logger.flush`."""
@@ -95,6 +102,9 @@ class JsonLines:
         """Append one line."""
         self._file.write(json.dumps(metrics) + "\n")
 
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Do nothing: the process that evaluates has written evaluations.jsonl."""
+
     def flush(self) -> None:
         """See `Logger.flush`."""
         self._file.flush()
@@ -110,7 +120,7 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Logger of scalars over environment steps for TensorBoard, in the groups rollout/, train/ and time/."""
+    """Logger of scalars over environment steps for TensorBoard, in the groups rollout/, train/, time/ and evaluation/."""
 
     def __init__(self, folder: Path, purge_step: int, config: Mapping[str, object]) -> None:
         """Create an event file in `folder`.
@@ -127,6 +137,10 @@ class TensorBoard:
         """Add one point to every curve, all in one event."""
         self._events.add(int(str(metrics["env_steps"])), scalars(metrics))
 
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Add one point to every curve of the group evaluation/."""
+        self._events.add(int(str(row["env_steps"])), evaluation_scalars(row))
+
     def flush(self) -> None:
         """See `Logger.flush`."""
         self._events.flush()
@@ -139,6 +153,12 @@ class TensorBoard:
 def scalars(metrics: Mapping[str, object]) -> dict[str, float]:
     """Return the numeric metrics under their names in trackers: rollout/NAME, train/NAME or time/NAME."""
     return {_tag(name): value for name, value in metrics.items() if isinstance(value, (int, float))}
+
+
+def evaluation_scalars(row: Mapping[str, object]) -> dict[str, float]:
+    """Return the results of an evaluation under their names in trackers: evaluation/NAME."""
+    results = {name: value for name, value in row.items() if name not in ("iteration", "env_steps", "seconds")}
+    return {f"evaluation/{name}": value for name, value in results.items() if isinstance(value, (int, float))}
 
 
 def flatten_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:

@@ -31,6 +31,11 @@ class Lines:
         mean = _text(metrics, "return_mean" if metrics.get("return_mean_20") is None else "return_mean_20")
         print(f"iteration {metrics['iteration']}{self._total}  steps {steps}  return {mean}  fps {fps}  {update}")
 
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Print the line of one evaluation."""
+        returns = f"return {_text(row, 'return_mean')}  sampled {_text(row, 'sampled_return_mean')}"
+        print(f"evaluation of iteration {row['iteration']}  {returns}  episodes {row['episodes']}")
+
     def flush(self) -> None:
         """Flush stdout, which is buffered when it is a pipe."""
         sys.stdout.flush()
@@ -92,6 +97,8 @@ class Bar:
         self._about, self._status = about(folder), RunStatus()
         for row in folder.readable_metrics():
             self._status.append(row)
+        for row in folder.evaluations():
+            self._status.append_evaluation(row)
         self._screen = Screen()
         self._screen.show(self._about, self._status)
         self._draw_at = 0.0
@@ -99,6 +106,10 @@ class Bar:
     def write(self, metrics: Mapping[str, object]) -> None:
         """Store the metrics for the next redraw."""
         self._status.append(metrics)
+
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Store the evaluation for the next redraw."""
+        self._status.append_evaluation(row)
 
     def flush(self) -> None:
         """Redraw the view if the last redraw was at least `_PERIOD` seconds ago."""

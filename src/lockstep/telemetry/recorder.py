@@ -1,12 +1,13 @@
 """Telemetry of a run: all loggers of rank 0 behind one interface."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 
 from lockstep.algorithm.agent import Agent
 from lockstep.run.run import Run
 from lockstep.run.settings import RunConfig
+from lockstep.telemetry.evaluation import EvaluationSidecar
 from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
 from lockstep.telemetry.progress import display
 from lockstep.telemetry.sidecar import Sidecar
@@ -17,6 +18,8 @@ __all__ = ["Recorder"]
 
 _END_TIMEOUT = 60.0
 """Seconds that trackers and videos have together after the last iteration."""
+_EVALUATION_TIMEOUT = 3600.0
+"""Seconds that the remaining evaluations have after the last iteration."""
 _STOP_TIMEOUT = 5.0
 """Seconds that a tracker has when the run ends before its last iteration."""
 _NICE = 5
@@ -27,7 +30,7 @@ class Recorder:
     """Telemetry of rank 0: `metrics.jsonl`, the progress display, and the loggers in `run.loggers`."""
 
     def __init__(self, run: Run, config: RunConfig, modules: Sequence[str]) -> None:
-        """Open everything. `modules` are imported by the process that records videos, to find environments and policies."""
+        """Open everything. `modules` are imported by the processes that record videos and evaluate, to find environments and policies."""
         self._run = run
         self._config = config
         self._modules = modules
@@ -35,6 +38,10 @@ class Recorder:
         self._videos: Tolerant[VideoSidecar] | None = None
         self._metrics = JsonLines(run.folder.path / "metrics.jsonl")
         self._loggers: list[Logger] = [self._metrics]
+        self._evaluation: Tolerant[EvaluationSidecar] | None = None
+        if config.evaluate_every is not None:
+            self._evaluation = Tolerant("evaluation", self._evaluate)
+            self._loggers.append(self._evaluation)  # closed before all loggers that get its results
         self._loggers += display(config.progress, run.folder, run.last)
         self._loggers += self._optional()
 
@@ -56,6 +63,20 @@ class Recorder:
                 arguments = ("track", str(path), name)
                 timeout = partial(self._seconds_left, _STOP_TIMEOUT)
                 yield Tolerant(name, partial(Sidecar, name, path, arguments, timeout, _NICE))
+
+    def _evaluate(self) -> EvaluationSidecar:
+        return EvaluationSidecar(
+            self._run.folder,
+            self._config,
+            self._run.last,
+            self._modules,
+            lambda: _EVALUATION_TIMEOUT if self._run.done >= self._run.last else 0.0,
+            self._write_evaluation,
+        )
+
+    def _write_evaluation(self, row: Mapping[str, object]) -> None:
+        for logger in self._loggers:
+            logger.write_evaluation(row)
 
     def _seconds_left(self, stopped: float) -> float:
         """Return the seconds that a sidecar process may still take; `stopped` is that time for a run that ends before its last iteration."""
@@ -82,6 +103,13 @@ class Recorder:
         """See `Telemetry.capture`."""
         if self._videos is not None:
             self._videos.do(lambda videos: videos.enqueue(iteration, agent))
+
+    def pending_evaluations(self) -> Collection[int]:
+        """See `Telemetry.pending_evaluations`. After the sidecar has failed, nothing waits for it."""
+        pending: list[int] = []
+        if self._evaluation is not None:
+            self._evaluation.do(lambda sidecar: pending.extend(sidecar.evaluations.pending()))
+        return pending
 
     def close(self) -> None:
         """See `Telemetry.close`."""

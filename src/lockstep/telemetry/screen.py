@@ -68,6 +68,7 @@ def draw(status: RunStatus, run: About, state: str, width: int, ascii_only: bool
         _title(run),
         _iteration(status, run, width),
         _return_line(status, run, width),
+        _evaluation(status, width),
         _speed(status, width),
         _update(status, width),
         _curiosity(status, width),
@@ -129,6 +130,17 @@ def _return_line(status: RunStatus, run: About, width: int) -> "Text | None":
     if columns >= len(_LEVELS) and len(status.history) > 1:
         line.append(_GAP).append(sparkline(status.history, columns), style="green")
     return line
+
+
+def _evaluation(status: RunStatus, width: int) -> "Text | None":
+    newest, best = status.evaluation, status.best_evaluation
+    mean, sampled = number(newest.get("return_mean")), number(newest.get("sampled_return_mean"))
+    if mean is None:
+        return None
+    parts = [f"{mean:.4g} at {newest['iteration']}"]
+    parts += [f"sampled {sampled:.4g}"] if sampled is not None else []
+    parts += [f"best {number(best.get('return_mean')):.4g} at {best['iteration']}"]
+    return _labelled("evaluated", parts, width)
 
 
 def _speed(status: RunStatus, width: int) -> "Text | None":

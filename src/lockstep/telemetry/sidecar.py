@@ -80,12 +80,23 @@ class Sidecar:
         with suppress(OSError):
             _lower_priority(self._process.pid, nice)
 
+    def _restart(self) -> None:
+        """Restart the process at normal priority: training no longer needs the CPU, and a busy machine must not starve the sidecar."""
+        self._process.kill()
+        self._process.wait()
+        self._input.close()
+        self._output.close()
+        self._start(nice=0)
+
     def write(self, metrics: Mapping[str, object]) -> None:
         """Do nothing: the sidecar reads metrics.jsonl itself."""
 
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Do nothing: the sidecar reads evaluations.jsonl itself."""
+
     def flush(self) -> None:
         """Print the lines that the sidecar has sent. Raises SidecarFailed if the process has exited."""
-        self._print_lines()
+        self._poll()
         if self._process.poll() is not None:
             raise SidecarFailed(self._reason())
 
@@ -98,7 +109,7 @@ class Sidecar:
         if late:
             self._process.kill()
         code = self._process.wait()
-        self._print_lines()
+        self._poll()
         self._input.close()
         self._output.close()
         if late and timeout > _QUIET_WAIT:
@@ -120,11 +131,12 @@ class Sidecar:
                 announced = True
                 text = f"lockstep: waiting up to {timeout:.0f} s for {self._name} to finish; press Ctrl-C to skip"
                 print(text, file=sys.stderr, flush=True)
-            self._print_lines()
+            self._poll()
             time.sleep(0.02)
         return True
 
-    def _print_lines(self) -> None:
+    def _poll(self) -> None:
+        """Print the lines that the sidecar has sent. Called a few times per second, also while `close` waits."""
         if self._output.closed:
             return
         *lines, self._partial_line = (self._partial_line + (self._output.read() or b"")).split(b"\n")

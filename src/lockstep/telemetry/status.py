@@ -69,10 +69,21 @@ class RunStatus:
         """The last row; empty before the first one."""
         self.best: float | None = None
         """Largest `return_mean_20`."""
+        self.evaluation: Mapping[str, object] = {}
+        """The newest evaluation during training, a row of evaluations.jsonl; empty before the first one."""
+        self.best_evaluation: Mapping[str, object] = {}
+        """The evaluation with the largest mean return; empty before the first one."""
 
     def append(self, row: Mapping[str, object]) -> None:
         """Queue a row for the next `update`. Do no work here, because training waits for this call."""
         self._new.append(row)
+
+    def append_evaluation(self, row: Mapping[str, object]) -> None:
+        """Add an evaluation during training."""
+        self.evaluation = row
+        mean, best = number(row.get("return_mean")), number(self.best_evaluation.get("return_mean"))
+        if best is None or (mean is not None and mean > best):
+            self.best_evaluation = row
 
     def update(self) -> None:
         """Process the queued rows."""

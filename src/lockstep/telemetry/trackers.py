@@ -15,8 +15,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from lockstep.run.evaluations import EVALUATIONS
 from lockstep.run.folder import RunFolder, write_aside
-from lockstep.telemetry.loggers import Logger, flatten_config, scalars
+from lockstep.telemetry.loggers import Logger, evaluation_scalars, flatten_config, scalars
 from lockstep.telemetry.sidecar import SidecarContext
 from lockstep.telemetry.tail import MetricsTail
 
@@ -47,6 +48,7 @@ class WeightsAndBiases:
         import wandb
 
         self._wandb: Any = wandb
+        self._evaluates = False
         options = {
             "dir": str(folder.path),
             "id": state.identity,
@@ -76,6 +78,15 @@ class WeightsAndBiases:
     def write(self, metrics: Mapping[str, object]) -> None:
         """Add one point to every curve."""
         self._run.log(scalars(metrics), step=metrics["env_steps"])
+
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Add one point to every curve of the group evaluation/, over steps of its own: W&B's step must not go back."""
+        steps = "evaluation/env_steps"
+        if not self._evaluates:
+            self._run.define_metric(steps, hidden=True)
+            self._run.define_metric("evaluation/*", step_metric=steps)
+            self._evaluates = True
+        self._run.log({**evaluation_scalars(row), steps: row["env_steps"]})
 
     def log_video(self, video: Path, name: str, caption: str) -> None:
         """See `Tracker.log_video`."""
@@ -114,6 +125,10 @@ class Trackio:
         self._step = int(str(metrics["env_steps"]))
         self._trackio.log(scalars(metrics), step=self._step)
 
+    def write_evaluation(self, row: Mapping[str, object]) -> None:
+        """Add one point to every curve of the group evaluation/."""
+        self._trackio.log(evaluation_scalars(row), step=int(str(row["env_steps"])))
+
     def log_video(self, video: Path, name: str, caption: str) -> None:
         """See `Tracker.log_video`."""
         self._trackio.log({name: self._trackio.Video(str(video), caption=caption)}, step=self._step)
@@ -144,7 +159,7 @@ def track(folder: RunFolder, kind: str, name: str, context: SidecarContext) -> N
     """Send new metrics and videos of a run to the tracker `kind` until training has ended."""
     with closing(_TrackerState(folder.path / kind)) as state:
         tracker = TRACKERS[kind](folder, name, state, context.print_line)
-        tail = MetricsTail(folder.path / "metrics.jsonl")
+        tail, evaluations = MetricsTail(folder.path / "metrics.jsonl"), MetricsTail(folder.path / EVALUATIONS)
         ended = False
         while not ended:
             state.save()
@@ -154,6 +169,11 @@ def track(folder: RunFolder, kind: str, name: str, context: SidecarContext) -> N
                 if steps > state.env_steps:
                     tracker.write(row)
                     state.env_steps = steps
+            for row in evaluations.read()[0]:
+                iteration = int(str(row["iteration"]))
+                if iteration > state.evaluated:
+                    tracker.write_evaluation(row)
+                    state.evaluated = iteration
             for video in sorted((folder.path / "videos").glob("*.mp4")):
                 match = _VIDEO_NAME.fullmatch(video.name)
                 if match and video.name not in state.videos:
@@ -181,13 +201,16 @@ class _TrackerState:
         self.identity: str = stored.get("id") or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self.env_steps: int = stored.get("env_steps", -1)
         """Environment steps at the last iteration that was sent."""
+        self.evaluated: int = stored.get("evaluated", 0)
+        """Iteration of the last evaluation that was sent."""
         self.videos: list[str] = stored.get("films", [])
         """File names of the videos that were sent."""
         self._saved: bytes | None = None
 
     def save(self) -> None:
         """Write the state to disk if it has changed."""
-        content = json.dumps({"id": self.identity, "env_steps": self.env_steps, "films": self.videos}).encode()
+        progress = {"env_steps": self.env_steps, "evaluated": self.evaluated, "films": self.videos}
+        content = json.dumps({"id": self.identity, **progress}).encode()
         if content != self._saved:
             write_aside(self._path, content)
             self._saved = content

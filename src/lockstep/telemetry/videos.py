@@ -44,12 +44,7 @@ class VideoSidecar(Sidecar):
         """Wait for the sidecar, see `Sidecar.close`. Raises SidecarFailed also if agents were skipped."""
         complete = self._timeout() > 0
         if complete and pending_agents(self._run_folder):
-            # Training no longer needs the CPU: restart the sidecar at normal priority, so that a busy machine does not starve it.
-            self._process.kill()
-            self._process.wait()
-            self._input.close()
-            self._output.close()
-            self._start(nice=0)
+            self._restart()
         try:
             super().close()
         finally:

@@ -1,0 +1,67 @@
+"""Evaluation of a checkpoint during training."""
+
+from gymnasium.wrappers import TimeLimit
+
+from lockstep.algorithm.agent import Agent
+from lockstep.config import Config
+from lockstep.envs.catalog import make_one
+from lockstep.experiment.execute import load_agent
+from lockstep.experiment.policy import TrainedPolicy
+from lockstep.randomness import seed_of, stream
+from lockstep.report.evaluate import Evaluation, play_episodes
+from lockstep.run.checkpoint import Checkpoint, Counters
+from lockstep.run.folder import RunFolder
+
+__all__ = ["evaluate_checkpoint"]
+
+_MAX_STEPS = 100_000
+"""Largest number of steps of an episode: in an environment without a time limit, an agent may never reach an end."""
+_SEEDS, _ACTIONS = "training-evaluation", "training-evaluation-actions"
+"""Random streams. They differ from those of `lockstep eval`, whose episodes so did not choose the best checkpoint."""
+
+
+def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dict[str, object]:
+    """Play episodes with the agent of a checkpoint, with the most probable actions and with sampled ones. Return a row of evaluations.jsonl.
+
+    Every checkpoint plays episodes with the same seeds, so that the results depend only on its weights and the config.
+
+    Args:
+        folder: The run folder. The module of its environment must be imported already.
+        iteration: Iteration of the checkpoint.
+        episodes: Number of episodes of each kind.
+
+    Raises ValueError in one line if the checkpoint does not exist, is broken or does not fit.
+    """
+    config, agent = load_agent(folder, iteration)
+    counters = Counters.of(Checkpoint(folder.checkpoint(iteration)).state)
+    row: dict[str, object] = {
+        "iteration": iteration,
+        "env_steps": counters.env_steps,
+        "seconds": counters.seconds,
+        "digest": agent.digest(),
+        "episodes": episodes,
+    }
+    for prefix, sample in (("", False), ("sampled_", True)):
+        result = _evaluate(config, agent, episodes, sample)
+        row |= {
+            f"{prefix}return_mean": result.return_mean,
+            f"{prefix}return_std": result.return_std,
+            f"{prefix}return_min": min(result.returns),
+            f"{prefix}return_max": max(result.returns),
+            f"{prefix}length_mean": result.length_mean,
+        }
+    return row
+
+
+def _evaluate(config: Config, agent: Agent, episodes: int, sample: bool) -> Evaluation:
+    seed = config.run.seed
+    # a new environment each time: the episodes of some depend on earlier ones (BipedalWalker)
+    env = TimeLimit(make_one(config.env), _MAX_STEPS)
+    try:
+        spaces = env.observation_space, env.action_space
+        policy = TrainedPolicy(agent, *spaces, stream(seed, _ACTIONS), sample)
+        seeds = [seed_of(seed, _SEEDS, episode) for episode in range(episodes)]
+        results = list(play_episodes(env, policy.begin, seeds))
+    finally:
+        env.close()
+    return Evaluation([total for total, _ in results], [length for _, length in results])

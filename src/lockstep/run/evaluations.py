@@ -1,0 +1,99 @@
+"""Evaluations during training: which checkpoints are evaluated, the file of their results, and the best checkpoint.
+
+A sidecar process evaluates checkpoints and is the only writer while it runs. Rank 0 keeps the checkpoints that wait for it from rotation,
+and removes the results of iterations that a resumed run does again.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lockstep.run.folder import RunFolder, write_aside
+
+__all__ = ["BEST", "EVALUATIONS", "Best", "Evaluations", "forget_evaluations_after", "is_due", "read_best"]
+
+EVALUATIONS = "evaluations.jsonl"
+BEST = "best.json"
+
+
+class Best(NamedTuple):
+    """The checkpoint with the highest mean return of its evaluation; of several, the first."""
+
+    iteration: int
+    return_mean: float
+    """Mean return with the most probable actions."""
+    episodes: int
+
+
+def read_best(folder: RunFolder) -> Best | None:
+    """Return the content of `best.json`; None if there is no such file or it is broken."""
+    try:
+        content = json.loads((folder.path / BEST).read_text())
+        return Best(int(content["iteration"]), float(content["return_mean"]), int(content["episodes"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def is_due(iteration: int, every: int | None, last: int) -> bool:
+    """Return True if the agent of an iteration is evaluated. `every` is `run.evaluate_every`, `last` the last iteration of the run."""
+    return every is not None and (iteration % every == 0 or iteration == last)
+
+
+class Evaluations:
+    """Evaluations of a run."""
+
+    def __init__(self, folder: RunFolder, every: int, last: int) -> None:
+        """Open the evaluations of a run folder, which need not have any. The other arguments are those of `is_due`."""
+        self._folder = folder
+        self._every = every
+        self._last = last
+
+    def pending(self) -> list[int]:
+        """Return the iterations whose checkpoints wait for evaluation, ascending.
+
+        A checkpoint before the newest evaluation is not among them: the lines of the file ascend.
+        """
+        rows = self._folder.evaluations()
+        newest = int(str(rows[-1]["iteration"])) if rows else 0
+        checkpoints = self._folder.checkpoints()
+        return [number for number in checkpoints if number > newest and is_due(number, self._every, self._last)]
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Append the result of an evaluation, with `iteration`, `return_mean` and `episodes`, and update the best checkpoint."""
+        result, best = _ranking(row), read_best(self._folder)
+        # First the best checkpoint: as soon as it has its line, only best.json keeps it from rotation.
+        if best is None or result.return_mean > best.return_mean:
+            _write_best(self._folder, result)
+        line = os.open(self._folder.path / EVALUATIONS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            os.write(line, f"{json.dumps(row)}\n".encode())  # in one call, so that readers never see a part of it
+            os.fsync(line)
+        finally:
+            os.close(line)
+
+
+def forget_evaluations_after(folder: RunFolder, iteration: int) -> None:
+    """Remove the results of later iterations, which a run that resumes from `iteration` will evaluate again.
+
+    Call it after their checkpoints were removed. If the best checkpoint was one of them, the best is now that of the remaining
+    checkpoints.
+    """
+    folder.cut_rows(EVALUATIONS, iteration)
+    best = read_best(folder)
+    if best is None or best.iteration <= iteration:
+        return
+    kept = set(folder.checkpoints())
+    remaining = [result for row in folder.evaluations() if (result := _ranking(row)).iteration in kept]
+    if remaining:
+        _write_best(folder, max(remaining, key=lambda result: result.return_mean))
+    else:
+        (folder.path / BEST).unlink()
+
+
+def _ranking(row: Mapping[str, object]) -> Best:
+    return Best(int(str(row["iteration"])), float(str(row["return_mean"])), int(str(row["episodes"])))
+
+
+def _write_best(folder: RunFolder, best: Best) -> None:
+    write_aside(folder.path / BEST, f"{json.dumps(best._asdict())}\n".encode())

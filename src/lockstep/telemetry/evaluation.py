@@ -1,0 +1,67 @@
+"""Evaluation during training: a sidecar process (`cli/evaluator.py`) evaluates checkpoints, one after the other.
+
+The sidecar gets only CPU time that nothing else wants, so it may fall behind. The checkpoints that wait for it are kept from rotation, and
+after the last iteration rank 0 waits for the remaining ones. If a run is stopped, they are evaluated when the run is resumed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from lockstep.run.checkpoint import prune
+from lockstep.run.evaluations import EVALUATIONS, Evaluations
+from lockstep.run.folder import RunFolder
+from lockstep.run.settings import RunConfig
+from lockstep.telemetry.sidecar import Sidecar, SidecarFailed
+from lockstep.telemetry.tail import MetricsTail
+
+__all__ = ["EvaluationSidecar"]
+
+
+class EvaluationSidecar(Sidecar):
+    """Sidecar that evaluates checkpoints."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        iterations: int,
+        modules: Sequence[str],
+        timeout: Callable[[], float],
+        report: Callable[[Mapping[str, object]], None],
+    ) -> None:
+        """Start the sidecar.
+
+        Args:
+            folder: The run folder.
+            config: The section `run`, with `evaluate_every`.
+            iterations: Number of the last iteration.
+            modules: Modules that the sidecar imports to find the environment and the policy.
+            timeout: As in `Sidecar`.
+            report: Called with every new row of evaluations.jsonl.
+        """
+        assert config.evaluate_every is not None
+        self.evaluations = Evaluations(folder, config.evaluate_every, iterations)
+        self._run_folder = folder
+        self._keep = config.keep
+        self._report = report
+        self._tail = MetricsTail(folder.path / EVALUATIONS)
+        self._tail.read()  # rows of earlier attempts have been reported
+        super().__init__("evaluation", folder.path, ["evaluator", str(folder.path), *modules], timeout)
+
+    def _poll(self) -> None:
+        super()._poll()
+        for row in self._tail.read()[0]:
+            self._report(row)
+
+    def close(self) -> None:
+        """Wait for the sidecar, see `Sidecar.close`. Raises SidecarFailed also if iterations remain that are not evaluated."""
+        complete = self._timeout() > 0
+        if complete and self.evaluations.pending():
+            self._restart()
+        try:
+            super().close()
+        except SidecarFailed as error:
+            missing = ", ".join(map(str, self.evaluations.pending()))
+            raise SidecarFailed(f"{error}; not evaluated: iterations {missing}" if missing else str(error)) from None
+        finally:
+            if complete:
+                prune(self._run_folder, self._keep)

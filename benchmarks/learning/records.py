@@ -64,22 +64,24 @@ def thin_curve(points: Sequence[tuple[int, int, float]], count: int = POINTS) ->
     return {"steps": steps, "return_mean": means}
 
 
-def threshold(points: Sequence[tuple[int, float, float | None]], wanted: float) -> dict[str, float | None]:
-    """Return steps and seconds after which the mean return of the last 20 training episodes first was at least `wanted`.
+def thresholds(points: Sequence[tuple[int, float, float | None]], returns: Sequence[float]) -> list[Record]:
+    """Return steps and seconds after which the mean return of the last 20 training episodes first was at least a return.
 
     Args:
         points: Environment steps, seconds of training and this mean, by ascending steps.
-        wanted: The return to reach.
+        returns: The returns to reach.
 
     Returns:
-        `return`, `steps` and `seconds`; steps and seconds are None if it was never reached.
+        `return`, `steps` and `seconds` for each of `returns`; steps and seconds are None if it was never reached.
     """
-    reached = next((point for point in points if point[2] is not None and point[2] >= wanted), None)
-    return {
-        "return": wanted,
-        "steps": reached[0] if reached else None,
-        "seconds": round(reached[1], 1) if reached else None,
+    reached = {
+        wanted: next((point for point in points if point[2] is not None and point[2] >= wanted), None)
+        for wanted in sorted(set(returns))
     }
+    return [
+        {"return": wanted, "steps": point[0] if point else None, "seconds": round(point[1], 1) if point else None}
+        for wanted, point in reached.items()
+    ]
 
 
 def summary(returns: Sequence[float]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from commands import call, run_all
-from records import RESULTS, Record, machine, read_records, result_path, summary, thin_curve, threshold, write_record
+from records import RESULTS, Record, machine, read_records, result_path, summary, thin_curve, thresholds, write_record
 from tasks import Table, Task, parse_seeds, read_table, selected
 
 from lockstep import presets
@@ -104,8 +104,8 @@ def record_of(table: Table, task: Task, seed: int, scale: float, folder: Path) -
         "steps": steps,
         "seconds": round(seconds, 1),
         "steps_per_second": round(steps / seconds),
-        "threshold": threshold(
-            [(row["env_steps"], row["seconds"], row["return_mean_20"]) for row in rows], task.wanted
+        "thresholds": thresholds(
+            [(row["env_steps"], row["seconds"], row["return_mean_20"]) for row in rows], [task.wanted, task.bar]
         ),
         "curve": thin_curve([(row["env_steps"], row["episodes"], row["return_mean"] or 0.0) for row in rows]),
         "digest": rows[-1]["digest"],
@@ -131,8 +131,7 @@ def check(table: Table, tasks: list[Task], scale: float, results: Path) -> None:
     for task in tasks:
         if task.preset and task.preset not in presets.names():
             raise ValueError(
-                f"{task.name}: this version of lockstep has no preset {task.preset!r}, which {table.name} needs; "
-                "choose other tasks with --only"
+                f"{task.name} needs the preset {task.preset!r}, which this version of lockstep does not have"
             )
         for record in read_records(results, table.name, task.name):
             if fields := changed(task, scale, record["config"]):

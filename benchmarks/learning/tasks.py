@@ -67,7 +67,6 @@ class Table:
     """Tasks that are reported together."""
 
     name: str
-    title: str
     about: str
     bars: str
     """Sources of the bars."""
@@ -101,7 +100,7 @@ def read_table(name: str, folder: Path = FOLDER) -> Table:
         )
         for task, fields in tree["tasks"].items()
     }
-    return Table(name, tree["title"], tree["about"], tree["bars"], tree.get("baseline", name), tasks)
+    return Table(name, tree["about"], tree["bars"], tree.get("baseline", name), tasks)
 
 
 def selected(table: Table, only: list[str] | None) -> list[Task]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# SciPy and not rliable, which has the same statistics: its last release is of August 2024, it excludes the current
-# arch (8.0), and it needs arch, seaborn and pandas for what `scipy.stats` does in a call each.
+# SciPy instead of rliable, which has the same statistics: rliable's last release is from August 2024 and excludes the
+# current arch (8.0), and it needs arch, seaborn and pandas where `scipy.stats` has a function for each statistic.
 from scipy import stats
 
 RESAMPLES = 2000

@@ -21,6 +21,7 @@ from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import SHORT
 from lockstep.envs.engine import EnvironmentFailed
+from lockstep.run.settings import RunConfig
 from lockstep.run.stop import SIGNALS
 
 SMALL: dict[str, Any] = {
@@ -133,6 +134,21 @@ def test_an_id_and_a_function_give_the_same_bits() -> None:
     assert lockstep.train(env={"id": "CartPole-v1", **engine}, **SMALL).digest == made.digest
     config = Config(env=made.config.env.__class__(id="CartPole-v1", engine="gymnasium"))
     assert lockstep.train(config=config, **SMALL).digest == made.digest
+
+
+def test_a_goal_of_another_environment_is_dropped_with_a_warning(here: Path) -> None:
+    config = Config(run=RunConfig(solved_return=5))
+    assert (
+        lockstep.train(
+            config=config, env={"id": "MountainCar-v0", "engine": "gymnasium"}, **SMALL
+        ).config.run.solved_return
+        == 5
+    )
+    Path("mine.yaml").write_text("env.id: CartPole-v1\nrun.solved_return: 5\n")
+    with pytest.warns(UserWarning, match="run.solved_return 5 is dropped: it was set for CartPole-v1") as caught:
+        run = lockstep.train(config="mine.yaml", env={"id": "MountainCar-v0", "engine": "gymnasium"}, **SMALL)
+    assert run.config.run.solved_return is None
+    assert caught[0].filename == __file__
 
 
 def test_a_policy_remembers_and_takes_dicts_images_and_masks() -> None:

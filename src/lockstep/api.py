@@ -13,28 +13,27 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep import presets
 from lockstep.config import Config
-from lockstep.config.compose import import_env_module
+from lockstep.config.compose import dropped_fields, import_env_module
 from lockstep.config.compose import load as compose
 from lockstep.config.decode import encode, known_sections
 from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, is_function, register_function
+from lockstep.envs.settings import EnvConfig
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
-    exit_codes,
     extended_by,
     launch_ranks,
     prepare_resume,
+    raise_for_exit_code,
     resolve_resume,
     resolve_start,
     run_rank,
     start_warnings,
 )
-from lockstep.group.group import RankLost
 from lockstep.hub.fetching import find
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, PREEMPTED
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -340,17 +339,21 @@ def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] 
         raise ValueError(
             f"env is {env_id!r}: the preset {preset!r} is made for {preset_tree['env']['id']}; remove one of the two"
         )
-    if not isinstance(config, Config):
-        file = None if config is None else Path(config)
-        return compose(preset_tree, file, import_env_module(preset_tree, file, tree))
-    if preset:
-        raise ValueError(f"preset is {preset!r}: a complete Config was given too; remove one of the two")
-    base = encode(config)
-    # `compose` accepts a module from flags only, because files are not trusted; a Config comes from the program itself
-    module = base["env"].pop("module")
-    if module is not None:
-        tree = {**tree, "env": {"module": module, **tree.get("env", {})}}
-    return compose(base, None, import_env_module(base, None, tree))
+    base, file = preset_tree, None if config is None or isinstance(config, Config) else Path(config)
+    if isinstance(config, Config):
+        if preset:
+            raise ValueError(f"preset is {preset!r}: a complete Config was given too; remove one of the two")
+        base = encode(config)
+        # `compose` accepts a module from flags only, because files are not trusted; a Config comes from the program itself
+        if module := base["env"].pop("module"):
+            tree = {**tree, "env": {"module": module, **tree.get("env", {})}}
+        if env_id and base["env"]["id"] == EnvConfig.id:
+            # the default, most likely not set: the goal of the Config is not for that environment
+            del base["env"]["id"]
+    flags = import_env_module(base, file, tree)
+    for line in dropped_fields(base, file, flags):
+        warnings.warn(line, stacklevel=3)  # at the call of `train`
+    return compose(base, file, flags)
 
 
 def _refuse_launchers(ranks: int) -> None:
@@ -374,7 +377,7 @@ def _train_to_end(run: Run, ranks: int, resume_from: int, modules: list[str]) ->
             with _process_state_restored(), suppress(StoppedEarly):
                 run_rank(RankInfo(0, 1, 0, 1), folder, config, resume_from)
         else:
-            _raise_for_exit_code(launch_ranks(folder, config, ranks, resume_from, modules))
+            raise_for_exit_code(launch_ranks(folder, config, ranks, resume_from, modules))
     return run
 
 
@@ -386,14 +389,3 @@ def _process_state_restored() -> Iterator[None]:
             yield
         finally:
             gc.unfreeze()
-
-
-def _raise_for_exit_code(code: int) -> None:
-    """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
-    if code in (DONE, PREEMPTED):
-        return
-    message = f"ranks ended with exit code {code}; their messages are on the standard error stream"
-    if code == BAD_INPUT:
-        raise ValueError(message)
-    kind = next((kind for kind, kind_code in exit_codes().items() if kind_code == code > FAILED), RuntimeError)
-    raise RankLost("one of them", "train", message) if kind is RankLost else kind(message)

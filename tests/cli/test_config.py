@@ -30,6 +30,17 @@ def test_nothing_is_an_empty_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert (main(["config"]), capsys.readouterr().out) == (0, "{}\n")
 
 
+def test_a_goal_of_another_environment_is_dropped_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "halfcheetah", "--env", "Hopper-v5"]) == 0
+    out, err = capsys.readouterr()
+    assert "id: Hopper-v5" in out
+    assert "solved_return" not in out
+    assert err == (
+        "run.solved_return 2000 is dropped: it was set for HalfCheetah-v5, and env.id is Hopper-v5; "
+        "set run.solved_return again if Hopper-v5 needs one\n"
+    )
+
+
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad.gin"
     path.write_text("ppo.clip = 0.2\nimport os\n")

@@ -75,6 +75,16 @@ def test_a_run_leaves_its_folder(run_cli, root: Path, tmp_path: Path) -> None:
     assert (start.how, start.done) == ("done", 4)
 
 
+def test_a_preset_with_another_environment_loses_its_goal(run_cli, tmp_path: Path) -> None:
+    rc, _, err = run_cli("train", "cartpole", "--env", "Acrobot-v1", *SHORT, "--name", "run")
+    assert rc == 0
+    assert err.startswith(
+        "run.solved_return 475 is dropped: it was set for CartPole-v1, and env.id is Acrobot-v1; set "
+    )
+    assert len(err.splitlines()) == 1
+    assert json.loads((tmp_path / "runs" / "run" / "config.json").read_text())["run"]["solved_return"] is None
+
+
 @pytest.mark.slow
 def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

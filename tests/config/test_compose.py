@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.config import Config
-from lockstep.config.compose import load, written
+from lockstep.config.compose import dropped_fields, load, written
 
 
 @pytest.fixture
@@ -64,6 +64,50 @@ def test_an_empty_section_of_a_file_takes_nothing_back(file: Path) -> None:
 def test_options_are_replaced_as_a_whole() -> None:
     preset = {"env": {"options": {"continuous": True}}}
     assert load(preset, None, {"env": {"options": "{wind_power: 5.0}"}}).env.options == {"wind_power": 5.0}
+
+
+PRESET = {"env": {"id": "A-v1", "options": {"size": 3}, "count": 2}, "run": {"solved_return": 2000, "total_steps": 64}}
+
+
+def test_another_environment_drops_the_goal_and_the_options_of_the_first(tmp_path: Path) -> None:
+    flags = {"env": {"id": "B-v1"}}
+    config = load(PRESET, None, flags)
+    assert (config.env.id, config.env.options, config.run.solved_return) == ("B-v1", {}, None)
+    assert (config.env.count, config.run.total_steps) == (2, 64)
+    assert written(PRESET, None, flags) == {"env": {"id": "B-v1", "count": 2}, "run": {"total_steps": 64}}
+    ending = "is dropped: it was set for A-v1, and env.id is B-v1; set"
+    assert dropped_fields(PRESET, None, flags) == [
+        f"env.options {{'size': 3}} {ending} env.options again if B-v1 needs one",
+        f"run.solved_return 2000 {ending} run.solved_return again if B-v1 needs one",
+    ]
+    path = tmp_path / "b.yaml"
+    path.write_text("env.id: B-v1\nrun.solved_return: 7\n")
+    assert load(PRESET, path, {}).run.solved_return == 7
+    assert load(PRESET, path, {"env": {"id": "C-v1"}}).run.solved_return is None
+    assert [line.split()[0] for line in dropped_fields(PRESET, path, {})] == ["env.options"]
+
+
+@pytest.mark.parametrize(
+    ("base", "flags"),
+    [
+        (PRESET, {"env": {"id": "A-v1"}}),
+        (PRESET, {"env": {"count": "4"}}),
+        ({"run": PRESET["run"], "env": {"options": {"size": 3}}}, {"env": {"id": "B-v1"}}),
+    ],
+)
+def test_goals_and_options_stay_without_a_change_of_environment(
+    base: dict[str, object], flags: dict[str, object]
+) -> None:
+    config = load(base, None, flags)
+    assert (config.env.options, config.run.solved_return) == ({"size": 3}, 2000)
+    assert dropped_fields(base, None, flags) == []
+
+
+def test_values_that_a_later_source_sets_are_not_reported_as_dropped() -> None:
+    flags = {"env": {"id": "B-v1", "options": "{}"}, "run": {"solved_return": "5"}}
+    assert load(PRESET, None, flags).run.solved_return == 5
+    assert dropped_fields(PRESET, None, flags) == []
+    assert dropped_fields({"env": {"id": "A-v1", "options": {}}, "run": {"solved_return": None}}, None, flags) == []
 
 
 def test_two_spellings_of_one_setting_take_each_other_back() -> None:

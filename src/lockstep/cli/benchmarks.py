@@ -10,7 +10,7 @@ from pathlib import Path
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
-from lockstep.config.compose import import_env_module, load
+from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.group.memory import usable_cores
 from lockstep.run.environment import describe_environment
 
@@ -24,10 +24,13 @@ _MAX_SECONDS = 3600
 def composed(args: argparse.Namespace, tree: Mapping[str, Mapping[str, object]]) -> Config:
     """Return the config that preset, file and flags give. Import the module of its environment, if the flags name one.
 
-    Raises ValueError if one of them is invalid.
+    Print a note for each field that is dropped. Raises ValueError if one of them is invalid.
     """
     preset = presets.read(args.preset) if args.preset else None
-    return load(preset, args.config, import_env_module(preset, args.config, tree))
+    tree = import_env_module(preset, args.config, tree)
+    for line in dropped_fields(preset, args.config, tree):
+        tell(line)
+    return load(preset, args.config, tree)
 
 
 def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:

@@ -1,11 +1,12 @@
 """`lockstep config`: print the merged config of a preset, a file and flags."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments
-from lockstep.config.compose import written
+from lockstep.config.compose import dropped_fields, written
 from lockstep.config.files import format_yaml
 from lockstep.config.flags import parse_flags
 
@@ -28,6 +29,8 @@ def main(argv: Sequence[str]) -> int:
     parser.epilog = "Any field as a flag, --section.field VALUE, over both: see lockstep train --help."
     flags, rest = parse_flags(argv, ("--config",))
     args = parser.read(rest)
-    tree = written(presets.read(args.preset) if args.preset else None, args.config, flags)
-    print(format_yaml(tree) or "{}")
+    preset = presets.read(args.preset) if args.preset else None
+    print(format_yaml(written(preset, args.config, flags)) or "{}")
+    for line in dropped_fields(preset, args.config, flags):
+        print(line, file=sys.stderr)
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
-from lockstep.config.compose import import_env_module, load
+from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.group.memory import usable_cores
 from lockstep.run.settings import RunConfig
@@ -45,8 +45,12 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.sweep.member import check_folder, is_done
     from lockstep.sweep.sweep import Sweep
 
+    notes: dict[str, None] = {}  # in order, each once: `compose` is called for every run
+
     def compose(values: Mapping[str, str]) -> Config:
-        return load(preset, args.config, merge_values(tree, values))
+        flags = merge_values(tree, values)
+        notes.update(dict.fromkeys(dropped_fields(preset, args.config, flags)))
+        return load(preset, args.config, flags)
 
     preset = presets.read(args.preset) if args.preset else None
     tree = import_env_module(preset, args.config, tree, id_given="env.id" in {*over, *spaces})
@@ -60,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
         check_folder(member)
     sweep.open()
     listen()
+    for note in notes:
+        _print_line(note)
     if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
         _print_line(warning)  # printed once, not for every run
     _print_line(f"{_count(sweep.jobs, 'job')} at a time, of {_count(ranks, 'rank')} each, on {_count(cores, 'core')}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import listen_under, report_once, start
-from lockstep.config.compose import import_env_module, load
+from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.runtime.rank_info import find_rank_info
 
@@ -31,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
         tree, rest = parse_flags(argv)
         args = parser.read(rest)
         preset = presets.read(args.preset) if args.preset else None
-        config = load(preset, args.config, import_env_module(preset, args.config, tree))
+        flags = import_env_module(preset, args.config, tree)
+        config = load(preset, args.config, flags)
         listen_under(rank_info)
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.resolve import resolve
@@ -40,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         config, rank_info, ranks = resolve_start(config, rank_info, args.ranks)
         resolved = resolve(config, ranks)
         if rank_info is None or rank_info.rank == 0:
-            for line in start_warnings(config, resolved):
+            for line in (*dropped_fields(preset, args.config, flags), *start_warnings(config, resolved)):
                 print(line, file=sys.stderr)
     if rank_info is not None:
         from lockstep.cli.work import train_under_launcher

@@ -7,10 +7,11 @@ from lockstep.config import Config
 from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
 from lockstep.config.gin_aliases import Iterations
+from lockstep.config.task_fields import DroppedField, drop_task_fields
 from lockstep.envs.modules import import_environments, import_registered
 from lockstep.envs.settings import EnvConfig
 
-__all__ = ["import_env_module", "load", "written"]
+__all__ = ["dropped_fields", "import_env_module", "load", "written"]
 
 Tree = Mapping[str, object]
 
@@ -19,11 +20,22 @@ def load(preset: Tree | None, file: Path | None, flags: Tree) -> Config:
     """Return the config of a preset, a file and flags. Later sources override earlier ones, field by field.
 
     `env.count` and `env.per_rank` are two spellings of one setting: a source that sets one of them removes the value
-    that an earlier source gave to the other.
+    that an earlier source gave to the other. A source that sets another `env.id` removes the fields that earlier
+    sources set for their environment only, such as `run.solved_return`; `dropped_fields` names them.
 
     Raises ValueError, with a one-line message, if a source is invalid.
     """
-    return decode(_merge_sources(preset, file, flags), Config())
+    return decode(_merge_sources(preset, file, flags)[0], Config())
+
+
+def dropped_fields(preset: Tree | None, file: Path | None, flags: Tree) -> list[str]:
+    """Return a note for each field that `load` drops because a later source sets another environment.
+
+    Fields that a later source sets again are left out. Raises ValueError as `load` does.
+    """
+    merged, dropped = _merge_sources(preset, file, flags)
+    fields = {section: content for section, content in merged.items() if isinstance(content, Mapping)}
+    return [field.note() for field in dropped if field.field not in fields.get(field.section, {})]
 
 
 def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, dict[str, object]]:
@@ -31,7 +43,7 @@ def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, di
 
     Raises ValueError as `load` does.
     """
-    merged = _merge_sources(preset, file, flags)
+    merged, _ = _merge_sources(preset, file, flags)
     config = encode(decode(merged, Config()))
     merged_fields = {section: fields for section, fields in merged.items() if isinstance(fields, Mapping)}
     return {
@@ -56,13 +68,19 @@ def import_env_module(
     return {**flags, "env": {**flags.get("env", {}), "id": import_registered(module, EnvConfig.id)}}
 
 
-def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, object]:
-    """Merge the trees of the three sources, later ones over earlier ones, without decoding their values."""
+def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> tuple[dict[str, object], list[DroppedField]]:
+    """Merge the trees of the three sources, later ones over earlier ones, without decoding their values.
+
+    Return the merged tree, and the fields that were dropped because a later source sets another environment.
+    """
     file_tree = _nest_dotted_keys(read(file), file) if file is not None else {}
     for tree in (preset or {}, file_tree):
         _check_module(tree, flags)
     merged: dict[str, object] = {}
+    dropped: list[DroppedField] = []
     for tree in (preset or {}, file_tree, flags):
+        merged, dropped_by_tree = drop_task_fields(merged, tree)
+        dropped += dropped_by_tree
         for section, content in tree.items():
             earlier = merged.get(section)
             if section == "env" and isinstance(content, Mapping):
@@ -71,7 +89,7 @@ def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> dict[
                 content = {**earlier, **content}
             # None is a section without fields, such as a line `ppo:` in YAML; it changes nothing
             merged[section] = earlier if content is None and section in merged else content
-    return _convert_iterations(merged)
+    return _convert_iterations(merged), dropped
 
 
 def _convert_iterations(merged: dict[str, object]) -> dict[str, object]:

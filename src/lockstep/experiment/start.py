@@ -10,7 +10,7 @@ from lockstep.config.decode import decode
 from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 from lockstep.group.memory import usable_cores
-from lockstep.processes.exit_codes import FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
@@ -27,6 +27,7 @@ __all__ = [
     "join_ranks",
     "launch_ranks",
     "prepare_resume",
+    "raise_for_exit_code",
     "resolve_resume",
     "resolve_start",
     "run_rank",
@@ -189,3 +190,16 @@ def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, resume_from
     """Join the other ranks, and train as `execute` does."""
     with join_ranks(rank_info, config) as runtime:
         return execute(folder, config, runtime, resume_from)
+
+
+def raise_for_exit_code(code: int) -> None:
+    """Raise the exception for the exit code of ranks, if it is an error. The ranks have printed the details."""
+    from lockstep.group.group import RankLost
+
+    if code in (DONE, PREEMPTED):
+        return
+    message = f"ranks ended with exit code {code}; their messages are on the standard error stream"
+    if code == BAD_INPUT:
+        raise ValueError(message)
+    kind = next((kind for kind, kind_code in exit_codes().items() if kind_code == code > FAILED), RuntimeError)
+    raise RankLost("one of them", "train", message) if kind is RankLost else kind(message)

@@ -1,0 +1,111 @@
+"""Statistics over seeds and tasks: interquartile means, bootstrap intervals and performance profiles.
+
+They are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice"
+(arXiv:2108.13264).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# SciPy instead of rliable, which has the same statistics: rliable's last release is from August 2024 and excludes the
+# current arch (8.0), and it needs arch, seaborn and pandas where `scipy.stats` has a function for each statistic.
+from scipy import stats
+
+RESAMPLES = 2000
+"""Number of bootstrap samples."""
+
+Floats = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """An interquartile mean with the ends of its 95% bootstrap interval, NaN for fewer than two seeds."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Band(NamedTuple):
+    """A curve with the ends of its pointwise 95% bootstrap intervals."""
+
+    value: Floats
+    low: Floats
+    high: Floats
+
+
+def interquartile_mean(scores: Floats, axis: int = -1) -> Floats:
+    """Return the mean of the middle half of the scores."""
+    return np.asarray(stats.trim_mean(scores, 0.25, axis=axis))
+
+
+def _pooled_interquartile_mean(*tasks: Floats, axis: int = -1) -> Floats:
+    return interquartile_mean(np.concatenate(tasks, axis=axis), axis)
+
+
+def _share_above(*tasks: Floats, axis: int = -1) -> Floats:
+    return np.mean(np.concatenate(tasks, axis=axis) > 0, axis=axis)
+
+
+def estimate(scores: Sequence[Sequence[float]]) -> Estimate:
+    """Return the interquartile mean of all scores, with an interval from resampling the seeds of each task.
+
+    Args:
+        scores: Scores by task, one for each seed. Several tasks must have normalized scores, and equally many seeds.
+    """
+    tasks = [np.asarray(task, dtype=np.float64) for task in scores]
+    value = float(_pooled_interquartile_mean(*tasks))
+    if min(map(len, tasks)) < 2:
+        return Estimate(value, np.nan, np.nan)
+    low, high = _interval(tasks, _pooled_interquartile_mean)
+    return Estimate(value, float(low), float(high))
+
+
+def curve(returns: Floats) -> Band:
+    """Return the interquartile mean of learning curves, `[seeds, points]`, at every point."""
+    value = interquartile_mean(returns, axis=0)
+    if len(returns) < 2:
+        return Band(value, value, value)
+    return Band(value, *_interval([returns], _pooled_interquartile_mean, axis=0))
+
+
+def profile(scores: Sequence[Sequence[float]], thresholds: Floats) -> Band:
+    """Return the share of runs whose normalized score is above each threshold, with stratified bootstrap intervals.
+
+    Args:
+        scores: Normalized scores by task, equally many for each.
+        thresholds: Scores.
+    """
+    tasks = [np.asarray(task, dtype=np.float64)[:, None] - thresholds for task in scores]
+    value = _share_above(*tasks, axis=0)
+    if min(map(len, tasks)) < 2:
+        return Band(value, value, value)
+    return Band(value, *_interval(tasks, _share_above, axis=0))
+
+
+def balanced(scores: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the scores of the first seeds of each task, as many as the task with the fewest has, so that all count equally."""
+    count = min(map(len, scores))
+    return [list(task[:count]) for task in scores]
+
+
+def normalized(score: float, random_score: float, bar: float) -> float:
+    """Return a score on the scale on which random actions have 0 and the bar is 1."""
+    return (score - random_score) / (bar - random_score)
+
+
+def _interval(tasks: Sequence[Floats], statistic: object, axis: int = -1) -> tuple[Floats, Floats]:
+    """Return the ends of the 95% percentile interval. Each task is resampled on its own: the bootstrap is stratified."""
+    result = stats.bootstrap(
+        tasks,
+        statistic,
+        n_resamples=RESAMPLES,
+        axis=axis,
+        vectorized=True,
+        paired=False,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    return result.confidence_interval

@@ -1,0 +1,78 @@
+"""Results of a table as numbers for the page and the figures."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from aggregate import Estimate, balanced, estimate, normalized
+from records import Record, read_records
+from tasks import Table, Task
+
+RANDOM_SCORES = Path(__file__).parent / "random_scores.json"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All runs of a program on one task."""
+
+    task: Task
+    records: Sequence[Record]
+    random_score: float
+
+    def scores(self, kind: str = "deterministic") -> list[float]:
+        """Mean returns of the evaluations after training, one for each seed. `kind` is `deterministic` or `sampled`."""
+        return [record["evaluation"][kind]["mean"] for record in self.records]
+
+    @cached_property
+    def normalized(self) -> list[float]:
+        """Deterministic scores on the scale on which random actions have 0 and the bar is 1."""
+        return [normalized(score, self.random_score, self.task.bar) for score in self.scores()]
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """Interquartile mean of the deterministic scores."""
+        return estimate([self.scores()])
+
+    def to_threshold(self, quantity: str) -> list[float]:
+        """Return the `steps` or `seconds` of each run until it reached the wanted return; infinite if it never did."""
+        thresholds = [
+            next(item for item in record["thresholds"] if math.isclose(item["return"], self.task.wanted))
+            for record in self.records
+        ]
+        return [math.inf if item[quantity] is None else item[quantity] for item in thresholds]
+
+
+@dataclass(frozen=True)
+class TableResults:
+    """Runs of a table that are stored, by task, of lockstep and of Stable-Baselines3."""
+
+    table: Table
+    lockstep: dict[str, Runs]
+    sb3: dict[str, Runs]
+
+    def pooled(self, program: str) -> list[list[float]]:
+        """Return the normalized scores of all tasks, equally many for each, or nothing if a task has no run."""
+        runs = getattr(self, program)
+        if len(runs) < len(self.table.tasks):
+            return []
+        return balanced([runs[name].normalized for name in self.table.tasks])
+
+
+def read_results(table: Table, results: Path) -> TableResults:
+    """Read the stored runs of a table. Raises ValueError if an environment has no random score yet."""
+    random_scores = json.loads(RANDOM_SCORES.read_text())
+
+    def runs(folders: Sequence[str]) -> dict[str, Runs]:
+        found = {}
+        for name, task in table.tasks.items():
+            if task.environment not in random_scores:
+                raise ValueError(f"{task.environment} has no random score: run random_scores.py first")
+            records = next(filter(None, (read_records(results, folder, name) for folder in folders)), [])
+            if records:
+                found[name] = Runs(task, records, random_scores[task.environment]["mean"])
+        return found
+
+    return TableResults(table, runs([table.name]), runs([f"{table.name}-sb3", f"{table.baseline}-sb3"]))

@@ -1,0 +1,147 @@
+"""Write the tables of docs/learning.md, between its markers, and their figures from the stored results.
+
+    python benchmarks/learning/tables.py [--results DIR] [--page FILE]
+
+It needs SciPy and matplotlib, and no run.
+"""
+
+import argparse
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from aggregate import Estimate, estimate
+from figures import draw_curves, draw_profiles
+from records import RESULTS
+from table_results import Runs, TableResults, read_results
+from tasks import read_table, table_names
+
+PAGE = Path(__file__).parents[2] / "docs" / "learning.md"
+
+
+def section(results: TableResults, page: Path) -> str:
+    """Return the Markdown of a table, and draw its figures into the folder `learning/` beside the page."""
+    table = results.table
+    lines = [f"{table.about} Bars: {table.bars}", ""]
+    if any(task.maximum for task in table.tasks.values()):
+        lines += [
+            "† This bar is the maximum of the mean test return over training, as its source reports it. Results here never are:",
+            "they are returns after training.",
+            "",
+        ]
+    if not results.lockstep:
+        return "\n".join([*lines, *_definitions(results), "", "No results yet."])
+    lines += [*_returns(results), "", *_speed(results), ""]
+    curves, profiles = (page.parent / "learning" / f"{table.name}-{kind}.svg" for kind in ("curves", "profiles"))
+    draw_curves(results, curves)
+    lines.append(f"![Learning curves of {table.name}](learning/{curves.name})")
+    if pooled := results.pooled("lockstep"):
+        draw_profiles(results, profiles)
+        programs = [f"lockstep {_interval(estimate(pooled))}"]
+        if baseline := results.pooled("sb3"):
+            programs.append(f"Stable-Baselines3 {_interval(estimate(baseline))}")
+        lines += ["", f"Interquartile mean of the normalized scores over all tasks: {', '.join(programs)}.", ""]
+        lines.append(f"![Performance profiles of {table.name}](learning/{profiles.name})")
+    return "\n".join(lines)
+
+
+def _definitions(results: TableResults) -> list[str]:
+    rows = [
+        f"| {task.name} | {task.steps:,} | {task.seeds} | {_bar(task.bar, task.maximum)} | {_number(task.wanted)} |"
+        for task in results.table.tasks.values()
+    ]
+    return ["| task | steps | seeds | bar | wanted |", "| --- | ---: | ---: | ---: | ---: |", *rows]
+
+
+def _returns(results: TableResults) -> list[str]:
+    """Return the table of returns after training."""
+    lines = [
+        "| task | steps | seeds | bar | wanted | IQM [95%] | mean | median | sampled IQM | normalized | SB3 IQM [95%] |",
+        "| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: | --- | ---: | --- |",
+    ]
+    for name, runs in results.lockstep.items():
+        task, scores = runs.task, runs.scores()
+        baseline = results.sb3.get(name)
+        cells = [
+            name,
+            f"{task.steps:,}",
+            str(len(scores)),
+            _bar(task.bar, task.maximum),
+            _number(task.wanted),
+            f"**{_interval(runs.estimate)}**" if runs.estimate.value >= task.wanted else _interval(runs.estimate),
+            _number(statistics.fmean(scores)),
+            _number(statistics.median(scores)),
+            _interval(estimate([runs.scores("sampled")])),
+            f"{estimate([runs.normalized]).value:.2f}",
+            _interval(baseline.estimate) if baseline else "–",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _speed(results: TableResults) -> list[str]:
+    """Return the table of steps and seconds to the wanted return."""
+    lines = [
+        "| task | threshold | runs that reached it | steps | seconds | steps/s | SB3: runs | SB3: steps | SB3: seconds |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, runs in results.lockstep.items():
+        speed = statistics.median(record["steps_per_second"] for record in runs.records)
+        baseline = results.sb3.get(name)
+        cells = [name, _number(runs.task.wanted), *_threshold(runs), f"{speed:,.0f}"]
+        cells += _threshold(baseline) if baseline else ["–", "–", "–"]
+        lines.append(f"| {' | '.join(cells)} |")
+    processors = sorted({record["processor"] for runs in results.lockstep.values() for record in runs.records})
+    return [*lines, "", f"Processor: {', '.join(processors)}."]
+
+
+def _threshold(runs: Runs) -> list[str]:
+    """Return the number of runs that reached the wanted return, and the medians over all runs of steps and seconds."""
+    steps, seconds = runs.to_threshold("steps"), runs.to_threshold("seconds")
+    medians = [statistics.median(values) for values in (steps, seconds)]
+    reached = sum(map(math.isfinite, steps))
+    return [f"{reached} of {len(steps)}", *(f"{median:,.0f}" if math.isfinite(median) else "–" for median in medians)]
+
+
+def _bar(bar: float, maximum: bool) -> str:
+    return f"{_number(bar)}{'†' if maximum else ''}"
+
+
+def _interval(value: Estimate) -> str:
+    if math.isnan(value.low):
+        return _number(value.value)
+    return f"{_number(value.value)} [{_number(value.low)}, {_number(value.high)}]"
+
+
+def _number(value: float) -> str:
+    """Format a number with four significant digits, or as a whole number from 1,000 on."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.2f}"
+
+
+def fill(text: str, sections: dict[str, str]) -> str:
+    """Return the page with the text between the markers of each table replaced. Raises ValueError for missing markers."""
+    for name, content in sections.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        if not pattern.search(text):
+            raise ValueError(f"the page has no markers {begin} and {end}")
+        text = pattern.sub(lambda _, block=f"{begin}\n\n{content}\n\n{end}": block, text)
+    return text
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the page and its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    arguments = parser.parse_args(argv)
+    sections = {
+        name: section(read_results(read_table(name), arguments.results), arguments.page) for name in table_names()
+    }
+    arguments.page.write_text(fill(arguments.page.read_text(encoding="utf-8"), sections), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

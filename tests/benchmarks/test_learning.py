@@ -1,0 +1,191 @@
+"""Statistics, tables and figures of benchmarks/learning, on results that are written here."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lockstep import presets
+
+pytestmark = pytest.mark.extra("scipy", "matplotlib")
+
+
+@pytest.fixture
+def learning(root: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules of the benchmark."""
+    monkeypatch.syspath_prepend(root / "benchmarks" / "learning")
+    import aggregate
+    import records
+    import table_results
+    import tables
+    import tasks
+
+    return SimpleNamespace(
+        aggregate=aggregate, records=records, table_results=table_results, tables=tables, tasks=tasks
+    )
+
+
+def write_results(learning: SimpleNamespace, folder: Path, table: str, task: object, means: list[float]) -> None:
+    """Write a result for each mean return."""
+    for seed, mean in enumerate(means):
+        points = [(steps, 2, mean * steps / task.steps) for steps in range(1000, task.steps + 1, 1000)]
+        record = {
+            "seed": seed,
+            "processor": "a processor",
+            "steps_per_second": 1000,
+            "thresholds": learning.records.thresholds(
+                [(s, s / 1000, m) for s, _, m in points], [task.wanted, task.bar]
+            ),
+            "curve": learning.records.thin_curve(points),
+            "evaluation": {kind: learning.records.summary([mean, mean]) for kind in ("deterministic", "sampled")},
+        }
+        learning.records.write_record(learning.records.result_path(folder, table, task.name, seed), record)
+
+
+def test_curves_are_thinned_to_means_of_episodes(learning: SimpleNamespace) -> None:
+    points = [(10, 1, 1.0), (20, 3, 5.0), (30, 0, 0.0), (40, 1, 7.0)]
+    assert learning.records.thin_curve(points, 2) == {"steps": [10, 40], "return_mean": [1.0, 5.5]}
+    many = [(step, 1, float(step)) for step in range(1, 10_001)]
+    assert len(learning.records.thin_curve(many)["steps"]) == learning.records.POINTS
+    assert learning.records.thin_curve([]) == {"steps": [], "return_mean": []}
+
+
+def test_thresholds_are_the_first_steps_and_seconds(learning: SimpleNamespace) -> None:
+    points = [(10, 1.0, None), (20, 2.0, 3.0), (30, 3.04, 5.0), (40, 4.0, 4.0)]
+    assert learning.records.thresholds(points, [9, 4, 4]) == [
+        {"return": 4, "steps": 30, "seconds": 3.0},
+        {"return": 9, "steps": None, "seconds": None},
+    ]
+
+
+def test_estimates_are_interquartile_means_with_intervals(learning: SimpleNamespace) -> None:
+    value, low, high = learning.aggregate.estimate([[0, 1, 2, 3, 4, 5, 6, 100]])
+    assert value == pytest.approx((2 + 3 + 4 + 5) / 4)
+    assert 0 <= low < value < high <= 100
+    assert learning.aggregate.estimate([[7.0, 7.0, 7.0]]) == (7, 7, 7)
+    value, low, high = learning.aggregate.estimate([[7.0]])
+    assert (value, math.isnan(low), math.isnan(high)) == (7, True, True)
+
+
+def test_tasks_are_resampled_separately(learning: SimpleNamespace) -> None:
+    assert learning.aggregate.estimate([[0.0] * 5, [1.0] * 5]) == (0.5, 0.5, 0.5)
+    assert learning.aggregate.balanced([[1, 2, 3], [4, 5]]) == [[1, 2], [4, 5]]
+
+
+def test_profiles_are_shares_of_runs_above_a_score(learning: SimpleNamespace) -> None:
+    band = learning.aggregate.profile([[0.1, 0.3], [0.5, 0.9]], np.array([0.0, 0.2, 0.5, 1.0]))
+    assert band.value.tolist() == [1, 0.75, 0.25, 0]
+    assert (band.low <= band.value).all()
+    assert (band.value <= band.high).all()
+
+
+def test_normalized_scores_lie_between_random_and_bar(learning: SimpleNamespace) -> None:
+    assert learning.aggregate.normalized(-1200, -1200, -200) == 0
+    assert learning.aggregate.normalized(-200, -1200, -200) == 1
+
+
+def test_every_table_is_readable_and_has_random_scores_and_markers(learning: SimpleNamespace, root: Path) -> None:
+    scores = json.loads(learning.table_results.RANDOM_SCORES.read_text())
+    page = (root / "docs" / "learning.md").read_text()
+    assert len(learning.tasks.table_names()) == 6
+    for name in learning.tasks.table_names():
+        assert f"<!-- begin {name} -->" in page
+        for task in learning.tasks.read_table(name).tasks.values():
+            assert task.bar > scores[task.environment]["mean"]
+            assert task.seeds >= 5
+    with pytest.raises(ValueError, match="there is no such table; there are atari"):
+        learning.tasks.read_table("atrai")
+
+
+def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path: Path) -> None:
+    page, results = tmp_path / "learning.md", tmp_path / "results"
+    names = learning.tasks.table_names()
+    page.write_text(
+        "before\n" + "".join(f"<!-- begin {name} -->\nstale text\n<!-- end {name} -->\n" for name in names) + "after\n"
+    )
+    table = learning.tasks.read_table("default-mujoco")
+    for task in table.tasks.values():
+        write_results(learning, results, "default-mujoco", task, [task.bar * share for share in (0.8, 0.9, 1, 1.1)])
+    write_results(learning, results, "default-mujoco-sb3", table.tasks["Ant-v5"], [500, 600])
+    learning.tables.main(["--results", str(results), "--page", str(page)])
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "stale text" not in text
+    assert text.count("No results yet.") == len(names) - 1
+    rows = [line for line in text.splitlines() if line.startswith("| Ant-v5 | 1,000,000 | 4 |")]
+    assert rows[0].startswith("| Ant-v5 | 1,000,000 | 4 | 3,258† | 2,932 | **3,095 [")
+    assert "| 550 [500, 600] |" in rows[0]
+    assert "| HalfCheetah-v5 | 5,206 | 3 of 4 | 950,000 | 950 | 1,000 | – | – | – |" in text
+    assert "| 1,000 | 0 of 2 | – | – |" in text
+    assert "Interquartile mean of the normalized scores over all tasks: lockstep 0.9" in text
+    for kind in ("curves", "profiles"):
+        assert (tmp_path / "learning" / f"default-mujoco-{kind}.svg").stat().st_size < 300_000
+    first = (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()
+    learning.tables.main(["--results", str(results), "--page", str(page)])
+    assert (page.read_text(), (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()) == (text, first)
+
+
+def test_settings_of_tasks_are_valid_configs(learning: SimpleNamespace) -> None:
+    import run
+
+    for name in learning.tasks.table_names():
+        for task in learning.tasks.read_table(name).tasks.values():
+            if task.preset is None or task.preset in presets.names():
+                config = run.experiment(task, 0.5)
+                assert config["env.id"] == task.env
+                assert config["run.total_steps"] == task.steps // 2
+                assert run.changed(task, 0.5, {**config, "ppo.gamma": 0.5, "ppo.of_another_version": 1}) == [
+                    "ppo.gamma"
+                ]
+
+
+def command(root: Path, *words: object) -> list[str]:
+    flags = ("--only", "CartPole-v1", "--seeds", "0", "--scale", "0.3", "--results", "results", "--out", "runs")
+    return [sys.executable, str(root / "benchmarks/learning/run.py"), "default-classic", *flags, *map(str, words)]
+
+
+@pytest.mark.slow
+def test_a_killed_benchmark_continues(root: Path, tmp_path: Path, environ: dict[str, str], run_cli) -> None:
+    config = {"cwd": tmp_path, "env": environ, "stdout": subprocess.PIPE, "text": True}
+    killed = subprocess.Popen(command(root), **config)
+    metrics = tmp_path / "runs" / "default-classic-CartPole-v1-0" / "metrics.jsonl"
+    while killed.poll() is None and not metrics.exists():
+        time.sleep(0.05)
+    killed.kill()
+    killed.communicate()  # until the training process has closed the pipe
+    assert not (tmp_path / "results").exists()
+    finished = subprocess.run(command(root), check=True, **config)
+    assert finished.stdout.startswith("default-classic: 1 runs to do\nCartPole-v1 seed 0: ")
+    record = json.loads((tmp_path / "results/default-classic/CartPole-v1/0.json").read_text())
+    assert record["wall_seconds"] is None
+    assert record["evaluation"]["sampled"]["episodes"] == 100
+    run_cli(
+        "train",
+        "--env",
+        "CartPole-v1",
+        "--total-steps",
+        30_000,
+        "--seed",
+        0,
+        "--name",
+        "whole",
+        "--run.progress",
+        "off",
+    )
+    rows = (tmp_path / "runs" / "whole" / "metrics.jsonl").read_text().splitlines()
+    assert record["digest"] == json.loads(rows[-1])["digest"]
+    assert subprocess.run(command(root), check=True, **config).stdout == "default-classic: 0 runs to do\n"
+
+
+def test_an_unknown_table_is_refused(root: Path, tmp_path: Path, environ: dict[str, str]) -> None:
+    words = [sys.executable, str(root / "benchmarks/learning/run.py"), "missing", "--results", "results"]
+    done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "missing: there is no such table; there are atari, default-classic" in done.stderr

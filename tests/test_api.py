@@ -215,7 +215,7 @@ ONE = Guess()
         ({"env": {"id": Guess, "options": {"size": 3}}}, "env.options has 'size', which"),
         ({"env": make_env, "preset": "cartpole"}, "the preset 'cartpole' is made for CartPole-v1; remove one of the two"),
         ({"env": "Acrobot-v1", "preset": "cartpole"}, "env is 'Acrobot-v1': the preset 'cartpole' is made for CartPole-v1"),
-        ({"config": Config(), "preset": "cartpole"}, "preset is 'cartpole': a whole Config was given too"),
+        ({"config": Config(), "preset": "cartpole"}, "preset is 'cartpole': a complete Config was given too"),
         ({"preset": "cartpol"}, "cartpol: unknown preset; did you mean cartpole?"),
         ({"env": lambda: Guess(), "ranks": 2, "plan": {"shards": 2}}, "ranks is 2: other processes can't find env "),
         ({"env": {"module": "nothing_of_this_name"}}, "there is no module 'nothing_of_this_name'"),

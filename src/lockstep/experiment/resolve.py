@@ -62,15 +62,7 @@ def resolve(config: Config, ranks: int) -> Config:
         raise ValueError(
             f"rollout.steps is {config.rollout.steps}: with env.count {env.count} one iteration is {batch:,} steps; {_MOST_STEPS:,} are the most"
         )
-    steers = config.ppo.learning_rate_kl is not None or config.ppo.surrogate == "kl"
-    if steers and config.ppo.epochs_of_policy * config.ppo.minibatches == 1:
-        raise ValueError(
-            "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
-        )
-    if (config.ppo.separate or config.ppo.separate_grad_norms) and config.policy.shared:
-        raise ValueError(
-            "policy.shared is true: separate epochs, learning rates or gradient norms of policy and value need separate trunks"
-        )
+    _check_ppo(config)
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
     spaces = describe_env(env)
@@ -91,6 +83,19 @@ def resolve(config: Config, ranks: int) -> Config:
         plan=dataclasses.replace(plan, shards=shards),
         runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
     )
+
+
+def _check_ppo(config: Config) -> None:
+    """Raise ValueError for options of PPO that exclude each other."""
+    steers = config.ppo.learning_rate_kl is not None or config.ppo.surrogate == "kl"
+    if steers and config.ppo.epochs_of_policy * config.ppo.minibatches == 1:
+        raise ValueError(
+            "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
+        )
+    if (config.ppo.separate or config.ppo.separate_grad_norms) and config.policy.shared:
+        raise ValueError(
+            "policy.shared is true: separate epochs, learning rates or gradient norms of policy and value need separate trunks"
+        )
 
 
 def _check_films(config: Config) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lockstep.algorithm.collect import collect
 from lockstep.algorithm.exchange import ReplicasDiffer
-from lockstep.algorithm.plan import PlanConfig
+from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment.build import RankComponents, build
@@ -59,7 +59,7 @@ def prepared(
 ) -> tuple[RankComponents, Run]:
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
-    cast = build(config, alone.runtime(group))
+    cast = build(config, Plan.make(config.plan, group.size), alone.runtime(group))
     telemetry = partial(Recorder, config=config.run, modules=())
     return cast, Run(folder, config.run, cast.plan, config.plan.lag, group, cast.trainers, last, 1, telemetry)
 
@@ -203,7 +203,8 @@ def test_when_the_goal_was_reached_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lag", [0, 1])
 def test_moments_are_those_of_all_that_was_seen(lag: int) -> None:
     policy = dataclasses.replace(CONFIG.policy, normalize_observations=True)
-    cast = build(dataclasses.replace(CONFIG, policy=policy, plan=PlanConfig(shards=2, lag=lag)), alone.runtime())
+    config = dataclasses.replace(CONFIG, policy=policy, plan=PlanConfig(shards=2, lag=lag))
+    cast = build(config, Plan.make(config.plan, 1), alone.runtime())
     seen = []
     for iteration in range(1, 6):
         collect(cast.shards, cast.exchange.acting, iteration)

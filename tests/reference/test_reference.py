@@ -11,7 +11,7 @@ from tests import alone
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import collect
-from lockstep.algorithm.plan import PlanConfig
+from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment.build import build
@@ -78,7 +78,8 @@ def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
 
 def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
     """Largest distance between the two results, and how far training moved the weights at all."""
-    cast = build(config_of(settings), alone.runtime())
+    config = config_of(settings)
+    cast = build(config, Plan.make(config.plan, 1), alone.runtime())
     shards, update = cast.shards, cast.update
     first = weights_of(update.agent, settings.shared)
     for iteration in range(1, settings.iterations + 1):

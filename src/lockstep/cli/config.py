@@ -1,7 +1,6 @@
 """`lockstep config`: print a preset, a file and flags as one config file."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments
@@ -21,8 +20,7 @@ def main(argv: Sequence[str]) -> int:
         "config",
         "Prints a preset, a file and flags as one config file, which `lockstep train --config` reads: also a .gin file as YAML.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser.add_experiment()
     parser.epilog = "Any field as a flag, --section.field VALUE, over both: see lockstep train --help."
     flags, rest = parse_flags(argv, ("--config",))
     args = parser.read(rest)

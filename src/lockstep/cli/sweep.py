@@ -154,8 +154,7 @@ def _parser() -> Arguments:
         "Trains one experiment with several seeds and values: all combinations, or a search. Called again, it keeps what is done, goes on "
         "with what was interrupted, and trains what is missing. Takes every flag of `lockstep train` as well.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="a ready experiment; `lockstep presets` lists them")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a .yaml, .json or .gin file, over the preset")
+    parser.add_experiment()
     parser.add_argument(
         "--over",
         action="append",

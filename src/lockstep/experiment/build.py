@@ -53,10 +53,9 @@ class RankComponents:
             shard.engine.close()
 
 
-def build(config: Config, runtime: Runtime) -> RankComponents:
+def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     """Create this rank's components of a resolved experiment."""
     env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
-    plan = Plan.make(config.plan, group.size)
     shards, training = len(plan.shards), group.rank in plan.training
     separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
     device = runtime.device if training else runtime.player_device

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep import presets
+from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module
 from lockstep.config.compose import load as compose
@@ -161,18 +162,17 @@ def train(
     """
     _refuse_launchers(ranks)
     tree, make = _settings_tree({**settings, **({} if env is None else {"env": env})})
-    requested = _compose_config(preset, config, tree)
-    requested, _, ranks = resolve_start(requested, None, ranks)
-    resolved = resolve(requested, ranks)
+    start = resolve_start(_compose_config(preset, config, tree), None, ranks)
+    resolved = resolve(start.config, ranks, start.plan)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
         # `resolve` has created one environment; if the function returns that one again, this call raises ValueError
         make_one(resolved.env).close()
-    for line in start_warnings(requested, resolved):
+    for line in start_warnings(start.config, resolved):
         warnings.warn(line, stacklevel=2)
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
-        return _train_to_end(Run(folder.path, make), ranks, 0, modules)
+        return _train_to_end(Run(folder.path, make), start.plan, 0, modules)
 
 
 def resume(
@@ -215,10 +215,11 @@ def resume(
             extended = dataclasses.replace(
                 extended, env=dataclasses.replace(extended.env, id=register_function(opened._make))
             )
-        extended, _, ranks = resolve_resume(extended, None, ranks)
+        start = resolve_resume(extended, None, ranks)
+        extended = start.config
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
         resume_from = prepare_resume(opened.folder, opened.config, extended, iteration)
-        return opened if resume_from is None else _train_to_end(Run(opened), ranks, resume_from, modules)
+        return opened if resume_from is None else _train_to_end(Run(opened), start.plan, resume_from, modules)
 
 
 def load(
@@ -368,16 +369,16 @@ def _refuse_launchers(ranks: int) -> None:
         raise ValueError(f"ranks is {ranks}: ranks can be started from the main thread only")
 
 
-def _train_to_end(run: Run, ranks: int, resume_from: int, modules: list[str]) -> Run:
+def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str]) -> Run:
     """Train from `resume_from` until the run is complete or stopped. The caller holds the lock of the run folder."""
     folder, config = run.folder, run.config
     with listening():
-        if ranks == 1:
+        if plan.ranks == 1:
             # at its end, listening() passes the signal on to the program
             with _process_state_restored(), suppress(StoppedEarly):
-                run_rank(RankInfo(0, 1, 0, 1), folder, config, resume_from)
+                run_rank(RankInfo(0, 1, 0, 1), folder, config, plan, resume_from)
         else:
-            raise_for_exit_code(launch_ranks(folder, config, ranks, resume_from, modules))
+            raise_for_exit_code(launch_ranks(folder, config, plan.ranks, resume_from, modules))
     return run
 
 

@@ -16,7 +16,7 @@ from tests.envs.sample_environments import PREFIX, register
 from torch import nn
 from torch.distributed import distributed_c10d
 
-from lockstep.algorithm.plan import PlanConfig
+from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.config import Config
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig, RolloutConfig
@@ -184,7 +184,7 @@ def main(
             if rank == 0:
                 create_run(config, None, size)
             runtime.group.barrier("start")
-            execute(RunFolder(folder / column), config, runtime, 0)
+            execute(RunFolder(folder / column), config, Plan.make(config.plan, size), runtime, 0)
 
 
 if __name__ == "__main__":

@@ -115,3 +115,8 @@ def test_how_many_ranks_a_plan_asks_for() -> None:
 )
 def test_all_cores_are_used_where_the_shards_are_given(kind: str, cores: int, ranks: int) -> None:
     assert default_ranks(PlanConfig(kind=kind, shards=4), cores) == ranks
+
+
+@pytest.mark.parametrize("kind", ["coupled", "one-player", "one-trainer", "2:1", "1:2"])
+def test_number_of_ranks_of_a_plan(kind: str) -> None:
+    assert Plan.make(PlanConfig(kind, shards=4), 3).ranks == 3

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import lockstep
+from lockstep.algorithm.plan import Plan
 from lockstep.cli.main import main
 from lockstep.cli.work import resume_under_launcher
 from lockstep.experiment.execute import open_run
@@ -56,7 +57,8 @@ def from_a_program(folder: RunFolder) -> None:
 
 def under_a_launcher(folder: RunFolder) -> None:
     _, config = open_run(folder.path)
-    assert resume_under_launcher(RankInfo(0, 1, 0, 1), folder, config, config, None) == 0
+    plan = Plan.make(config.plan, 1)
+    assert resume_under_launcher(RankInfo(0, 1, 0, 1), folder, config, config, plan, None) == 0
 
 
 @pytest.mark.parametrize("resume", [from_the_command_line, from_a_program, under_a_launcher])

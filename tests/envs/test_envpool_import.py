@@ -3,8 +3,13 @@
 import json
 import subprocess
 import sys
+from functools import partial
+from importlib import import_module
+from types import ModuleType
 
 import pytest
+
+from lockstep.envs import envpool_import
 
 pytestmark = pytest.mark.extra("envpool")
 
@@ -60,3 +65,23 @@ def test_fast_environments_import_few_families_and_other_code_can_use_all(
 )
 def test_environments_of_any_family_are_found(env_ids: tuple[str, ...], environ: dict[str, str]) -> None:
     assert len(output_of(DESCRIBE, environ, *env_ids).splitlines()) == len(env_ids)
+
+
+@pytest.mark.parametrize("missing", ["envpool.registration", "envpool.entry"])
+def test_version_without_a_module_that_is_imported(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envpool_import, "import_module", partial(import_all_but, missing))
+    with pytest.raises(ValueError, match=rf"^env.engine is 'envpool': envpool .* has no {missing}.*'envpool>=1.2.5'"):
+        envpool_import.registration("NoSuchTask-v0", None)
+
+
+def test_version_with_other_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = "envpool.classic_control.registration"
+    monkeypatch.setattr(envpool_import, "import_module", partial(import_all_but, missing))
+    assert "Pendulum-v1" in envpool_import.registration("Pendulum-v1", "classic_control").list_all_envs()
+
+
+def import_all_but(missing: str, name: str) -> ModuleType:
+    """Import a module, unless it is `missing`."""
+    if name == missing:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return import_module(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.vector import AsyncVectorEnv
 
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
@@ -124,3 +125,10 @@ def test_closing_twice_and_before_the_first_reset() -> None:
     engine = make_engine(EnvConfig(engine="gymnasium-async", count=2), 1, 0, 1)
     engine.close()
     engine.close()
+
+
+@pytest.mark.parametrize("name", ["_poll_pipe_envs", "_check_spaces", "_raise_if_errors"])
+def test_gymnasium_without_a_method_that_is_overridden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(AsyncVectorEnv, name)
+    with pytest.raises(ValueError, match=rf"gymnasium .* has no AsyncVectorEnv\.{name}; install 'gymnasium>=1\.4,<2'"):
+        start_engine()

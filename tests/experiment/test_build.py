@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from tests import alone
 from torch import nn
 
+from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.envs.spaces import Spaces, describe
-from lockstep.experiment.build import make_agent, restore_agent
+from lockstep.experiment.build import build, make_agent, restore_agent
 from lockstep.models import registry
 
 ROWS = describe(Box(-1, 1, (5,)), Box(-2, 2, (2,)), "rows")
@@ -100,3 +102,20 @@ def test_a_fault_in_lockstep_is_not_taken_for_one_of_an_encoder(monkeypatch: pyt
     saved = make_agent(config(policy={"encoder": "impala"}), spaces=IMAGES).state()
     with pytest.raises(RuntimeError, match="a fault"):
         restore_agent(config(), IMAGES, saved)
+
+
+@pytest.mark.parametrize(("lag", "separate"), [(0, False), (1, True)])
+def test_components_of_a_rank_that_plays_and_trains(lag: int, separate: bool) -> None:
+    tree = {"env": {"id": "CartPole-v1", "count": 4, "engine": "gymnasium"}, "rollout": {"steps": 8}}
+    resolved = decode({**tree, "plan": {"shards": 2, "lag": lag}, "runtime": {"compile": "off"}}, Config())
+    plan = Plan.make(resolved.plan, 1)
+    components = build(resolved, plan, alone.runtime())
+    try:
+        assert components.plan is plan
+        assert [shard.index for shard in components.shards] == [0, 1]
+        assert components.trainers.size == 1
+        # with a lag, the weights that collect are not those that are trained
+        assert (components.exchange.acting is not components.update.agent) is separate
+        assert components.exchange.acting.digest() == components.update.agent.digest()
+    finally:
+        components.close()

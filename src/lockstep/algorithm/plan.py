@@ -139,6 +139,11 @@ class Plan:
         return range(len(self.players))
 
     @property
+    def ranks(self) -> int:
+        """The number of ranks. None of them is idle."""
+        return max(*self.players, *self.trainers) + 1
+
+    @property
     def playing(self) -> tuple[int, ...]:
         """Ranks that play, in ascending order."""
         return tuple(sorted(set(self.players)))

@@ -4,6 +4,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NoReturn
 
 __all__ = ["Arguments", "whole_number"]
@@ -15,6 +16,13 @@ class Arguments(argparse.ArgumentParser):
     def __init__(self, command: str, description: str) -> None:
         """Create the parser of `lockstep COMMAND`. `description` is a sentence for `--help`."""
         super().__init__(f"lockstep {command}", description=description, allow_abbrev=False)
+
+    def add_experiment(self) -> None:
+        """Add the arguments PRESET and `--config`, which give the config that flags change."""
+        self.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
+        self.add_argument(
+            "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
+        )
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments after the command.

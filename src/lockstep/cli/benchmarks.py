@@ -41,10 +41,12 @@ def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
     from lockstep.experiment.resolve import resolve
     from lockstep.experiment.start import resolve_start
 
-    config, _, count = resolve_start(config, None, ranks)
+    start = resolve_start(config, None, ranks)
+    config, count = start.config, start.ranks
     environments = config.env.per_rank * count if config.env.per_rank else config.env.count
     steps = max(config.run.total_steps, environments * config.rollout.steps)
-    return resolve(dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=steps)), count), count
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=steps))
+    return resolve(config, count, start.plan), count
 
 
 def tell(line: str) -> None:
@@ -70,10 +72,7 @@ def write(args: argparse.Namespace, kind: str, ranks: int, results: Mapping[str,
 def parser_of(kind: str, description: str) -> Arguments:
     """Create the parser of a benchmark of one experiment, with all flags but `--ranks`."""
     parser = Arguments(f"bench {kind}", f"{description} Takes every flag of `lockstep train` as well.")
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
-    )
+    parser.add_experiment()
     add_repeats(parser)
     parser.add_argument(
         "--seconds",

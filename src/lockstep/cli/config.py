@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments
@@ -22,10 +21,7 @@ def main(argv: Sequence[str]) -> int:
         "config",
         "Prints the merged config of a preset, a file and flags as one file for `lockstep train --config`. Converts .gin files to YAML.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
-    )
+    parser.add_experiment()
     parser.epilog = "Any field as a flag, --section.field VALUE, over both: see lockstep train --help."
     flags, rest = parse_flags(argv, ("--config",))
     args = parser.read(rest)

@@ -39,16 +39,17 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         import_env_module_again(config, tree.get("env", {}).get("module"))
         extended = extended_by(config, tree, args.total_steps)
         listen_under(rank_info)
-        extended, rank_info, ranks = resolve_resume(extended, rank_info, args.ranks)
+        resolved = resolve_resume(extended, rank_info, args.ranks)
+        extended, rank_info, plan = resolved.config, resolved.rank_info, resolved.plan
     if rank_info is not None:
         from lockstep.cli.work import resume_under_launcher
 
-        return resume_under_launcher(rank_info, folder, config, extended, args.iteration)
+        return resume_under_launcher(rank_info, folder, config, extended, plan, args.iteration)
     resume_from = prepare_resume(folder, config, extended, args.iteration)
     if resume_from is None:
         print(complete(folder, extended))
         return 0
-    return start(folder, ranks, resume_from)
+    return start(folder, plan, resume_from)
 
 
 def _parser() -> Arguments:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.modules import import_environments
@@ -61,22 +62,22 @@ def complete(folder: RunFolder, config: Config) -> str:
     return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
 
 
-def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
+def start(folder: RunFolder, plan: Plan, resume_from: int) -> int:
     """Start the ranks on this host, wait for them, and return the exit code.
 
     The caller holds the lock of the run folder.
 
     A single rank runs in this process.
     """
-    if ranks == 1:
+    if plan.ranks == 1:
         listen()
         from lockstep.cli.work import train_alone
 
-        return train_alone(folder, resume_from)
+        return train_alone(folder, plan, resume_from)
     from lockstep.experiment.execute import open_run
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
     # the user named the module on the command line: `import_env_module_again` has imported it
     modules = [config.env.module] if config.env.module else []
-    return launch_ranks(folder, config, ranks, resume_from, modules)
+    return launch_ranks(folder, config, plan.ranks, resume_from, modules)

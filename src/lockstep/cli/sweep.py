@@ -160,10 +160,7 @@ def _parser() -> Arguments:
         "Trains one experiment with several seeds and values: all combinations, or a search. Run again, it keeps finished runs, resumes "
         "interrupted ones and trains missing ones. Takes every flag of `lockstep train` as well.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
-    )
+    parser.add_experiment()
     parser.add_argument(
         "--over",
         action="append",

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
@@ -38,18 +37,19 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.experiment.resolve import resolve
         from lockstep.experiment.start import resolve_start, start_warnings
 
-        config, rank_info, ranks = resolve_start(config, rank_info, args.ranks)
-        resolved = resolve(config, ranks)
+        resolved_start = resolve_start(config, rank_info, args.ranks)
+        rank_info, plan = resolved_start.rank_info, resolved_start.plan
+        resolved = resolve(resolved_start.config, plan.ranks, plan)
         if rank_info is None or rank_info.rank == 0:
-            for line in (*dropped_fields(preset, args.config, flags), *start_warnings(config, resolved)):
+            for line in (*dropped_fields(preset, args.config, flags), *start_warnings(resolved_start.config, resolved)):
                 print(line, file=sys.stderr)
     if rank_info is not None:
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(rank_info, resolved, args.preset)
-    folder = create_run(resolved, args.preset, ranks)
+        return train_under_launcher(rank_info, resolved, plan, args.preset)
+    folder = create_run(resolved, args.preset, plan.ranks)
     folder.lock()
-    return start(folder, ranks, resume_from=0)
+    return start(folder, plan, resume_from=0)
 
 
 def _parser() -> Arguments:
@@ -57,10 +57,7 @@ def _parser() -> Arguments:
         "train",
         "Trains an agent. The config comes from a preset, a file and flags; flags override the file, which overrides the preset.",
     )
-    parser.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
-    )
+    parser.add_experiment()
     parser.add_argument(
         "--ranks",
         type=whole_number(1),

@@ -8,17 +8,19 @@ from pathlib import Path
 import torch
 
 from lockstep.algorithm.non_finite import NonFinite
+from lockstep.algorithm.plan import Plan
 from lockstep.cli.start import complete
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import exit_codes, join_ranks, prepare_resume, run_rank
+from lockstep.experiment.start import exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
+from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 
 __all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
@@ -27,18 +29,23 @@ _MESSAGE_BYTES = 4096
 """Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
 
 
-def train_alone(folder: RunFolder, resume_from: int) -> int:
+def train_alone(folder: RunFolder, plan: Plan, resume_from: int) -> int:
     """Train the run in this process, as its only rank. Return the exit code."""
-    return train_at(RankInfo(0, 1, 0, 1), folder, resume_from)
+    return _train_rank(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from)
 
 
 def train_at(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
     """Train the run as one of the ranks that lockstep itself has launched. Return the exit code."""
     _, config = open_run(folder.path)
-    return _guarded(rank_info.rank, lambda: _finish(rank_info.rank, run_rank(rank_info, folder, config, resume_from)))
+    return _train_rank(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from)
 
 
-def train_under_launcher(rank_info: RankInfo, config: Config, preset: str | None) -> int:
+def _train_rank(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> int:
+    rank = rank_info.rank
+    return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from)))
+
+
+def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset: str | None) -> int:
     """Train a new run of a resolved config as one of the ranks that a launcher started. Return the exit code.
 
     Rank 0 creates the folder and sends its path to the others.
@@ -50,20 +57,20 @@ def train_under_launcher(rank_info: RankInfo, config: Config, preset: str | None
         return folder, 0
 
     def work() -> int:
-        with join_ranks(rank_info, config) as runtime:
+        with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
             folder, _ = _choose_on_rank_0(runtime.group, prepare)
-            run = execute(folder, open_run(folder.path)[1], runtime, 0)
+            run = execute(folder, open_run(folder.path)[1], plan, runtime, 0)
         return _finish(rank_info.rank, run)
 
     return _guarded(rank_info.rank, work)
 
 
 def resume_under_launcher(
-    rank_info: RankInfo, folder: RunFolder, before: Config, config: Config, iteration: int | None
+    rank_info: RankInfo, folder: RunFolder, before: Config, config: Config, plan: Plan, iteration: int | None
 ) -> int:
     """Resume a run as one of the ranks that a launcher started. Return the exit code.
 
-    Rank 0 locks the run, then chooses the checkpoint for all ranks. The arguments are those of `prepare_resume`.
+    Rank 0 locks the run, then chooses the checkpoint for all ranks. The other arguments are those of `prepare_resume`.
     """
 
     def prepare() -> tuple[RunFolder, int]:
@@ -72,10 +79,10 @@ def resume_under_launcher(
         return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
-        with join_ranks(rank_info, config) as runtime:
+        with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
             _, resume_from = _choose_on_rank_0(runtime.group, prepare)
             if resume_from < iterations(config):
-                run = execute(folder, config, runtime, resume_from)
+                run = execute(folder, config, plan, runtime, resume_from)
                 return _finish(rank_info.rank, run)
         if rank_info.rank == 0:
             print(complete(folder, config))

@@ -31,11 +31,12 @@ from lockstep.compiling.cache import (
     locked,
     store,
 )
+from lockstep.compiling.interfaces import InterfaceMissing, private_interface
 from lockstep.processes.parent import run_in_child
 
 __all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
 
-_BUILT, _ERROR = "built.so", "error.txt"
+_BUILT, _ERROR, _MISSING = "built.so", "error.txt", "missing.txt"
 _SOURCE_PACKAGES = ("algorithm", "compiling", "curiosity", "models", "ppo")
 """The packages whose code can become part of a compiled formula."""
 
@@ -97,6 +98,8 @@ def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[
         raise CompilerFailed(
             f"runtime.compile is 'on': the cache folder {error}; set LOCKSTEP_CACHE to another folder"
         ) from None
+    except InterfaceMissing as error:
+        raise CompilerFailed(_missing_text(str(error))) from None
     with suppress(OSError):  # a cache that another user fills may be read-only
         os.utime(library)
     if runner is None:
@@ -111,7 +114,9 @@ def _open(library: Path) -> tuple[Any, str]:
         return None, problem
     try:
         # PyTorch's public function, `aoti_load_package`, first imports the whole compiler: 1.5 s and 80 MB
-        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1), ""
+        return private_interface("torch._C", "_aoti.AOTIModelContainerRunnerCpu")(str(library), 1), ""
+    except InterfaceMissing:
+        raise
     except RuntimeError as error:
         return None, f"can't be opened ({' '.join(str(error).split())[:200]})"
 
@@ -151,12 +156,18 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path, check: C
         work = partial(_compile, formula, examples, folder)
         if _run_here(work) if torch.cuda.is_available() else run_in_child(work, check):
             log = library.parent / "failure.log"
-            error = folder / _ERROR
+            error, missing = folder / _ERROR, folder / _MISSING
+            if missing.exists():
+                raise CompilerFailed(_missing_text(missing.read_text()))
             log.write_text(error.read_text() if error.exists() else "the compiling process was killed")
             raise CompilerFailed(
                 f"runtime.compile is 'on': the compilation failed, see {log}; use --runtime.compile off in a new run"
             )
         store(folder / _BUILT, library)
+
+
+def _missing_text(problem: str) -> str:
+    return f"runtime.compile is 'on': {problem}, or use --runtime.compile off in a new run"
 
 
 def _run_here(work: Callable[[], None]) -> int:
@@ -181,6 +192,9 @@ def _compile(formula: Formula, examples: Sequence[Tensor], folder: Path) -> None
     try:
         try:
             built = _compiled(formula, examples, folder, threads, vec_isa_ok=True)
+        except InterfaceMissing as error:
+            (folder / _MISSING).write_text(str(error))
+            raise
         except RuntimeError:
             # for example when the compiler predates the CPU: now find out which instructions it supports
             built = _compiled(formula, examples, folder, threads, vec_isa_ok=None)
@@ -197,19 +211,18 @@ def _compiled(
 
     With `vec_isa_ok` True, assume that the compiler supports all of the processor's instructions: testing each takes half a minute.
     """
-    from torch._inductor import aot_compile
-    from torch._inductor.cpu_vec_isa import valid_vec_isa_list
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     from lockstep.compiling.rewrites import REWRITES, register_lowering
 
+    aot_compile = private_interface("torch._inductor", "aot_compile")
+    make_fx = private_interface("torch.fx.experimental.proxy_tensor", "make_fx")
     register_lowering()
-    valid_vec_isa_list.cache_clear()
+    private_interface("torch._inductor.cpu_vec_isa", "valid_vec_isa_list.cache_clear")()
     traced = make_fx(formula, decomposition_table=REWRITES if examples[0].dtype == torch.float32 else {})(*examples)
     for node in traced.graph.nodes:
         node.meta.clear()  # make_fx stores metadata that the compiler does not accept
     options = {"cpp.vec_isa_ok": vec_isa_ok, "cpp.threads": threads, "aot_inductor.output_path": str(folder)}
-    return aot_compile(traced, tuple(examples), options={**_OPTIONS, **options})
+    library: object = aot_compile(traced, tuple(examples), options={**_OPTIONS, **options})
+    return library
 
 
 _OPTIONS: dict[str, Any] = {

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lockstep.compiling.interfaces import private_interface
+
 __all__ = ["REWRITES", "register_lowering"]
 
 _TANH_LIMIT = 9.0
@@ -69,9 +71,10 @@ def _linear(left: Tensor, right: Tensor, bias: Tensor | None) -> Any:
 
 @cache
 def _is_amd() -> bool:
-    """Return True on AMD processors if oneDNN is available. MKL uses its fastest code on Intel processors only."""
+    """Return True on AMD processors if oneDNN and its private operation are available. MKL uses its fastest code on Intel processors only."""
     information = Path("/proc/cpuinfo")
-    return torch.backends.mkldnn.is_available() and information.exists() and "AuthenticAMD" in information.read_text()
+    available = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return available and information.exists() and "AuthenticAMD" in information.read_text()
 
 
 @torch.library.impl(_OPERATIONS, "linear", "CPU")
@@ -91,12 +94,12 @@ def _linear_meta(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def register_lowering() -> None:
     """Register with inductor how it compiles products with oneDNN."""
-    from torch._inductor.ir import TensorBox
-    from torch._inductor.lowering import lowerings
-    from torch._inductor.mkldnn_ir import LinearUnary
+    create_box = private_interface("torch._inductor.ir", "TensorBox.create")
+    create_linear = private_interface("torch._inductor.mkldnn_ir", "LinearUnary.create")
+    lowerings = private_interface("torch._inductor.lowering", "lowerings")
 
     def lower(left: Any, weight: Any, bias: Any) -> Any:
-        return TensorBox.create(LinearUnary.create(left, weight, bias, *_UNFUSED))
+        return create_box(create_linear(left, weight, bias, *_UNFUSED))
 
     lowerings[torch.ops.lockstep.linear.default] = lower
 

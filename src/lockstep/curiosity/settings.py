@@ -9,7 +9,6 @@ __all__ = ["CuriosityConfig", "Kind"]
 
 Kind = Literal["none", "icm", "rnd", "ngu", "e3b", "re3", "disagreement"]
 _EPISODIC = ("ngu", "e3b")
-_TRAINED = ("icm", "rnd", "ngu", "e3b", "disagreement")
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,3 @@ class CuriosityConfig:
     def episodic(self) -> bool:
         """True if the method compares observations within an episode."""
         return self.kind in _EPISODIC
-
-    @property
-    def predicts(self) -> bool:
-        """True if the method trains networks."""
-        return self.kind in _TRAINED

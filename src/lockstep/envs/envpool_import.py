@@ -6,8 +6,9 @@ environments that are rarely used.
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.metadata import version
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,8 @@ __all__ = ["registration"]
 
 _ALL_FAMILIES = "envpool.entry"
 """The module that imports all families."""
+_VERSIONS = "envpool>=1.2.5"
+"""Versions that have the modules that are imported here, which envpool does not document."""
 
 
 def registration(env_id: str, family: str | None) -> Any:
@@ -26,10 +29,27 @@ def registration(env_id: str, family: str | None) -> Any:
         if "envpool" not in sys.modules:
             with _without_families() as envpool:
                 _import_families_on_demand(envpool)
-        import_module(f"envpool.{family}.registration")
-    module = import_module("envpool.registration")
+        with suppress(ModuleNotFoundError):  # a version with other modules: all families are imported below
+            import_module(f"envpool.{family}.registration")
+    module = _private_module("envpool.registration", "list_all_envs")
     if env_id not in module.list_all_envs():
-        import_module(_ALL_FAMILIES)
+        _private_module(_ALL_FAMILIES)
+    return module
+
+
+def _private_module(name: str, *functions: str) -> Any:
+    """Import a module of envpool that its documentation does not mention. Raises ValueError if it or one of `functions` is missing."""
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        module = None
+    if module is None or not all(hasattr(module, function) for function in functions):
+        raise ValueError(
+            f"env.engine is 'envpool': envpool {version('envpool')} has no {'.'.join((name, *functions))}; install "
+            f"'{_VERSIONS}', or use engine 'gymnasium'"
+        )
     return module
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lockstep.envs.engine import State
 from lockstep.envs.episodes import EpisodeLog
 
-__all__ = ["History", "check_replay", "check_state", "current_observations", "episode_logs"]
+__all__ = ["History", "check_state", "current_observations", "episode_logs", "restore_history"]
 
 _BLOCK = 1024
 """Number of steps in a block of the log."""
@@ -143,8 +143,8 @@ def current_observations(observations: NDArray[Any], pixels: NDArray[np.uint8]) 
     return {"observations": observations.copy(), **images}
 
 
-def check_replay(state: State, replayed: State, first: int, env_id: str) -> None:
-    """Compare the results of a replay with the saved state, bit for bit.
+def restore_history(state: State, replayed: State, first: int, env_id: str) -> History:
+    """Return the history of a saved state, after comparing the results of its replay with it, bit for bit.
 
     `first` is the number of the shard's first environment. Raises ValueError for the first environment that differs.
     """
@@ -166,6 +166,7 @@ def check_replay(state: State, replayed: State, first: int, env_id: str) -> None
                 f"env.id is {env_id!r}: environment {first + index} reached a different state when its actions were replayed; "
                 "start a new run, for example with `env.engine: envpool`, which needs no replay"
             )
+    return History.from_state(state, replayed["returns"])
 
 
 def check_state(state: State, count: int, pixel_count: int, env_id: str) -> None:

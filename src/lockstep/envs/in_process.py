@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lockstep.envs.actions import action_converter, each_action
 from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
-from lockstep.envs.history import History, check_replay, check_state, current_observations, episode_logs
+from lockstep.envs.history import History, check_state, current_observations, episode_logs, restore_history
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
@@ -105,8 +105,7 @@ class InProcessEngine:
         infos = self._reset()
         replayed = {name: np.array([info[name] for info in infos]) for name in infos[0]}
         replayed |= current_observations(self._observations, self.pixels)
-        check_replay(state, replayed, self._first, self._recipe.env_id)
-        self._history = History.from_state(state, replayed["returns"])
+        self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
-from lockstep.envs.history import History, check_replay, check_state, current_observations, episode_logs
+from lockstep.envs.history import History, check_state, current_observations, episode_logs, restore_history
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
@@ -74,6 +74,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
     """AsyncVectorEnv with timeouts that a replay extends, and with errors that name the environment."""
 
     def __init__(self, factories: Sequence[_Factory]) -> None:
+        _check_gymnasium()
         # fork: only a child of the rank can be made to die with it, and a fork has imported everything already
         super().__init__(factories, copy=False, context="fork", autoreset_mode=AutoresetMode.DISABLED)
         self._progress = [factory.progress for factory in factories]
@@ -113,6 +114,16 @@ class _Workers(AsyncVectorEnv[Any, Any]):
             process.kill()  # terminate() would wait forever for a stopped process
         self._state = AsyncState.DEFAULT  # otherwise close() first waits for the pending answers of dead workers
         self.close(terminate=True)
+
+
+def _check_gymnasium() -> None:
+    """Raise ValueError if AsyncVectorEnv has no method that `_Workers` overrides: it would never be called."""
+    for name in ("_poll_pipe_envs", "_check_spaces", "_raise_if_errors"):
+        if not hasattr(AsyncVectorEnv, name):
+            raise ValueError(
+                f"env.engine is 'gymnasium-async': gymnasium {gym.__version__} has no AsyncVectorEnv.{name}; install "
+                "'gymnasium>=1.4,<2', or use engine 'gymnasium'"
+            )
 
 
 class SubprocessEngine:
@@ -220,8 +231,7 @@ class SubprocessEngine:
         check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
         replayed = self._start("replay", episode_logs(state))
         replayed |= current_observations(self._observations, self.pixels)
-        check_replay(state, replayed, self._first, self._recipe.env_id)
-        self._history = History.from_state(state, replayed["returns"])
+        self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
         return self._observations
 
     def renew(self, iteration: int) -> NDArray[Any]:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.algorithm.plan import Plan
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
 from lockstep.experiment.resolve import importable, iterations
@@ -19,6 +18,7 @@ from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from lockstep.algorithm.agent import Agent
+    from lockstep.algorithm.plan import Plan
     from lockstep.experiment.build import RankComponents
     from lockstep.group.group import Group
     from lockstep.run.run import Run
@@ -74,7 +74,7 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
     return folder, decode(tree, Config())
 
 
-def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int) -> "Run":
+def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int) -> "Run":
     """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
 
     Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
@@ -84,10 +84,12 @@ def execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: 
     group = runtime.group
     start = folder, resume_from, iterations(config), group.size, config.plan.kind
     with nullcontext(Attempt()) if group.rank else record_attempt(*start) as attempt:
-        return _execute(folder, config, runtime, resume_from, attempt)
+        return _execute(folder, config, plan, runtime, resume_from, attempt)
 
 
-def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from: int, attempt: "Attempt") -> "Run":
+def _execute(
+    folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int, attempt: "Attempt"
+) -> "Run":
     from lockstep.experiment.build import build
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, forget_after
@@ -97,7 +99,6 @@ def _execute(folder: RunFolder, config: Config, runtime: "Runtime", resume_from:
     from lockstep.telemetry.recorder import Recorder
 
     group = runtime.group
-    plan = Plan.make(config.plan, group.size)
     limit_threads(arithmetic_threads(config.runtime, group.rank in plan.training))
     components = build(config, plan, runtime)
     frames = components.update.agent.spaces.frames_per_step

@@ -11,7 +11,7 @@ from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit, renews
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
-from lockstep.runtime.checks import find_compiler
+from lockstep.runtime.checks import compile_problem
 from lockstep.telemetry.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -30,18 +30,19 @@ _LIMITS = 10
 """Episode limits between checkpoints below which `cut_episodes` warns."""
 
 
-def resolve(config: Config, ranks: int) -> Config:
+def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:
     """Return the config with every choice made: counts, shards, engine. It depends on the config, the number of ranks, and what is installed.
+    `plan` is the plan of these ranks, if it has been made already.
 
     Raises ValueError in one line if the config can't be run.
     """
-    env, plan = config.env, config.plan
+    env = config.env
     if env.per_rank is not None:
         env = dataclasses.replace(env, count=env.per_rank * ranks, per_rank=None)
         config = dataclasses.replace(config, env=env)
-    assignment = Plan.make(plan, ranks)
-    _check_plan(config, assignment)
-    shards = len(assignment.shards)
+    plan = plan or Plan.make(config.plan, ranks)
+    shards = len(plan.shards)
+    _check_plan(config, plan)
     if env.count % shards:
         raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
     count = env.count // shards
@@ -80,8 +81,10 @@ def resolve(config: Config, ranks: int) -> Config:
     return dataclasses.replace(
         config,
         env=env,
-        plan=dataclasses.replace(plan, shards=shards),
-        runtime=dataclasses.replace(config.runtime, compile="on" if compiles(config) and find_compiler() else "off"),
+        plan=dataclasses.replace(config.plan, shards=shards),
+        runtime=dataclasses.replace(
+            config.runtime, compile="on" if compiles(config) and compile_problem() is None else "off"
+        ),
     )
 
 
@@ -264,20 +267,20 @@ def cut_episodes(config: Config) -> str | None:
     )
 
 
-def _check_plan(config: Config, assignment: Plan) -> None:
-    """Raise ValueError for options that do not fit this assignment of shards to ranks."""
-    plan, threads = config.plan, config.runtime.player_threads
-    if plan.gradients == "ddp" and len(assignment.training) == 1:
+def _check_plan(config: Config, plan: Plan) -> None:
+    """Raise ValueError for options that the plan does not support."""
+    settings, threads = config.plan, config.runtime.player_threads
+    if settings.gradients == "ddp" and len(plan.training) == 1:
         raise ValueError(
             "plan.gradients is 'ddp': the plan has one trainer, so there is nothing to reduce; use more trainers, or 'ordered' "
             "in a new run"
         )
-    if threads not in (None, config.runtime.threads) and set(assignment.playing) & set(assignment.training):
+    if threads not in (None, config.runtime.threads) and set(plan.playing) & set(plan.training):
         raise ValueError(
             f"runtime.player_threads is {threads}: this plan has ranks that play and train, with one number of threads for both; "
             "leave it out in a new run, or let players do nothing else"
         )
-    if plan.correction == "vtrace" and not plan.lag:
+    if settings.correction == "vtrace" and not settings.lag:
         raise ValueError("plan.correction is 'vtrace': it corrects for a lag, and plan.lag is 0")
 
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.algorithm.plan import Plan, default_ranks
+from lockstep.compiling.interfaces import version_problem
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
@@ -12,19 +14,18 @@ from lockstep.experiment.resolve import compiles, cut_episodes, iterations, reso
 from lockstep.group.memory import usable_cores
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
-from lockstep.runtime.checks import check_runtime, resolve_devices
+from lockstep.runtime.checks import check_runtime, compile_problem, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.rendezvous import choose_rendezvous
 
 if TYPE_CHECKING:
     from lockstep.run.run import Run
-    from lockstep.runtime.runtime import Runtime
 
 __all__ = [
     "RESUMABLE_FIELDS",
+    "ResolvedStart",
     "exit_codes",
     "extended_by",
-    "join_ranks",
     "launch_ranks",
     "prepare_resume",
     "raise_for_exit_code",
@@ -34,9 +35,6 @@ __all__ = [
     "start_warnings",
 ]
 
-_NO_COMPILER = (
-    "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
-)
 RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
@@ -48,16 +46,29 @@ RESUMABLE_FIELDS = (
 no other.)"""
 
 
-def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> tuple[Config, RankInfo | None, int]:
+@dataclass(frozen=True)
+class ResolvedStart:
+    """A start that this host and its launcher can provide."""
+
+    config: Config
+    """The config, with resolved devices."""
+    rank_info: RankInfo | None
+    """This rank, with its rendezvous; None if no launcher started it."""
+    plan: Plan
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return self.plan.ranks
+
+
+def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> ResolvedStart:
     """Resolve what a start depends on, and check it against this host and its launcher.
 
     Args:
         config: The config.
         place: This rank, if a launcher started it.
         ranks: The number of ranks that the user asked for.
-
-    Returns:
-        The config with resolved devices, the rank with its rendezvous, and the number of ranks.
 
     Raises ValueError in one line if this host or the launcher can't provide what is asked for.
     """
@@ -69,13 +80,15 @@ def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> 
     size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
     plan = Plan.make(config.plan, size)
     check_runtime(runtime, place, plan.training, plan.playing)
-    return dataclasses.replace(config, runtime=runtime), place, size
+    return ResolvedStart(dataclasses.replace(config, runtime=runtime), place, plan)
 
 
 def start_warnings(config: Config, resolved: Config) -> list[str]:
     """Return the warnings for the user before a new run starts, a line each. `resolved` is the resolved `config`."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
-    lines = [_NO_COMPILER] if compiles(asked) and resolved.runtime.compile == "off" else []
+    lines = []
+    if compiles(asked) and resolved.runtime.compile == "off":
+        lines.append(f"{compile_problem()}, so the update is not compiled: the run will be slower")
     cut = cut_episodes(resolved)
     return lines if cut is None else [*lines, cut]
 
@@ -103,14 +116,13 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
 
 
-def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) -> tuple[Config, RankInfo | None, int]:
+def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) -> ResolvedStart:
     """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host."""
-    config, place, ranks = resolve_start(config, place, ranks)
-    if resolve(config, ranks).runtime.compile != config.runtime.compile:
-        raise ValueError(
-            "runtime.compile is 'on' in this run: there is no C++ compiler here; install g++, or let CXX name one"
-        )
-    return config, place, ranks
+    start = resolve_start(config, place, ranks)
+    if resolve(start.config, start.ranks, start.plan).runtime.compile != config.runtime.compile:
+        problem = version_problem() or "there is no C++ compiler here; install g++, or let CXX name one"
+        raise ValueError(f"runtime.compile is 'on' in this run: {problem}")
+    return start
 
 
 def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
@@ -178,18 +190,12 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
     return launch(["rank", str(folder.path), str(resume_from), *modules], ranks, config.runtime)
 
 
-def join_ranks(rank_info: RankInfo, config: Config) -> "Runtime":
-    """Join the other ranks, in the roles that the plan gives them. Raises the errors of `runtime.join.join`."""
+def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> "Run":
+    """Join the other ranks, and train as `execute` does."""
     from lockstep.runtime.join import join
 
-    plan = Plan.make(config.plan, rank_info.size)
-    return join(rank_info, config.runtime, plan.training, plan.playing)
-
-
-def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, resume_from: int) -> "Run":
-    """Join the other ranks, and train as `execute` does."""
-    with join_ranks(rank_info, config) as runtime:
-        return execute(folder, config, runtime, resume_from)
+    with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
+        return execute(folder, config, plan, runtime, resume_from)
 
 
 def raise_for_exit_code(code: int) -> None:

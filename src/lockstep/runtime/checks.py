@@ -11,10 +11,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from lockstep.compiling.interfaces import version_problem
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["check_runtime", "cuda_devices", "find_compiler", "resolve_devices", "shares_memory"]
+__all__ = ["check_runtime", "compile_problem", "cuda_devices", "find_compiler", "resolve_devices", "shares_memory"]
 
 _SIGNS_OF_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
 _PRECISIONS = {"32-true": "fp32", "32": "fp32", "bf16-mixed": "bf16", "bf16": "bf16", "64-true": "fp64", "64": "fp64"}
@@ -33,6 +34,13 @@ def cuda_devices() -> int:
 def find_compiler() -> str | None:
     """Return the path of the C++ compiler: `CXX`, else g++ (clang++ on macOS); None if it is missing."""
     return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
+
+
+def compile_problem() -> str | None:
+    """Return why nothing can be compiled here; None if it can."""
+    if find_compiler() is None:
+        return "there is no C++ compiler here (g++, or what CXX names)"
+    return version_problem()
 
 
 def resolve_devices(config: RuntimeConfig) -> RuntimeConfig:

@@ -51,8 +51,8 @@ def make_member(config: Config, ranks: int | None, values: Mapping[str, object],
     Raises ValueError if the config cannot be run.
     """
     config = replace(config, run=replace(config.run, folder=str(folder), name=name, progress="off"))
-    config, _, count = resolve_start(config, None, ranks or default_ranks(config.plan, 1))
-    return Member(values, resolve(config, count), count)
+    start = resolve_start(config, None, ranks or default_ranks(config.plan, 1))
+    return Member(values, resolve(start.config, start.ranks, start.plan), start.ranks)
 
 
 def labels(paths: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,118 @@
+"""Private interfaces of PyTorch that are missing: one line that names the versions, or no compilation."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.compiling import interfaces, rewrites
+from lockstep.compiling.interfaces import TORCH_VERSIONS, InterfaceMissing, private_interface, version_problem
+from lockstep.compiling.kernels import CompilerFailed, ahead_of_time
+from lockstep.config import Config
+from lockstep.config.decode import decode
+from lockstep.experiment.resolve import resolve
+from lockstep.experiment.start import start_warnings
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """Minimal formula to compile."""
+
+    name = "double"
+    key = "double"
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return (tensors[0] * 2,)
+
+
+def compile_doubled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Tensor]:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(folder))
+    return ahead_of_time(Doubled(), (torch.ones(3),))(torch.ones(3))
+
+
+def test_versions_are_the_requirement_of_the_package(root: Path) -> None:
+    assert f'"{TORCH_VERSIONS}"' in (root / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(("module", "name"), [("torch", "nothing.at_all"), ("torch.nothing", "at_all")])
+def test_missing_interface_is_one_line(module: str, name: str) -> None:
+    with pytest.raises(InterfaceMissing) as caught:
+        private_interface(module, name)
+    assert str(caught.value) == (
+        f"PyTorch {torch.__version__} has no {module}.{name}, which compiling needs; install 'torch>=2.13,<2.14'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch._inductor", "aot_compile"),
+        ("torch._inductor.cpu_vec_isa", "valid_vec_isa_list"),
+        ("torch._inductor.ir", "TensorBox"),
+        ("torch._inductor.lowering", "lowerings"),
+        ("torch._inductor.mkldnn_ir", "LinearUnary"),
+        ("torch.fx.experimental.proxy_tensor", "make_fx"),
+    ],
+)
+@pytest.mark.slow
+def test_compiler_without_one_of_its_interfaces(
+    module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private_interface(module, name)
+    monkeypatch.delattr(sys.modules[module], name)
+    with pytest.raises(
+        CompilerFailed, match=rf"has no {module}\.{name}.*install 'torch>=2\.13,<2\.14', or use"
+    ) as caught:
+        compile_doubled(tmp_path, monkeypatch)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_libraries_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compile_doubled(tmp_path, monkeypatch)[0].tolist() == [2, 2, 2]
+    monkeypatch.delattr(torch._C._aoti, "AOTIModelContainerRunnerCpu")
+    with pytest.raises(
+        CompilerFailed, match=r"no torch\._C\._aoti\.AOTIModelContainerRunnerCpu.*'torch>=2\.13,<2\.14'"
+    ):
+        compile_doubled(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("has_operation", [True, False])
+def test_products_stay_as_they_are_without_the_operation_of_onednn(
+    has_operation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operations = SimpleNamespace(_linear_pointwise=None) if has_operation else SimpleNamespace()
+    information = SimpleNamespace(exists=lambda: True, read_text=lambda: "vendor_id : AuthenticAMD")
+    monkeypatch.setattr(rewrites, "Path", lambda path: information)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(rewrites, "_is_amd", rewrites._is_amd.__wrapped__)  # not the cached result
+    product, large = rewrites.REWRITES[torch.ops.aten.mm.default], torch.ones(512, 128)
+    monkeypatch.setattr(torch.ops, "mkldnn", operations)
+    monkeypatch.setattr(torch.ops.lockstep, "linear", lambda left, weight, bias: "oneDNN", raising=False)
+    assert product(large, large.t()) == ("oneDNN" if has_operation else NotImplemented)
+
+
+@pytest.mark.parametrize(
+    ("installed", "fits"), [("2.13.0+cpu", True), ("2.13.9", True), ("2.12.1", False), ("2.14.0", False)]
+)
+def test_other_versions_do_not_compile(installed: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interfaces, "version", lambda name: installed)
+    problem = f"PyTorch {installed} is not torch>=2.13,<2.14, whose private interfaces compiling needs"
+    assert version_problem() == (None if fits else problem)
+
+
+def test_new_run_with_another_version_is_not_compiled_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interfaces, "version", lambda name: "2.99.1")
+    config = decode({"runtime": {"compile": "on", "device": "cpu"}}, Config())
+    resolved = resolve(config, 1)
+    assert resolved.runtime.compile == "off"
+    (line,) = [line for line in start_warnings(config, resolved) if "PyTorch" in line]
+    assert line == (
+        "PyTorch 2.99.1 is not torch>=2.13,<2.14, whose private interfaces compiling needs, so the update is not compiled: "
+        "the run will be slower"
+    )

@@ -1,0 +1,125 @@
+"""Configs with every choice made, and one line for each config that can't be run."""
+
+import dataclasses
+
+import pytest
+
+from lockstep.algorithm.plan import Plan
+from lockstep.config import Config
+from lockstep.config.decode import decode
+from lockstep.experiment import resolve as resolving
+from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
+
+
+def config_of(**sections: object) -> Config:
+    """Return a config of 8 CartPoles and 16 steps, so that an iteration is 128 steps, with `sections` changed."""
+    base = {
+        "env": {"id": "CartPole-v1", "count": 8},
+        "rollout": {"steps": 16},
+        "ppo": {"minibatches": 4},
+        "run": {"total_steps": 1280},
+        "runtime": {"device": "cpu"},
+    }
+    return decode({name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}}, Config())
+
+
+def test_every_choice_is_made() -> None:
+    resolved = resolve(config_of(), 1)
+    assert resolved.plan.shards == 1
+    assert resolved.env.engine != "auto"
+    assert resolved.env.per_rank is None
+    assert resolved.runtime.compile == "off"  # the run is too short
+    assert resolve(resolved, 1) == resolved
+
+
+def test_environments_per_rank_and_shards_follow_from_the_ranks() -> None:
+    resolved = resolve(config_of(env={"id": "CartPole-v1", "count": 8, "per_rank": 4}), 2)
+    assert (resolved.env.count, resolved.env.per_rank, resolved.plan.shards) == (8, None, 2)
+
+
+def test_a_plan_that_has_been_made_already_is_used() -> None:
+    config = config_of(plan={"shards": 4})
+    assert resolve(config, 2, Plan.make(config.plan, 2)) == resolve(config, 2)
+
+
+@pytest.mark.parametrize(("steps", "length"), [(16, 16), (32, 32), (48, 24), (34, 17), (37, 1)])
+def test_default_sequence_length_is_the_largest_divisor_up_to_32(steps: int, length: int) -> None:
+    config = config_of(
+        policy={"core": "gru"}, rollout={"steps": steps}, ppo={"minibatches": 1}, run={"total_steps": 8 * steps}
+    )
+    assert resolve(config, 1).rollout.sequence_length == length
+
+
+@pytest.mark.parametrize(("total_steps", "number"), [(128, 1), (255, 1), (256, 2), (1280, 10)])
+def test_number_of_iterations(total_steps: int, number: int) -> None:
+    assert iterations(config_of(run={"total_steps": total_steps})) == number
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"plan": {"shards": 3}}, "env.count is 8: it must be divisible by plan.shards, which is 3"),
+        ({"ppo": {"minibatches": 5}}, r"ppo.minibatches is 5: .* 8 environments x 16 steps = 128"),
+        ({"run": {"total_steps": 127}}, "run.total_steps is 127: one iteration alone takes 128"),
+        ({"ppo": {"epochs": 1, "minibatches": 1, "surrogate": "kl"}}, "ppo.epochs is 1: .* at least 2 gradient steps"),
+        ({"ppo": {"value_epochs": 2}, "policy": {"shared": True}}, "policy.shared is true: .* separate trunks"),
+        ({"policy": {"squash": True}}, "policy.squash is true: CartPole-v1 has discrete actions"),
+        ({"policy": {"encoder": "nature"}}, "policy.encoder is 'nature': CartPole-v1 has no images"),
+        ({"rollout": {"sequence_length": 4}}, "rollout.sequence_length is 4: it is for a policy with memory"),
+        (
+            {"rollout": {"sequence_length": 5}, "policy": {"core": "lstm"}},
+            "rollout.sequence_length is 5: it must divide rollout.steps, which is 16",
+        ),
+        ({"plan": {"correction": "vtrace"}}, "plan.correction is 'vtrace': .* plan.lag is 0"),
+        ({"plan": {"gradients": "ddp"}}, "plan.gradients is 'ddp': the plan has one trainer"),
+        (
+            {"runtime": {"threads": 1, "player_threads": 2}},
+            "runtime.player_threads is 2: this plan has ranks that play",
+        ),
+        ({"curiosity": {"kind": "rnd", "channels": 4}}, "curiosity.channels is 4: CartPole-v1 has no images"),
+        ({"curiosity": {"kind": "rnd", "warmup": 10}}, "curiosity.warmup is 10: the run has 10 iterations"),
+        (
+            {"runtime": {"compile": "on", "precision": "bf16"}},
+            "runtime.compile is 'on': .* but runtime.precision is 'bf16'",
+        ),
+    ],
+)
+def test_configs_that_cannot_be_run(sections: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        resolve(config_of(**sections), 1)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "compile", "expected"),
+    [(4999, "auto", False), (5000, "auto", True), (1, "on", True), (5000, "off", False)],
+)
+def test_long_runs_are_compiled(steps: int, compile: str, expected: bool) -> None:
+    config = config_of(
+        ppo={"epochs": 1, "minibatches": 1}, run={"total_steps": 128 * steps}, runtime={"compile": compile}
+    )
+    assert compiles(config) is expected
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"policy": {"core": "gru"}},
+        {"policy": {"encoder": "nature"}},
+        {"plan": {"gradients": "ddp"}},
+        {"runtime": {"device": "cuda"}},
+        {"runtime": {"precision": "bf16"}},
+    ],
+)
+def test_runs_that_cannot_be_compiled(sections: dict[str, object]) -> None:
+    assert not compiles(config_of(run={"total_steps": 10**7}, **sections))
+
+
+def test_episodes_that_checkpoints_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolving, "renewed_episode_limit", lambda env: 500)
+    config = config_of(run={"total_steps": 128_000, "checkpoint_every": 10})
+    assert "10 x 16 = 160 steps; episodes of CartPole-v1 last up to 500" in str(cut_episodes(config))
+    assert "set run.checkpoint_every to 32 or more" in str(cut_episodes(config))
+    assert cut_episodes(dataclasses.replace(config, run=dataclasses.replace(config.run, checkpoint_every=32))) is None
+    monkeypatch.setattr(resolving, "renewed_episode_limit", lambda env: None)
+    assert cut_episodes(config) is None

@@ -27,7 +27,7 @@ _SEQUENCE = 32
 _MOST_STEPS = 100_000_000
 """Maximum number of steps in an iteration: rollouts are kept in memory."""
 _LIMITS = 10
-"""Episode limits between checkpoints below which `cut_episodes` warns."""
+"""Number of episode limits between two checkpoints below which `cut_episodes` warns."""
 
 
 def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:

@@ -24,10 +24,10 @@ class RunConfig:
     keep: int = 3
     """Number of newest checkpoints that are kept."""
     evaluate_every: int | None = None
-    """Iterations between evaluations of the agent on episodes of its own, which also write a checkpoint; the last iteration is always
-    evaluated. A process with low priority plays them. The checkpoint with the best mean return is kept. None: no evaluation."""
+    """Iterations between evaluations of the agent, in separate environments, by a process with low priority. Each evaluated iteration writes
+    a checkpoint, and the one with the best mean return is kept. The last iteration is always evaluated. None: no evaluation."""
     evaluate_episodes: int = 10
-    """Episodes per evaluation, with the most probable actions, and as many with sampled ones."""
+    """Episodes per evaluation with the most probable actions, and as many with sampled actions."""
     loggers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
     """Destinations of metrics, config and videos in addition to metrics.jsonl. wandb and trackio need the extra `track`."""
     capture_video: int = 0

@@ -35,7 +35,9 @@ def run(table: Table, task: Task, seed: int, python: str, scale: float, runs: Pa
     start = time.perf_counter()
     call([python, str(Path(__file__).with_name("sb3_train.py")), *words], log)
     wall = round(time.perf_counter() - start, 1)
-    result = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    # warnings at the end of the process may follow the result
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith('{"settings"')]
+    result = json.loads(lines[-1])
     record = {
         "program": "stable-baselines3",
         "table": table.name,

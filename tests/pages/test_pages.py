@@ -31,8 +31,11 @@ PREPARED = {
 }
 """What the page's reader has already."""
 LAUNCHER = re.compile(r"^(torchrun|mpirun|fabric) (?!.*(?:--nnodes|--host)).*")
-NOBODY = re.compile(r"(make|pip install|apt-get|srun|mpirun --host|torchrun --nnodes) ")
-"""Installs something, or needs Slurm or two machines; tests/agreement/test_hosts.py has two nodes that are one."""
+NOBODY = re.compile(
+    r"(make|pip install|apt-get|srun|mpirun --host|torchrun --nnodes|python -m venv|sb3/bin/pip|python benchmarks/learning/\w+\.py) "
+)
+"""Installs something, takes hours, or needs Slurm or two machines; tests/agreement/test_hosts.py has two nodes that are one, and
+tests/benchmarks/test_learning.py runs benchmarks/learning with small budgets."""
 LAUNCHED = {
     line.partition(" train ")[0].replace("4", "2") + "fabric" * ("runtime.kind" in line): line
     for page in DOCUMENTS

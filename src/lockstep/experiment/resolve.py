@@ -67,10 +67,6 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
     spaces = describe_env(env)
-    if config.policy.squash and not spaces.continuous_size:
-        raise ValueError(f"policy.squash is true: {env.id} has discrete actions, which can't be squashed")
-    if config.policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
-        raise ValueError(f"policy.squash is true: the actions of {env.id} have no bounds to squash onto")
     _check_policy(config, spaces)
     _check_curiosity(config, spaces, count * config.rollout.steps)
     check_trackers(config.run.loggers)
@@ -155,8 +151,12 @@ def importable(config: Config, asked: str) -> list[str]:
 
 
 def _check_policy(config: Config, spaces: "Spaces") -> None:
-    """Raise ValueError if the policy does not fit the observations."""
+    """Raise ValueError if the policy does not fit the observations and actions."""
     policy, env_id = config.policy, config.env.id
+    if policy.squash and not spaces.continuous_size:
+        raise ValueError(f"policy.squash is true: {env_id} has discrete actions, which can't be squashed")
+    if policy.squash and not (abs(spaces.action_low).max() < 1e30 and abs(spaces.action_high).max() < 1e30):
+        raise ValueError(f"policy.squash is true: the actions of {env_id} have no bounds to squash onto")
     if spaces.images and policy.encoder == "mlp":
         raise ValueError(f"policy.encoder is 'mlp': {env_id} has images; use nature, impala or grid")
     if not spaces.images and policy.encoder in ("nature", "impala", "grid"):

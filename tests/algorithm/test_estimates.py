@@ -8,6 +8,7 @@ import torch
 from tests.watched import agent_of, rollouts_of
 from torch import Tensor
 
+from lockstep.algorithm.agent import RolloutEvaluation
 from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.estimates import Estimator
 from lockstep.curiosity.intrinsic import Bonus
@@ -28,22 +29,24 @@ def agent_with(rollout: Rollout, **settings: object) -> SimpleNamespace:
     """Return the part of an agent that the estimator reads. Its evaluation of the rollout is that of other weights."""
     steps, count = rollout.rewards.shape
     generator = torch.Generator().manual_seed(5)
-    evaluation = SimpleNamespace(
+    evaluation = RolloutEvaluation(
         values=torch.randn(steps + 1, count, generator=generator, dtype=torch.float64),
         log_probs=rollout.log_probs + 0.5 * torch.randn(steps, count, generator=generator, dtype=torch.float64),
         intrinsic_values=None,
     )
     if settings.get("two_heads"):
-        evaluation.intrinsic_values = torch.randn(steps + 1, count, generator=generator, dtype=torch.float64)
+        intrinsic_values = torch.randn(steps + 1, count, generator=generator, dtype=torch.float64)
+        evaluation = evaluation._replace(intrinsic_values=intrinsic_values)
     config = settings.get("curiosity")
-    return SimpleNamespace(
+    agent = SimpleNamespace(
         curiosity=config and SimpleNamespace(config=config),
         layout=RowLayout(3, 1, 0, bool(settings.get("two_heads"))),
         return_moments=settings.get("return_moments"),
         dtype=torch.float64,
         evaluation=evaluation,
-        evaluate=lambda rollout: evaluation,
     )
+    agent.evaluate = lambda rollout: agent.evaluation
+    return agent
 
 
 def direct_gae(rollout: Rollout, rewards: Tensor, values: Tensor) -> Tensor:
@@ -119,7 +122,7 @@ def test_targets_and_old_policy_of_vtrace() -> None:
 def test_vtrace_of_the_collecting_policy_is_gae() -> None:
     rollout = rollout_of()
     agent = agent_with(rollout)
-    agent.evaluation.log_probs = rollout.log_probs
+    agent.evaluation = agent.evaluation._replace(log_probs=rollout.log_probs)
     estimates = Estimator(agent, CONFIG, vtrace=True)(rollout, None, 0.0)
     close(estimates.advantages, direct_gae(rollout, rollout.rewards, agent.evaluation.values), rollout.valid)
 

@@ -111,7 +111,6 @@ def test_components_of_a_rank_that_plays_and_trains(lag: int, separate: bool) ->
     plan = Plan.make(resolved.plan, 1)
     components = build(resolved, plan, alone.runtime())
     try:
-        assert components.plan is plan
         assert [shard.index for shard in components.shards] == [0, 1]
         assert components.trainers.size == 1
         # with a lag, the weights that collect are not those that are trained

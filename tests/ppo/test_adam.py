@@ -84,11 +84,11 @@ def test_state_goes_on_exactly() -> None:
     assert torch.equal(stopped, through)
 
 
-def test_free_parts_have_no_share_in_the_clipped_norm() -> None:
+def test_unclipped_parts_do_not_count_in_the_norm() -> None:
     """As if they were alone: the first part with the limit, the second without."""
     begun = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
     both, clipped, free = begun.clone(), begun[:CUT].clone(), begun[CUT:].clone()
-    ours = Adam(both, {"all": CUT, "curiosity": SIZE - CUT}, 1e-2, limit=0.5, free=1)
+    ours = Adam(both, {"all": CUT, "curiosity": SIZE - CUT}, 1e-2, limit=0.5, unclipped=1)
     alone = Adam(clipped, {"all": CUT}, 1e-2, limit=0.5), Adam(free, {"all": SIZE - CUT}, 1e-2)
     for gradient in 1e3 * gradients(5):
         (norm,) = ours.propose(gradient, 1, {"all": 1e-2, "curiosity": 3e-3})

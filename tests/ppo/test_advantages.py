@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from tests.ppo.episodes import COUNT, STEPS, discounts, rollouts
 from torch import Tensor
 
-from lockstep.ppo.advantages import advantages, endless, vtrace
+from lockstep.ppo.advantages import advantages, vtrace, without_episode_ends
 
 GAMMA, LAMBDA = 0.5, 0.5
 
@@ -155,7 +155,7 @@ def test_a_return_that_goes_on_over_the_ends_of_episodes(corrected: bool) -> Non
     valid[0, 0] = valid[4, 0] = valid[9, 0] = valid[3, 1] = valid[11, 2] = False
     rewards = torch.where(valid, rewards, 0)
     never = torch.zeros_like(valid)
-    passed, *discounts = endless(values, valid, 0.9, 0.8)
+    passed, *discounts = without_episode_ends(values, valid, 0.9, 0.8)
     expected = torch.stack([plain_endless(*x, 0.9, 0.8) for x in zip(rewards.T, values.T, valid.T, strict=True)], 1)
     if corrected:  # where both policies are the same, v - V is GAE
         found, targets = vtrace(rewards, passed, torch.zeros_like(rewards), never, never, valid, *discounts)

@@ -74,13 +74,13 @@ def test_actions_have_the_documented_types() -> None:
 def test_draws_in_numpy_are_samples() -> None:
     logits, gumbel = normal(5, ROWS, SIZE), Categorical(SIZE).noise(stream(6, "test"), ROWS)
     actions = np.empty(ROWS, dtype=np.int64)
-    spread = Categorical(SIZE).spread(gumbel.copy(), None)
-    assert Categorical(SIZE).draw(logits.numpy(), spread, actions) is actions
+    spread = Categorical(SIZE).scale_noise(gumbel.copy(), None)
+    assert Categorical(SIZE).sample_numpy(logits.numpy(), spread, actions) is actions
     assert np.array_equal(actions, Categorical(SIZE).sample(logits, torch.from_numpy(gumbel)))
     mean, log_std, noise = normal(7, ROWS, SIZE), normal(8, SIZE), normal(9, ROWS, SIZE)
     drawn = np.empty((ROWS, SIZE))
     gaussian = Gaussian(SIZE)
-    assert gaussian.draw(mean.numpy(), gaussian.spread(noise.numpy(), log_std.numpy()), drawn) is drawn
+    assert gaussian.sample_numpy(mean.numpy(), gaussian.scale_noise(noise.numpy(), log_std.numpy()), drawn) is drawn
     expected = gaussian.sample(torch.cat([mean, log_std.expand_as(mean)], -1), noise)
     np.testing.assert_allclose(drawn, expected, rtol=0, atol=1e-14)
 
@@ -105,8 +105,8 @@ def test_joint_is_the_product_of_its_components(choices: tuple[int, ...], size: 
     assert torch.equal(joint.mode(parameters)[:, 1], chosen[1].probs.argmax(-1).double())
     assert torch.equal(joint.mode(parameters)[:, len(choices) :], mean)
     # a row of the head is the logits and the means; deviations are the same for all
-    spread = joint.spread(noise.numpy().copy(), log_std[0].numpy() if size else None)
-    drawn = joint.draw(parameters[:, : options + size].numpy(), spread, np.empty(actions.shape))
+    spread = joint.scale_noise(noise.numpy().copy(), log_std[0].numpy() if size else None)
+    drawn = joint.sample_numpy(parameters[:, : options + size].numpy(), spread, np.empty(actions.shape))
     same = torch.cat([parameters[:, : options + size], log_std[:1].expand(ROWS, -1)], -1)
     np.testing.assert_allclose(drawn, joint.sample(same, noise).numpy(), rtol=0, atol=1e-12)
 

@@ -85,14 +85,14 @@ class NumpyActor:
         """
         self._policy, self._distribution, self._actions, self._value = policy, distribution, actions, value
         steps, count = noise.shape[:2]
-        heads, draw = policy.heads(steps + 1, count), distribution.draw
+        heads, sample = policy.heads(steps + 1, count), distribution.sample_numpy
         forward = self._forward(normalize, heads) if memory is None else self._recurrent(memory, normalize, heads)
         log_std = None if policy.log_std is None else policy.log_std.numpy()
-        spread = silent(distribution.spread)(noise.astype(heads.dtype), log_std)
+        scaled_noise = silent(distribution.scale_noise)(noise.astype(heads.dtype), log_std)
         self._heads = heads[:steps]
 
         def act(t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-            return fit(draw(forward(t, observations), spread[t], actions[t]))
+            return fit(sample(forward(t, observations), scaled_noise[t], actions[t]))
 
         self.act: Callable[..., NDArray[Any]] = silent(act)
         """Function of a step t and observations `[B, O]` that returns actions for the environments, in an array that the next call may
@@ -119,7 +119,7 @@ class NumpyActor:
         def value(observations: Tensor) -> Tensor:
             # a copy of the state: the next rollout starts with the same observations
             step(normalize(observations[-1].numpy()), state.copy(), heads[-1], latents[-1])
-            return self._policy.judge(latents)
+            return self._policy.values_of_latents(latents)
 
         self._value = silent(value)
         return forward

@@ -138,10 +138,11 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
     image_engines = engines if agent.spaces.images else []
     for t in range(steps):
         actions = actor.act(t, observations[t], pixels[t])
-        for engine, own in engines:
-            observations[t + 1, own], rewards[t, own], terminated[t, own], truncated[t, own] = engine.step(actions[own])
-        for engine, own in image_engines:
-            pixels[t + 1, own] = engine.pixels
+        for engine, columns in engines:
+            results = engine.step(actions[columns])
+            observations[t + 1, columns], rewards[t, columns], terminated[t, columns], truncated[t, columns] = results
+        for engine, columns in image_engines:
+            pixels[t + 1, columns] = engine.pixels
     wide.log_probs.copy_(actor.log_probs())
     wide.values.copy_(actor.values(wide.observations, wide.pixels))
     if memory is not None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lockstep.algorithm.agent import Agent, RolloutEvaluation
 from lockstep.curiosity.intrinsic import Bonus
-from lockstep.ppo.advantages import advantages, endless, vtrace
+from lockstep.ppo.advantages import advantages, vtrace, without_episode_ends
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import Rollout
@@ -97,7 +97,7 @@ class Estimator:
         """Return advantages of intrinsic rewards, whose returns do not end with episodes, and targets and old values of their head."""
         assert self._curiosity is not None
         assert self._curiosity.gamma is not None
-        values, *discounts = endless(values, valid, self._curiosity.gamma, self._config.gae_lambda)
+        values, *discounts = without_episode_ends(values, valid, self._curiosity.gamma, self._config.gae_lambda)
         never = torch.zeros_like(valid)
         valid_ratios = torch.where(valid, log_ratios, 0)
         advantage, targets = self._estimate(bonus.rewards, values, valid_ratios, never, never, valid, *discounts)

@@ -39,8 +39,10 @@ class SampleOrder:
         the slices of this rank's shards, `[own shards, E, M, n]`.
         """
         generator = stream(self._seed, "shared-minibatches", iteration)
-        shape, own = (self._minibatches, shards, -1), list(self._shards)
-        epochs = [torch.from_numpy(generator.permutation(count)).view(shape)[:, own] for _ in range(self._epochs)]
+        shape, shard_indices = (self._minibatches, shards, -1), list(self._shards)
+        epochs = [
+            torch.from_numpy(generator.permutation(count)).view(shape)[:, shard_indices] for _ in range(self._epochs)
+        ]
         return torch.stack(epochs).permute(2, 0, 1, 3)
 
 

@@ -64,12 +64,12 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
     """Open an existing run and read its config. Raises ValueError if there is none or it can't be read."""
     folder = RunFolder.open(path)
     tree = folder.tree()
-    found = tree.pop("version", None)
-    if type(found) is not int:
+    version = tree.pop("version", None)
+    if type(version) is not int:
         raise ValueError(f"{path}/config.json has no version: it was not written by lockstep")
-    if found > VERSION:
+    if version > VERSION:
         raise ValueError(
-            f"{path}/config.json has version {found}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
+            f"{path}/config.json has version {version}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
         )
     return folder, decode(tree, Config())
 
@@ -210,9 +210,11 @@ def save_config(folder: RunFolder, config: Config) -> None:
 
 def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
     """Return `iteration`, or that of the newest checkpoint if it is None. Raises ValueError if there is no such checkpoint."""
-    found = folder.checkpoints()
-    if not found:
+    checkpoints = folder.checkpoints()
+    if not checkpoints:
         raise ValueError(f"{folder.path} has no checkpoint yet")
-    if iteration is not None and iteration not in found:
-        raise ValueError(f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found))}")
-    return found[-1] if iteration is None else iteration
+    if iteration is not None and iteration not in checkpoints:
+        raise ValueError(
+            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints))}"
+        )
+    return checkpoints[-1] if iteration is None else iteration

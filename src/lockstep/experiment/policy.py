@@ -139,21 +139,21 @@ class TrainedPolicy:
 
     def _count(self, observation: Any) -> int | None:
         """Return the number of environments, None for a single observation. Raises ValueError for shapes that do not fit the space."""
-        found = set()
+        counts = set()
         for path, leaf in leaves(self.observation_space):
             try:
                 shape = np.shape(reduce(getitem, path, observation))
             except (KeyError, IndexError, TypeError):
                 raise ValueError(f"observation{place_of(path)} is missing: {leaf} was expected there") from None
-            lead, own = shape[: len(shape) - len(leaf.shape)], shape[len(shape) - len(leaf.shape) :]
-            if own != leaf.shape or len(lead) > 1:
+            leading, leaf_shape = shape[: len(shape) - len(leaf.shape)], shape[len(shape) - len(leaf.shape) :]
+            if leaf_shape != leaf.shape or len(leading) > 1:
                 raise ValueError(
                     f"observation{place_of(path)} has the shape {shape}: {leaf} was expected, or many of them"
                 )
-            found.add(lead)
-        if len(found) > 1:
-            raise ValueError(f"observation has parts of {len(found)} different counts of environments")
-        return next(iter(next(iter(found))), None)
+            counts.add(leading)
+        if len(counts) > 1:
+            raise ValueError(f"observation has parts of {len(counts)} different counts of environments")
+        return next(iter(next(iter(counts))), None)
 
 
 def _first(actions: Any) -> Any:

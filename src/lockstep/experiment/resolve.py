@@ -133,21 +133,21 @@ def importable(config: Config, asked: str) -> list[str]:
     from lockstep.models.registry import defined_in
 
     known, make = gym.registry.get(config.env.id), registered_function(config.env.id)
-    found = None if make is None else reference(make)
+    function = None if make is None else reference(make)
     entry = getattr(known, "entry_point", None)
-    itself = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
+    in_program = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
     parts = [
         (f"policy.core {config.policy.core!r}", defined_in("core", config.policy.core) == "__main__"),
         (f"policy.encoder {config.policy.encoder!r}", defined_in("encoder", config.policy.encoder) == "__main__"),
-        (f"env.id {config.env.id!r}", itself),
-        (f"env {config.env.id!r}", make is not None and found is None),
+        (f"env.id {config.env.id!r}", in_program),
+        (f"env {config.env.id!r}", make is not None and function is None),
     ]
-    for part, own in parts:
-        if own:
+    for part, defined_here in parts:
+        if defined_here:
             raise ValueError(
                 f"{asked}: other processes can't find {part}, which this program defines; put it into a module that it imports"
             )
-    return [name for name in (config.env.module, found) if name]
+    return [name for name in (config.env.module, function) if name]
 
 
 def _check_policy(config: Config, spaces: "Spaces") -> None:
@@ -176,25 +176,27 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
 
 def _check_curiosity(config: Config, spaces: "Spaces", samples: int) -> None:
     """Raise ValueError if the method can't be used. `samples` is the number in a shard's rollout."""
-    own, env = config.curiosity, config.env
-    if own.kind == "none":
+    curiosity, env = config.curiosity, config.env
+    if curiosity.kind == "none":
         return
     if not spaces.feature_size and not spaces.images:
-        raise ValueError(f"curiosity.kind is {own.kind!r}: the observations of {env.id} hold nothing that could be new")
-    if own.channels is not None and not spaces.images:
-        raise ValueError(f"curiosity.channels is {own.channels}: {env.id} has no images")
-    if own.episodic and not has_time_limit(env):
         raise ValueError(
-            f"curiosity.kind is {own.kind!r}: it compares within an episode, and those of {env.id} have no time limit; set "
+            f"curiosity.kind is {curiosity.kind!r}: the observations of {env.id} hold nothing that could be new"
+        )
+    if curiosity.channels is not None and not spaces.images:
+        raise ValueError(f"curiosity.channels is {curiosity.channels}: {env.id} has no images")
+    if curiosity.episodic and not has_time_limit(env):
+        raise ValueError(
+            f"curiosity.kind is {curiosity.kind!r}: it compares within an episode, and those of {env.id} have no time limit; set "
             "max_episode_steps in env.options, or use another kind"
         )
-    if own.kind == "re3" and own.neighbours >= samples:
+    if curiosity.kind == "re3" and curiosity.neighbours >= samples:
         raise ValueError(
-            f"curiosity.neighbours is {own.neighbours}: a shard's rollout, in which re3 looks for them, has {samples} steps"
+            f"curiosity.neighbours is {curiosity.neighbours}: a shard's rollout, in which re3 looks for them, has {samples} steps"
         )
-    if own.warmup >= iterations(config):
+    if curiosity.warmup >= iterations(config):
         raise ValueError(
-            f"curiosity.warmup is {own.warmup}: the run has {iterations(config)} iterations, so nothing would be trained"
+            f"curiosity.warmup is {curiosity.warmup}: the run has {iterations(config)} iterations, so nothing would be trained"
         )
 
 

@@ -153,12 +153,12 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
 
 def _first_of(folder: RunFolder, iteration: int | None) -> int:
     """Return the iteration to resume from: `iteration` if it has a checkpoint; None: the newest; 0: the start."""
-    found = folder.checkpoints()
-    if iteration is not None and iteration not in (0, *found):
+    checkpoints = folder.checkpoints()
+    if iteration is not None and iteration not in (0, *checkpoints):
         raise ValueError(
-            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, found)) or 'none'}"
+            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints)) or 'none'}"
         )
-    return (found[-1] if found else 0) if iteration is None else iteration
+    return (checkpoints[-1] if checkpoints else 0) if iteration is None else iteration
 
 
 def exit_codes() -> dict[type[Exception], int]:

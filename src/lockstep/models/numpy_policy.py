@@ -128,7 +128,7 @@ class NumpyPolicy:
         """Allocate an array `[steps, count, …]` for the inputs of the critic's head that `step` writes."""
         return torch.empty(steps, count, len(self._value_head[0]), dtype=self._dtype).numpy()
 
-    def judge(self, latents: NDArray[Any]) -> Tensor:
+    def values_of_latents(self, latents: NDArray[Any]) -> Tensor:
         """Compute the values `[steps, count]` from the `latents` that `step` wrote."""
         rows = latents.reshape(-1, latents.shape[-1])
         values = silent(_affine)(rows, self._value_head, self._output(self._value_head, len(rows)))

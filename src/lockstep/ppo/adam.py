@@ -99,7 +99,7 @@ class Adam:
         limit: float | None = None,
         others: int = 0,
         make_kernel: MakeKernel = eager,
-        free: int = 0,
+        unclipped: int = 0,
         separately: bool = False,
     ) -> None:
         """Create the state and the kernel of the optimizer.
@@ -111,7 +111,7 @@ class Adam:
             limit: Largest norm of the gradient; None: the gradient is not clipped.
             others: Number `S` of other sums that follow the gradient.
             make_kernel: Function that makes the kernel of `StepFormula`.
-            free: Number of parts at the end that are neither clipped nor counted in the norm.
+            unclipped: Number of parts at the end that are neither clipped nor counted in the norm.
             separately: Clip each part by its own norm, not by the norm over all parts.
         """
         self._weights = weights
@@ -121,7 +121,7 @@ class Adam:
         self.steps = dict.fromkeys(parts, 0)
         numbers = weights.new_zeros(2 + 3 * len(parts))
         examples = (weights, self.first, self.second, weights.new_zeros(len(weights) + others), numbers)
-        formula = StepFormula(tuple(parts.values()), epsilon, len(parts) - free, separately)
+        formula = StepFormula(tuple(parts.values()), epsilon, len(parts) - unclipped, separately)
         self._kernel = make_kernel(formula, examples)
         self._proposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._stepped: tuple[str, ...] = ()

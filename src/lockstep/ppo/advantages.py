@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["advantages", "endless", "vtrace"]
+__all__ = ["advantages", "vtrace", "without_episode_ends"]
 
 
 def advantages(
@@ -90,7 +90,7 @@ def vtrace(
     return torch.where(valid, advantage, 0), torch.where(valid, targets, 0)
 
 
-def endless(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
+def without_episode_ends(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return values, discounts and λ for `advantages` and `vtrace` when returns continue across episode ends.
 
     Such returns sum the rewards over the end of an episode into the next one (Burda et al. 2019, arXiv:1810.12894,

@@ -36,14 +36,14 @@ class Categorical:
         """Return sampled actions `[N]`."""
         return (logits + noise).argmax(-1)
 
-    def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """Return what `draw` adds to the logits, for any number of steps at once: the noise itself."""
+    def scale_noise(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
+        """Return what `sample_numpy` adds to the logits, for any number of steps at once: the noise itself."""
         return noise
 
-    def draw(self, logits: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """Compute `sample` in NumPy, write the actions into `out` and return it; overwrites `spread`."""
-        np.add(logits, spread, spread)
-        spread.argmax(-1, out)
+    def sample_numpy(self, logits: NDArray[Any], scaled_noise: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        """Compute `sample` in NumPy, write the actions into `out` and return it; overwrites `scaled_noise`."""
+        np.add(logits, scaled_noise, scaled_noise)
+        scaled_noise.argmax(-1, out)
         return out
 
     def mode(self, logits: Tensor) -> Tensor:
@@ -86,15 +86,15 @@ class Gaussian:
         drawn: Tensor = mean + log_std.exp() * noise
         return drawn
 
-    def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """Return what `draw` adds to the means, for any number of steps at once: noise times standard deviations."""
+    def scale_noise(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
+        """Return what `sample_numpy` adds to the means, for any number of steps at once: noise times standard deviations."""
         assert log_std is not None
-        spread: NDArray[Any] = noise * np.exp(log_std)
-        return spread
+        scaled: NDArray[Any] = noise * np.exp(log_std)
+        return scaled
 
-    def draw(self, mean: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+    def sample_numpy(self, mean: NDArray[Any], scaled_noise: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
         """Compute `sample` in NumPy, write the actions into `out` and return it."""
-        np.add(mean, spread, out)
+        np.add(mean, scaled_noise, out)
         return out
 
     def mode(self, parameters: Tensor) -> Tensor:
@@ -109,9 +109,9 @@ class Gaussian:
         """Return the log-densities `[N]` of actions and the entropies `[N]` in nats."""
         mean, log_std = parameters.split(self.size, -1)
         standardized = (actions - mean) * (-log_std).exp()
-        spread = log_std.sum(-1)
-        log_prob = -0.5 * standardized.square().sum(-1) - spread - 0.5 * self.size * math.log(2 * math.pi)
-        return log_prob, spread + 0.5 * self.size * math.log(2 * math.pi * math.e)
+        log_scale = log_std.sum(-1)
+        log_prob = -0.5 * standardized.square().sum(-1) - log_scale - 0.5 * self.size * math.log(2 * math.pi)
+        return log_prob, log_scale + 0.5 * self.size * math.log(2 * math.pi * math.e)
 
 
 class Joint:
@@ -145,18 +145,18 @@ class Joint:
             drawn.append(self._gaussian.sample(parameters[..., self._continuous], noise[..., self._continuous]))
         return torch.cat(drawn, -1).to(parameters.dtype)
 
-    def spread(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
-        """Return what `draw` adds to logits and means, for any number of steps at once; overwrites `noise`."""
+    def scale_noise(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NDArray[Any]:
+        """Return what `sample_numpy` adds to logits and means, for any number of steps at once; overwrites `noise`."""
         if log_std is not None:
             noise[..., self._continuous] *= np.exp(log_std)
         return noise
 
-    def draw(self, head: NDArray[Any], spread: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """Compute `sample` in NumPy, write the actions into `out` and return it; overwrites `spread`."""
-        np.add(head, spread, spread)
+    def sample_numpy(self, head: NDArray[Any], scaled_noise: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        """Compute `sample` in NumPy, write the actions into `out` and return it; overwrites `scaled_noise`."""
+        np.add(head, scaled_noise, scaled_noise)
         for column, (_, columns) in enumerate(self._choices):
-            out[:, column] = spread[:, columns].argmax(-1)
-        out[:, len(self._choices) :] = spread[:, self._continuous]
+            out[:, column] = scaled_noise[:, columns].argmax(-1)
+        out[:, len(self._choices) :] = scaled_noise[:, self._continuous]
         return out
 
     def mode(self, parameters: Tensor) -> Tensor:

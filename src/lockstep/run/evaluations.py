@@ -83,8 +83,8 @@ def forget_evaluations_after(folder: RunFolder, iteration: int) -> None:
     best = read_best(folder)
     if best is None or best.iteration <= iteration:
         return
-    kept = set(folder.checkpoints())
-    remaining = [result for row in folder.evaluations() if (result := _ranking(row)).iteration in kept]
+    checkpoints = set(folder.checkpoints())
+    remaining = [result for row in folder.evaluations() if (result := _ranking(row)).iteration in checkpoints]
     if remaining:
         _write_best(folder, max(remaining, key=lambda result: result.return_mean))
     else:

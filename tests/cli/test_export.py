@@ -165,10 +165,10 @@ def test_a_missing_package_names_the_extra(
 @pytest.mark.parametrize(
     ("name", "change", "line"),
     [
-        ("value", lambda array: array + 1e-4, "its value is off by 0.0001, more than 1e-05"),
-        ("logits", lambda array: array * np.nan, "its logits is off by inf"),
-        ("action", lambda array: 1 - array, "its action is off by inf"),
-        ("action", lambda array: array[:1], "its action is off by inf"),
+        ("value", lambda array: array + 1e-4, "its value differs by 0.0001, more than 1e-05"),
+        ("logits", lambda array: array * np.nan, "its logits differs by inf"),
+        ("action", lambda array: 1 - array, "its action differs by inf"),
+        ("action", lambda array: array[:1], "its action differs by inf"),
     ],
 )
 def test_a_file_that_does_not_agree_is_not_kept(

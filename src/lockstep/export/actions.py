@@ -55,23 +55,23 @@ class ActionDecoder(nn.Module):
         logits, mean, log_std = parameters.split([self._options, self._size, self._size], 1)
         chosen = [logits.narrow(1, begin, count).argmax(1) for begin, count in self._choices]
         components = self._fit(mean) if self._size else mean
-        found, choice, component = dict[str, Tensor](), 0, 0
+        outputs, choice, component = dict[str, Tensor](), 0, 0
         for name, leaf in self._parts:
             width = int(np.prod(leaf.shape))
             if isinstance(leaf, Box):
-                own = components.narrow(1, component, width)
+                action = components.narrow(1, component, width)
                 component += width
             else:
                 starts = np.broadcast_to(np.ravel(getattr(leaf, "start", 0)), width).tolist()
-                own = torch.stack([chosen[choice + k] + start for k, start in enumerate(starts)], 1)
+                action = torch.stack([chosen[choice + k] + start for k, start in enumerate(starts)], 1)
                 choice += width
-            found[name] = own.reshape(-1, *leaf.shape).to(torch_type(leaf.dtype))
+            outputs[name] = action.reshape(-1, *leaf.shape).to(torch_type(leaf.dtype))
             if isinstance(leaf, Box) and not has_float32_bounds(leaf):
-                low, high = (torch.from_numpy(bound).to(own.device) for bound in (leaf.low, leaf.high))
-                found[name] = found[name].clamp(low, high)
+                low, high = (torch.from_numpy(bound).to(action.device) for bound in (leaf.low, leaf.high))
+                outputs[name] = outputs[name].clamp(low, high)
         if self._options:
-            found["logits"] = logits
-        return found | ({"mean": mean, "log_std": log_std} if self._size else {})
+            outputs["logits"] = logits
+        return outputs | ({"mean": mean, "log_std": log_std} if self._size else {})
 
     def _fit(self, components: Tensor) -> Tensor:
         if self._squash:

@@ -35,20 +35,20 @@ def difference(
     It is infinite for an array that is missing or has another shape, for a number that is not finite, and for another choice than the
     agent's, unless the options are equally probable up to rounding.
     """
-    drawing = ObservationSampler(agent, observation_space, stream(0, "export"))
-    worst, own, its = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
+    sampler = ObservationSampler(agent, observation_space, stream(0, "export"))
+    worst, agent_state, file_state = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
     for count in _STEPS:
-        if len(own) != count:
-            own = torch.zeros(count, agent.state_size, dtype=agent.dtype)
-            its = own.numpy().copy()
-        inputs = drawing.inputs(count)
-        expected, sure = _expected(agent, action_space, *drawing.seen(inputs), own)
-        found = run(inputs | ({STATE: its} if agent.state_size else {}))
+        if len(agent_state) != count:
+            agent_state = torch.zeros(count, agent.state_size, dtype=agent.dtype)
+            file_state = agent_state.numpy().copy()
+        inputs = sampler.inputs(count)
+        expected, sure = _expected(agent, action_space, *sampler.encoded(inputs), agent_state)
+        outputs = run(inputs | ({STATE: file_state} if agent.state_size else {}))
         for name, array in expected.items():
-            if name != "value" or name in found:  # the value is optional
-                worst = max(worst, (_distance(found.get(name), array, sure), name))
+            if name != "value" or name in outputs:  # the value is optional
+                worst = max(worst, (_distance(outputs.get(name), array, sure), name))
         if agent.state_size:
-            own, its = torch.from_numpy(expected[NEXT_STATE]), found[NEXT_STATE]
+            agent_state, file_state = torch.from_numpy(expected[NEXT_STATE]), outputs[NEXT_STATE]
     return worst
 
 
@@ -59,28 +59,30 @@ def _expected(
     """Return the agent's outputs, and `[N]` bool, true where each choice has a unique most probable option."""
     spaces = agent.spaces
     parameters, value, after = agent.policy.act(agent.normalize(rows), pixels, state)
-    taken = action_converter(action_space)(agent.for_environment(agent.distribution.mode(parameters).numpy()))
-    found: Arrays = {
-        name_of(ACTION, path): np.asarray(reduce(getitem, path, taken)) for path, _ in leaves(action_space)
+    actions = action_converter(action_space)(agent.for_environment(agent.distribution.mode(parameters).numpy()))
+    outputs: Arrays = {
+        name_of(ACTION, path): np.asarray(reduce(getitem, path, actions)) for path, _ in leaves(action_space)
     }
     sizes = [sum(spaces.choices), spaces.continuous_size, spaces.continuous_size]
     names = ["logits", "mean", "log_std"]
-    found |= {name: part.numpy() for name, part in zip(names, parameters.split(sizes, 1), strict=True) if part.shape[1]}
-    found["value"] = (agent.values(rows, pixels) if value is None else value).numpy()
+    outputs |= {
+        name: part.numpy() for name, part in zip(names, parameters.split(sizes, 1), strict=True) if part.shape[1]
+    }
+    outputs["value"] = (agent.values(rows, pixels) if value is None else value).numpy()
     sure = np.ones(len(rows), dtype=np.bool_)
     for logits in parameters[:, : sizes[0]].split(list(spaces.choices), 1) if spaces.choices else ():
         if logits.shape[1] > 1:
             first, second = logits.topk(2, 1).values.unbind(1)
             sure &= (first - second > 2 * TOLERANCE * first.abs().clamp_min(1)).numpy()
     if after is not None and agent.state_size:
-        found[NEXT_STATE] = after.numpy()
-    return found, sure
+        outputs[NEXT_STATE] = after.numpy()
+    return outputs, sure
 
 
-def _distance(found: NDArray[Any] | None, expected: NDArray[Any], sure: NDArray[np.bool_]) -> float:
-    if found is None or found.shape != expected.shape or found.dtype != expected.dtype:
+def _distance(output: NDArray[Any] | None, expected: NDArray[Any], sure: NDArray[np.bool_]) -> float:
+    if output is None or output.shape != expected.shape or output.dtype != expected.dtype:
         return float("inf")
     if expected.dtype.kind in "iu":
-        return 0.0 if np.array_equal(found[sure], expected[sure]) else float("inf")
-    apart = np.abs(found - expected) / np.maximum(1, np.abs(expected))
-    return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+        return 0.0 if np.array_equal(output[sure], expected[sure]) else float("inf")
+    distances = np.abs(output - expected) / np.maximum(1, np.abs(expected))
+    return float(np.nan_to_num(distances, nan=np.inf).max(initial=0.0))

@@ -59,9 +59,9 @@ def _unpack_torch(content: bytes) -> Callable[[Arrays], Arrays]:
     with _quiet():
         module = torch.export.load(io.BytesIO(content)).module()
 
-    def run(given: Arrays) -> Arrays:
-        found = module({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()})
-        return {name: array.numpy() for name, array in found.items()}
+    def run(inputs: Arrays) -> Arrays:
+        outputs = module({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()})
+        return {name: array.numpy() for name, array in outputs.items()}
 
     return run
 
@@ -70,9 +70,9 @@ def _pack_onnx(program: Program, about: Mapping[str, str]) -> bytes:
     inputs, outputs = ([port.name for port in ports] for ports in (program.inputs, program.outputs))
     with _quiet():
         traced = _trace(program)
-        made = torch.onnx.export(traced, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
-    assert made is not None
-    model = made.model_proto
+        exported = torch.onnx.export(traced, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
+    assert exported is not None
+    model = exported.model_proto
     _describe(model.graph, [*program.inputs, *program.outputs])
     for name, text in about.items():
         model.metadata_props.add(key=name, value=text)
@@ -96,7 +96,7 @@ def _unpack_onnx(content: bytes) -> Callable[[Arrays], Arrays]:
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    return lambda given: dict(zip(names, session.run(names, given), strict=True))
+    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
 @contextmanager

@@ -97,14 +97,14 @@ def _ports(space: Space[object], spaces: Spaces) -> list[TensorSpec]:
         (image_leaves(space), ", an image"),
         (mask_leaves(space), ", not 0 for options that are allowed"),
     ]
-    ports = [_port(leaf, rest) for found, rest in kinds for leaf in found]
+    ports = [_tensor_spec(leaf, note) for kind_leaves, note in kinds for leaf in kind_leaves]
     if spaces.mask_size and not mask_leaves(space):
         meaning = f"info[{MASK!r}], not 0 for options that are allowed: those of all choices side by side"
         ports.append(TensorSpec(INFO_MASK, (spaces.mask_size,), torch.int8, meaning))
     return ports
 
 
-def _port(found: Leaf, rest: str) -> TensorSpec:
-    path, leaf = found
-    meaning = f"observation{place_of(path)} as the environment gives it{rest}"
+def _tensor_spec(path_and_leaf: Leaf, note: str) -> TensorSpec:
+    path, leaf = path_and_leaf
+    meaning = f"observation{place_of(path)} as the environment gives it{note}"
     return TensorSpec(name_of(OBSERVATION, path), leaf.shape, torch_type(leaf.dtype), meaning)

@@ -22,12 +22,15 @@ class Program(nn.Module):
     def __init__(self, agent: Agent, observation_space: Space[object], action_space: Space[object]) -> None:
         """Copy the agent. The spaces are those of a single environment."""
         super().__init__()
-        self.reading, self.taking = ObservationEncoder(agent, observation_space), ActionDecoder(agent, action_space)
+        self.observation_encoder, self.action_decoder = (
+            ObservationEncoder(agent, observation_space),
+            ActionDecoder(agent, action_space),
+        )
         self.policy = copy.deepcopy(agent.policy).requires_grad_(False)
         self.policy.intrinsic_head = None
         apart = self.policy.critic_trunk is not None and not agent.state_size
         self._separate = apart and self.policy.is_mlp
-        self.inputs, self.outputs = list(self.reading.ports), list(self.taking.ports)
+        self.inputs, self.outputs = list(self.observation_encoder.ports), list(self.action_decoder.ports)
         if apart and not self._separate:
             self.policy.critic_trunk = nn.Identity()  # unused, so that its weights are not exported
         else:
@@ -45,13 +48,13 @@ class Program(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Evaluate the function."""
-        rows, pixels = self.reading(inputs)
+        rows, pixels = self.observation_encoder(inputs)
         parameters, value, state = self.policy.act(rows, pixels, inputs.get(STATE))
-        found: dict[str, Tensor] = self.taking(parameters)
+        outputs: dict[str, Tensor] = self.action_decoder(parameters)
         if self._separate:
             value = self.policy.value(rows)
         if value is not None:
-            found["value"] = value
+            outputs["value"] = value
         if state is not None:
-            found[NEXT_STATE] = state
-        return found
+            outputs[NEXT_STATE] = state
+        return outputs

@@ -33,16 +33,16 @@ class ObservationSampler:
 
     def inputs(self, count: int) -> Arrays:
         """Return the inputs of the exported policy by name, without the state."""
-        found, column = Arrays(), 0
+        inputs, column = Arrays(), 0
         for path, leaf in feature_leaves(self._space):
-            found[name_of(OBSERVATION, path)] = self._feature(leaf, count, column)
+            inputs[name_of(OBSERVATION, path)] = self._feature(leaf, count, column)
             column += flatdim(leaf)
         for path, leaf in image_leaves(self._space):
             shape = (count, *leaf.shape)
-            found[name_of(OBSERVATION, path)] = self._generator.integers(0, 256, shape, np.uint8)
-        return found | self._masks(count)
+            inputs[name_of(OBSERVATION, path)] = self._generator.integers(0, 256, shape, np.uint8)
+        return inputs | self._masks(count)
 
-    def seen(self, inputs: Arrays) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def encoded(self, inputs: Arrays) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the same observations as rows and pixels, encoded as for the agent."""
         tree = _tree(self._space, inputs)
         rows = self._layout.rows(tree, {MASK: inputs[INFO_MASK]} if INFO_MASK in inputs else {})
@@ -51,23 +51,23 @@ class ObservationSampler:
 
     def _feature(self, leaf: Any, count: int, column: int) -> NDArray[Any]:
         """Draw values of a numeric space, whose columns of a row begin at `column`."""
-        draw, shape = self._generator, (count, *leaf.shape)
+        generator, shape = self._generator, (count, *leaf.shape)
         if isinstance(leaf, MultiBinary):
-            return draw.integers(0, 2, shape).astype(leaf.dtype)
+            return generator.integers(0, 2, shape).astype(leaf.dtype)
         if isinstance(leaf, Discrete | MultiDiscrete):
             options = leaf.n if isinstance(leaf, Discrete) else leaf.nvec
-            return np.asarray(draw.integers(0, options, shape) + leaf.start).astype(leaf.dtype)
+            return np.asarray(generator.integers(0, options, shape) + leaf.start).astype(leaf.dtype)
         low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
-        numbers = draw.standard_normal(shape) * np.where(draw.random(shape) < _FAR, _FAR_TIMES, 1)
-        moments = self._agent.observation_moments
-        if moments is not None:
-            own = slice(column, column + flatdim(leaf))
-            numbers = numbers * moments.std[own].numpy().reshape(leaf.shape)
-            numbers += moments.mean[own].numpy().reshape(leaf.shape)
+        numbers = generator.standard_normal(shape) * np.where(generator.random(shape) < _FAR, _FAR_TIMES, 1)
+        statistics = self._agent.observation_moments
+        if statistics is not None:
+            columns = slice(column, column + flatdim(leaf))
+            numbers = numbers * statistics.std[columns].numpy().reshape(leaf.shape)
+            numbers += statistics.mean[columns].numpy().reshape(leaf.shape)
         else:
             narrow = (low > -_WIDE) & (high < _WIDE)
-            between = draw.uniform(np.where(narrow, low, 0), np.where(narrow, high, 1), shape)
-            numbers = np.where(narrow, between, numbers)
+            bounded = generator.uniform(np.where(narrow, low, 0), np.where(narrow, high, 1), shape)
+            numbers = np.where(narrow, bounded, numbers)
         return np.asarray(np.clip(numbers, low, high)).astype(leaf.dtype)
 
     def _masks(self, count: int) -> Arrays:

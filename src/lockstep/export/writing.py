@@ -74,25 +74,25 @@ def export_policy(
     """
     form = FORMATS[format_name]
     program = Program(agent, observation_space, action_space)
-    told = {"lockstep_version": __version__, **about, "digest": agent.digest()}
-    told |= {"inputs": _told(program.inputs), "outputs": _told(program.outputs)}
+    metadata = {"lockstep_version": __version__, **about, "digest": agent.digest()}
+    metadata |= {"inputs": _described(program.inputs), "outputs": _described(program.outputs)}
     try:
-        content = form.pack(program, told)
-        apart, where = difference(form.unpack(content), agent, observation_space, action_space)
+        content = form.pack(program, metadata)
+        distance, output = difference(form.unpack(content), agent, observation_space, action_space)
     except Exception as error:  # a registered encoder or core may use operations that can't be exported
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ValueError(f"this policy can't be exported as {format_name}: {reason}") from error
-    if not apart <= TOLERANCE:
+    if not distance <= TOLERANCE:
         raise ValueError(
-            f"the exported policy does not agree with the run's, so it was not kept: its {where} is off by {apart:.3g}, "
+            f"the outputs of the exported policy do not equal those of the run, so it was not saved: its {output} differs by {distance:.3g}, "
             f"more than {TOLERANCE:g}"
         )
     _write(path, content)
-    return Exported(path, program.inputs, program.outputs, apart)
+    return Exported(path, program.inputs, program.outputs, distance)
 
 
-def _told(ports: Sequence[TensorSpec]) -> str:
-    """JSON."""
+def _described(ports: Sequence[TensorSpec]) -> str:
+    """Return names, types, shapes and meanings as JSON."""
     return json.dumps(
         {port.name: {"type": port.type_name, "shape": ["N", *port.shape], "meaning": port.meaning} for port in ports}
     )

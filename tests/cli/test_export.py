@@ -183,5 +183,8 @@ def test_a_file_that_does_not_agree_is_not_kept(
     monkeypatch.setitem(formats.FORMATS, "torch", wrong)
     assert main(["export", "first", "--format", "torch", "--out", "wrong.pt2"]) == 2
     said = capsys.readouterr().err
-    assert f"lockstep: the exported policy does not agree with the run's, so it was not kept: {line}" in said
+    assert (
+        f"lockstep: the outputs of the exported policy do not equal those of the run, so it was not saved: {line}"
+        in said
+    )
     assert not list(here.glob("*wrong*"))

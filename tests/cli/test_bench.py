@@ -7,7 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from lockstep.cli.benchmarks import resolved
+from lockstep.cli.benchmarks import resolve_config
 from lockstep.config.compose import load
 
 SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2)
@@ -172,9 +172,9 @@ def test_what_is_measured_is_what_train_would_do() -> None:
 
     for steps in (10_000, 1_000_000):  # one that is too short to be worth compiling, and one that is not
         config = load(None, None, {"run": {"total_steps": steps}, "runtime": {"device": "cpu"}})
-        assert resolved(config, 2) == (resolve(config, 2), 2)
+        assert resolve_config(config, 2) == (resolve(config, 2), 2)
     short = load(None, None, {"env": {"per_rank": 8}, "run": {"total_steps": 1}})
-    assert resolved(short, 2)[0].run.total_steps == 16 * short.rollout.steps
+    assert resolve_config(short, 2)[0].run.total_steps == 16 * short.rollout.steps
 
 
 def test_help_says_what_there_is(run_cli) -> None:

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import lockstep
-from lockstep.cli.agents import Performer
+from lockstep.cli.agents import LoadedPolicy
 from lockstep.cli.main import main
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
@@ -233,10 +233,10 @@ def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest
 
 
 def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:
-    performer = Performer("first", None, False, None, None)
+    loaded = LoadedPolicy("first", None, False, None, None)
     episodes = EnvironmentSeeds(1, "episode", 8)
     training = {episodes(env, episode) for env in range(8) for episode in range(200)}
-    seeds = performer.seeds(200)
+    seeds = loaded.seeds(200)
     assert len(set(seeds)) == 200
     assert not training & set(seeds)
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.config import Config
-from lockstep.config.compose import dropped_fields, load, written
+from lockstep.config.compose import dropped_fields, load, merged_tree
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_another_environment_drops_the_goal_and_the_options_of_the_first(tmp_pat
     config = load(PRESET, None, flags)
     assert (config.env.id, config.env.options, config.run.solved_return) == ("B-v1", {}, None)
     assert (config.env.count, config.run.total_steps) == (2, 64)
-    assert written(PRESET, None, flags) == {"env": {"id": "B-v1", "count": 2}, "run": {"total_steps": 64}}
+    assert merged_tree(PRESET, None, flags) == {"env": {"id": "B-v1", "count": 2}, "run": {"total_steps": 64}}
     ending = "is dropped: it was set for A-v1, and env.id is B-v1; set"
     assert dropped_fields(PRESET, None, flags) == [
         f"env.options {{'size': 3}} {ending} env.options again if B-v1 needs one",
@@ -125,7 +125,7 @@ def test_two_spellings_at_once_are_refused() -> None:
 def test_what_is_written_says_the_same(file: Path) -> None:
     preset = {"env": {"per_rank": 3}, "policy": {"hidden": [8]}, "plan": {}}
     flags = {"env": {"count": "16"}, "ppo": {"clip": "linear(0.2, 0)", "kl_stop": "none"}}
-    tree = written(preset, file, flags)
+    tree = merged_tree(preset, file, flags)
     assert tree == {
         "env": {"id": "from-file", "count": 16},
         "policy": {"hidden": [8]},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.config.compose import load, written
+from lockstep.config.compose import load, merged_tree
 from lockstep.config.gin import parse_gin
 
 FIELD = "a field is section.field = VALUE, such as run.seed = 3"
@@ -172,7 +172,7 @@ def test_iterations_alone_are_counted_in_the_iterations_of_the_config(tmp_path: 
     assert load(preset, path, {}).run.total_steps == 50 * 8 * 400
     assert load(None, path, {"env": {"count": "3"}}).run.total_steps == 50 * 3 * 128
     assert load(preset, path, {"run": {"total_steps": "7000"}}).run.total_steps == 7000
-    assert written(preset, path, {})["run"] == {"total_steps": 50 * 8 * 400}
+    assert merged_tree(preset, path, {})["run"] == {"total_steps": 50 * 8 * 400}
     with pytest.raises(
         ValueError, match=r"^env\.per_rank is 2: train\.num_iter needs env\.count, .* give run\.total_steps instead$"
     ):

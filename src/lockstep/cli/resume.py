@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import complete, import_env_module_again, listen_under, report_once, start
+from lockstep.cli.start import completion_text, import_env_module_of_run, listen_under_launcher, report_once, start
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -36,9 +36,9 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         from lockstep.experiment.start import extended_by, prepare_resume, resolve_resume
 
         _, config = open_run(folder.path)
-        import_env_module_again(config, tree.get("env", {}).get("module"))
+        import_env_module_of_run(config, tree.get("env", {}).get("module"))
         extended = extended_by(config, tree, args.total_steps)
-        listen_under(rank_info)
+        listen_under_launcher(rank_info)
         extended, rank_info, ranks = resolve_resume(extended, rank_info, args.ranks)
     if rank_info is not None:
         from lockstep.cli.work import resume_under_launcher
@@ -46,7 +46,7 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         return resume_under_launcher(rank_info, folder, config, extended, args.iteration)
     resume_from = prepare_resume(folder, config, extended, args.iteration)
     if resume_from is None:
-        print(complete(folder, extended))
+        print(completion_text(folder, extended))
         return 0
     return start(folder, ranks, resume_from)
 

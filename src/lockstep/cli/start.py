@@ -10,10 +10,10 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["complete", "import_env_module_again", "listen_under", "report_once", "start"]
+__all__ = ["completion_text", "import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
 
 
-def import_env_module_again(config: Config, module: object) -> None:
+def import_env_module_of_run(config: Config, module: object) -> None:
     """Import the module that registers the environment of a run.
 
     `module` is the value of `--env.module`, None if it was not given.
@@ -44,7 +44,7 @@ def report_once(rank_info: RankInfo | None) -> Iterator[None]:
         raise
 
 
-def listen_under(rank_info: RankInfo | None) -> None:
+def listen_under_launcher(rank_info: RankInfo | None) -> None:
     """Handle signals as requests to stop, if a launcher started this rank.
 
     Ranks that lockstep starts do so elsewhere: `rank.main`, `start`.
@@ -54,7 +54,7 @@ def listen_under(rank_info: RankInfo | None) -> None:
         follow_launcher()
 
 
-def complete(folder: RunFolder, config: Config) -> str:
+def completion_text(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
     from lockstep.experiment.resolve import iterations
 
@@ -77,6 +77,6 @@ def start(folder: RunFolder, ranks: int, resume_from: int) -> int:
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
-    # the user named the module on the command line: `import_env_module_again` has imported it
+    # the user named the module on the command line: `import_env_module_of_run` has imported it
     modules = [config.env.module] if config.env.module else []
     return launch_ranks(folder, config, ranks, resume_from, modules)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import listen_under, report_once, start
+from lockstep.cli.start import listen_under_launcher, report_once, start
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.runtime.rank_info import find_rank_info
@@ -33,21 +33,21 @@ def main(argv: Sequence[str]) -> int:
         preset = presets.read(args.preset) if args.preset else None
         flags = import_env_module(preset, args.config, tree)
         config = load(preset, args.config, flags)
-        listen_under(rank_info)
+        listen_under_launcher(rank_info)
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.resolve import resolve
         from lockstep.experiment.start import resolve_start, start_warnings
 
         config, rank_info, ranks = resolve_start(config, rank_info, args.ranks)
-        resolved = resolve(config, ranks)
+        resolved_config = resolve(config, ranks)
         if rank_info is None or rank_info.rank == 0:
-            for line in (*dropped_fields(preset, args.config, flags), *start_warnings(config, resolved)):
+            for line in (*dropped_fields(preset, args.config, flags), *start_warnings(config, resolved_config)):
                 print(line, file=sys.stderr)
     if rank_info is not None:
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(rank_info, resolved, args.preset)
-    folder = create_run(resolved, args.preset, ranks)
+        return train_under_launcher(rank_info, resolved_config, args.preset)
+    folder = create_run(resolved_config, args.preset, ranks)
     folder.lock()
     return start(folder, ranks, resume_from=0)
 

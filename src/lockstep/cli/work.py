@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lockstep.algorithm.non_finite import NonFinite
-from lockstep.cli.start import complete
+from lockstep.cli.start import completion_text
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
@@ -21,7 +21,7 @@ from lockstep.run.run import Run
 from lockstep.run.stop import StoppedEarly, end_unheard
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
+__all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
 _MESSAGE_BYTES = 4096
 """Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
@@ -29,10 +29,10 @@ _MESSAGE_BYTES = 4096
 
 def train_alone(folder: RunFolder, resume_from: int) -> int:
     """Train the run in this process, as its only rank. Return the exit code."""
-    return train_at(RankInfo(0, 1, 0, 1), folder, resume_from)
+    return train_rank(RankInfo(0, 1, 0, 1), folder, resume_from)
 
 
-def train_at(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
+def train_rank(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
     """Train the run as one of the ranks that lockstep itself has launched. Return the exit code."""
     _, config = open_run(folder.path)
     return _guarded(rank_info.rank, lambda: _finish(rank_info.rank, run_rank(rank_info, folder, config, resume_from)))
@@ -59,7 +59,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, preset: str | None
 
 
 def resume_under_launcher(
-    rank_info: RankInfo, folder: RunFolder, before: Config, config: Config, iteration: int | None
+    rank_info: RankInfo, folder: RunFolder, config_before: Config, config: Config, iteration: int | None
 ) -> int:
     """Resume a run as one of the ranks that a launcher started. Return the exit code.
 
@@ -68,7 +68,7 @@ def resume_under_launcher(
 
     def prepare() -> tuple[RunFolder, int]:
         folder.lock()
-        resume_from = prepare_resume(folder, before, config, iteration)
+        resume_from = prepare_resume(folder, config_before, config, iteration)
         return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
@@ -78,7 +78,7 @@ def resume_under_launcher(
                 run = execute(folder, config, runtime, resume_from)
                 return _finish(rank_info.rank, run)
         if rank_info.rank == 0:
-            print(complete(folder, config))
+            print(completion_text(folder, config))
         return 0
 
     return _guarded(rank_info.rank, work)

@@ -1,4 +1,4 @@
-"""lockstep from a program."""
+"""The Python API."""
 
 import inspect
 import os
@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
 
 
 class Guess(gym.Env):
-    """A dict with a mask; the second choice is always forbidden."""
+    """Environment with a Dict observation and an action mask that always forbids the second action."""
 
     observation_space = gym.spaces.Dict(
         {
@@ -109,7 +109,7 @@ def test_help_of_train_has_the_defaults_of_its_settings() -> None:
         assert f"`{short}={defaults[short]!r}`" in text.replace("100_000", "100000")
 
 
-def test_a_function_is_an_environment(here: Path) -> None:
+def test_train_accepts_a_function_as_environment(here: Path) -> None:
     before = [signal.getsignal(number) for number in SIGNALS], torch.get_num_threads()
     torch.set_num_threads(2)
     run = lockstep.train(env=make_env, seed=3, **SMALL)
@@ -122,13 +122,13 @@ def test_a_function_is_an_environment(here: Path) -> None:
     assert run.load().digest == run.digest
     evaluation = run.evaluate(3)
     assert evaluation == lockstep.evaluate(run.path, 3, env=make_env)
-    more = lockstep.resume(run.path, env=make_env, total_steps=1024)
-    assert len(more.metrics) == 4
-    whole = lockstep.train(env=make_env, seed=3, **{**SMALL, "total_steps": 1024})
-    assert whole.digest == more.digest
+    resumed = lockstep.resume(run.path, env=make_env, total_steps=1024)
+    assert len(resumed.metrics) == 4
+    uninterrupted = lockstep.train(env=make_env, seed=3, **{**SMALL, "total_steps": 1024})
+    assert uninterrupted.digest == resumed.digest
 
 
-def test_an_id_and_a_function_give_the_same_bits() -> None:
+def test_id_and_function_give_the_same_digest() -> None:
     engine = {"engine": "gymnasium"}
     made = lockstep.train(env={"id": make_env, **engine}, **SMALL)
     assert lockstep.train(env={"id": "CartPole-v1", **engine}, **SMALL).digest == made.digest
@@ -151,7 +151,7 @@ def test_a_goal_of_another_environment_is_dropped_with_a_warning(here: Path) -> 
     assert caught[0].filename == __file__
 
 
-def test_a_policy_remembers_and_takes_dicts_images_and_masks() -> None:
+def test_policy_with_memory_accepts_dicts_images_and_masks() -> None:
     given = {"id": Guess, "count": 4, "options": {"length": 7}}
     policy = {"core": "gru", "core_size": 8, "hidden": [8]}
     run = lockstep.train(env=given, policy=policy, **{**SMALL, "total_steps": 128})
@@ -221,14 +221,14 @@ ONE = Guess()
         ({"env": {"module": "nothing_of_this_name"}}, "there is no module 'nothing_of_this_name'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_line_and_leaves_nothing(here: Path, arguments: dict[str, Any], line: str) -> None:
+def test_invalid_arguments_raise_one_line_and_write_no_files(here: Path, arguments: dict[str, Any], line: str) -> None:
     with pytest.raises(ValueError, match=re.escape(line)) as raised:
         lockstep.train(**{**arguments, "out": here / "runs"})
     assert "\n" not in str(raised.value)
     assert not (here / "runs").exists()
 
 
-def test_a_run_of_a_function_needs_the_function(run_cli, here: Path) -> None:
+def test_run_of_a_function_requires_the_function(run_cli, here: Path) -> None:
     run = lockstep.train(env=lambda: gym.make("CartPole-v1"), name="mine", **SMALL)
     code = "import lockstep; lockstep.load('runs/mine')"
     words = ("resume", "runs/mine", "--total-steps", 1024)
@@ -248,7 +248,7 @@ class Breaks(Guess):
         raise KeyError("wheel")
 
 
-def test_a_fault_is_raised_and_the_run_can_be_used_again() -> None:
+def test_environment_error_is_raised_and_releases_the_run() -> None:
     with pytest.raises(EnvironmentFailed, match="failed: KeyError: 'wheel'"):
         lockstep.train(env=Breaks, name="broken", **SMALL)
     with pytest.raises(EnvironmentFailed):
@@ -257,11 +257,11 @@ def test_a_fault_is_raised_and_the_run_can_be_used_again() -> None:
 
 @pytest.mark.parametrize("own_handler", [False, True])
 def test_ctrl_c_leaves_a_checkpoint_and_reaches_the_program(own_handler: bool) -> None:
-    came, sent = list[int](), list[int]()
+    received, sent = list[int](), list[int]()
     before = signal.getsignal(signal.SIGINT)
-    # said for both: whoever ran before in this process may have left another
-    own = (lambda number, frame: came.append(number)) if own_handler else signal.default_int_handler
-    signal.signal(signal.SIGINT, own)
+    # set in both cases: an earlier test in this process may have installed another handler
+    handler = (lambda number, frame: received.append(number)) if own_handler else signal.default_int_handler
+    signal.signal(signal.SIGINT, handler)
 
     class Interrupts(Guess):
         def step(self, action):
@@ -274,7 +274,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_reaches_the_program(own_handler: bool) -
     try:
         if own_handler:
             assert lockstep.train(**arguments).stopped
-            assert came == [signal.SIGINT]
+            assert received == [signal.SIGINT]
         else:
             with pytest.raises(KeyboardInterrupt):
                 lockstep.train(**arguments)
@@ -286,7 +286,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_reaches_the_program(own_handler: bool) -
     assert not lockstep.resume(run).stopped
 
 
-def test_it_trains_in_any_thread() -> None:
+def test_training_works_in_any_thread() -> None:
     runs: list[lockstep.Run] = []
     worker = threading.Thread(target=lambda: runs.append(lockstep.train(env=make_env, **SMALL)))
     worker.start()
@@ -294,7 +294,7 @@ def test_it_trains_in_any_thread() -> None:
     assert not runs[0].stopped
 
 
-def test_launchers_start_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_refuses_to_run_under_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "0")
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
@@ -335,7 +335,7 @@ refused(policy={"core": "own"})
 
 
 @pytest.mark.slow
-def test_ranks_find_a_function_in_its_module(here: Path, environ: dict[str, str]) -> None:
+def test_ranks_import_the_function_from_its_module(here: Path, environ: dict[str, str]) -> None:
     (here / "elsewhere").mkdir()
     (here / "elsewhere" / "mine.py").write_text(MODULE)
     (here / "script.py").write_text(SCRIPT)

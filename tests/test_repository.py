@@ -73,7 +73,7 @@ def test_functions_are_short() -> None:
     assert {place: lines for place, lines in sizes.items() if lines > 60} == {}
 
 
-def test_the_loop_fits_on_a_page() -> None:
+def test_training_loop_fits_on_one_screen() -> None:
     assert len((SOURCE / "loop.py").read_text(encoding="utf-8").splitlines()) <= 60
 
 
@@ -126,7 +126,7 @@ def test_docstrings_are_noun_phrases_or_imperative_sentences() -> None:
 
 
 def docstrings(node: ast.AST) -> list[str]:
-    """The docstring of a definition, and those of the names that it assigns."""
+    """Return the docstring of a definition and of the names that it assigns."""
     if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return []
     values = [

@@ -21,7 +21,7 @@ from records import RESULTS, Record, machine, read_records, result_path, summary
 from tasks import Table, Task, parse_seeds, read_table, selected
 
 from lockstep import presets
-from lockstep.config.compose import load, written
+from lockstep.config.compose import load, merged_tree
 from lockstep.config.decode import encode
 from lockstep.config.flags import as_flags
 from lockstep.run.stop import listen
@@ -95,7 +95,7 @@ def record_of(table: Table, task: Task, seed: int, scale: float, folder: Path) -
         "command": shlex.join(
             ["lockstep", "train", *([task.preset] if task.preset else []), *as_flags(flags), "--seed", str(seed)]
         ),
-        "settings": written(preset, None, flags),
+        "settings": merged_tree(preset, None, flags),
         "config": json.loads(folder.with_suffix(".json").read_text()),
         "engine": config["env"]["engine"],
         "versions": environment["packages"],

@@ -13,7 +13,7 @@ __all__ = ["train"]
 def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run) -> None:
     """Collect, route, update, publish, record: until the budget is spent or the ranks agree to stop.
 
-    `shards` are those that this rank plays, ascending. What has nothing to do on a rank does nothing.
+    `shards` are the shards that this rank plays, in ascending order. A phase without work on this rank does nothing.
     """
     for iteration in run.iterations():
         with run.phase("rollout"):

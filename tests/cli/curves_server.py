@@ -1,4 +1,4 @@
-"""A stand-in for the server of Weights & Biases, on this machine's loopback: what its client asks for, remembered."""
+"""Fake server of Weights & Biases on the loopback interface, which stores what the client uploads."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ KEY = "0" * 40
 
 
 class CurvesServer(ThreadingHTTPServer):
-    """Knows runs by their id, points of their curves in order, and files by name."""
+    """Server with runs by id, points of curves in order, and files by name."""
 
     daemon_threads = True
 
@@ -24,24 +24,35 @@ class CurvesServer(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.finished: list[str] = []
 
-    def answer(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Of one of the queries and mutations of GraphQL that the client has."""
+    def answer(self, name: str, variables: dict[str, Any]) -> dict[str, Any]:
+        """Answer a GraphQL query or mutation of the client."""
         me = {"id": "me", "name": "me"}
         if name == "Viewer":
             return {"viewer": {**me, "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
         if name == "RunResumeStatus":
-            return {"model": {"id": "p", "name": given["project"], "entity": me, "bucket": self.bucket(given["name"])}}
+            return {
+                "model": {
+                    "id": "p",
+                    "name": variables["project"],
+                    "entity": me,
+                    "bucket": self.bucket(variables["name"]),
+                }
+            }
         if name == "UpsertBucket":
-            self.runs.setdefault(given["name"], {}).update({key: value for key, value in given.items() if value})
-            project = {"id": "p", "name": given["project"], "entity": me}
-            return {"upsertBucket": {"bucket": {**self.bucket(given["name"]), "project": project}, "inserted": True}}
+            self.runs.setdefault(variables["name"], {}).update(
+                {key: value for key, value in variables.items() if value}
+            )
+            project = {"id": "p", "name": variables["project"], "entity": me}
+            return {
+                "upsertBucket": {"bucket": {**self.bucket(variables["name"]), "project": project}, "inserted": True}
+            }
         if name == "CreateRunFiles":
-            files = [{"name": file, "uploadUrl": f"{self.address}/put/{file}"} for file in given["files"]]
-            return {"createRunFiles": {"runID": given["run"], "uploadHeaders": [], "files": files}}
+            files = [{"name": file, "uploadUrl": f"{self.address}/put/{file}"} for file in variables["files"]]
+            return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
         return {}
 
     def bucket(self, run: str) -> dict[str, Any] | None:
-        """A run, as queries want it."""
+        """Return a run in the format of the queries, or None if it does not exist."""
         if run not in self.runs:
             return None
         points = self.history.get(run, [])
@@ -55,13 +66,13 @@ class CurvesServer(ThreadingHTTPServer):
         shown = self.runs[run].get("displayName")
         return {"id": run, "name": run, "displayName": shown, "config": "{}", "tags": [], **counts, **tails}
 
-    def stream(self, run: str, sent: dict[str, Any]) -> None:
-        """Points of curves, and the run's end."""
-        lines = sent.get("files", {}).get("wandb-history.jsonl")
+    def stream(self, run: str, message: dict[str, Any]) -> None:
+        """Store points of curves, and note the end of the run."""
+        lines = message.get("files", {}).get("wandb-history.jsonl")
         if lines:
             points = self.history.setdefault(run, [])
             points[lines["offset"] :] = lines["content"]
-        if sent.get("complete"):
+        if message.get("complete"):
             self.finished.append(run)
 
 
@@ -97,12 +108,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Nothing on the terminal."""
+        """Print no log lines."""
 
 
 @contextmanager
 def serving() -> Iterator[CurvesServer]:
-    """One that answers until the block ends."""
+    """Run a server until the block ends."""
     with CurvesServer() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

@@ -1,4 +1,4 @@
-"""`lockstep bench`: what it prints and writes, and what it refuses in one line."""
+"""Output, files and error messages of `lockstep bench`."""
 
 import csv
 import json
@@ -7,7 +7,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from lockstep.cli.benchmarks import resolved
+from lockstep.cli.benchmarks import resolve_config
 from lockstep.config.compose import load
 
 SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2)
@@ -19,7 +19,7 @@ for steps in 2048 4096 6144 8192; do echo "steps $steps"; sleep 0.01; done
 
 @pytest.fixture
 def interpreter(tmp_path: Path) -> Path:
-    """It has skrl 9.9, it says."""
+    """Python interpreter that pretends to have skrl 9.9 installed."""
     path = tmp_path / "python"
     path.write_text(PYTHON)
     path.chmod(0o755)
@@ -36,17 +36,17 @@ def test_throughput_prints_a_table_and_writes_everything(run_cli, tmp_path: Path
     lines = finished.stdout.splitlines()
     assert lines[0].startswith("CartPole-v1: 8 environments (")
     assert max(map(len, lines)) <= 80
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert {"benchmark", "command", "cores", "processor", "packages", "python", "config"} < found.keys()
-    assert (found["ranks"], found["iterations"], found["warmup_iterations"]) == (ranks, 5, 2)
-    assert len(found["repeats"]) == 2
-    for repeat in found["repeats"]:
+    results = json.loads((tmp_path / "found.json").read_text())
+    assert {"benchmark", "command", "cores", "processor", "packages", "python", "config"} < results.keys()
+    assert (results["ranks"], results["iterations"], results["warmup_iterations"]) == (ranks, 5, 2)
+    assert len(results["repeats"]) == 2
+    for repeat in results["repeats"]:
         for phases in filter(None, (repeat["phases"], repeat["player_phases"])):
             assert sum(value for name, value in phases.items() if name != "iter") == pytest.approx(phases["iter"])
         assert len(repeat["peak_memory_bytes"]) == ranks
-    rates = [repeat["steps_per_second"] for repeat in found["repeats"]]
-    assert found["steps_per_second"] == {"median": sum(rates) / 2, "least": min(rates), "most": max(rates)}
-    assert f"{found['steps_per_second']['median']:,.0f}" in finished.stdout
+    rates = [repeat["steps_per_second"] for repeat in results["repeats"]]
+    assert results["steps_per_second"] == {"median": sum(rates) / 2, "least": min(rates), "most": max(rates)}
+    assert f"{results['steps_per_second']['median']:,.0f}" in finished.stdout
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json"], "no run is left"
 
 
@@ -57,14 +57,14 @@ def test_throughput_compares_one_process_with_several(run_cli, tmp_path: Path) -
     assert finished.rc == 0, finished
     lines = finished.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert next(iter(found["cases"])) == "1 process"
-    for name, case in found["cases"].items():
+    results = json.loads((tmp_path / "found.json").read_text())
+    assert next(iter(results["cases"])) == "1 process"
+    for name, case in results["cases"].items():
         assert name in lines[3]
         parts = case["milliseconds_per_iteration"]
         assert list(parts) == ["rollout", "optimization", "exchange, waiting", "logging"]
         assert sum(parts.values()) == pytest.approx(case["phases"]["iter"] * 1e3)
-    if not found["gpu"]:
+    if not results["gpu"]:
         assert lines[3].endswith(" GPU")
         assert lines[4].endswith(" no GPU")
 
@@ -97,21 +97,21 @@ def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_peers_that_are_there_are_compared_and_the_others_named(run_cli, tmp_path: Path, interpreter: Path) -> None:
+def test_peers_compares_installed_libraries_and_names_missing_ones(run_cli, tmp_path: Path, interpreter: Path) -> None:
     words = ("--repeats", 2, "--updates", 5, "--python", interpreter, "--ranks", 1, "--json", "found.json")
     finished = run_cli("bench", "peers", *words, "--env.engine", "gymnasium")
     assert finished.rc == 0, finished
     assert finished.stderr.splitlines()[0].startswith("Stable-Baselines3 is not installed here: pip install stable")
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert list(found["runs"]) == ["lockstep, 1 rank", "skrl 9.9"]
-    ours, theirs = ([run["rate"] for run in found["runs"][name]["repeats"]] for name in found["runs"])
-    ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
-    assert found["runs"]["skrl 9.9"]["faster"] == {"median": sum(ratios) / 2, "least": ratios[0], "most": ratios[1]}
-    assert (found["config"]["env"]["engine"], found["config"]["ppo"]["entropy"]) == ("gymnasium", 0.01)
+    results = json.loads((tmp_path / "found.json").read_text())
+    assert list(results["runs"]) == ["lockstep, 1 rank", "skrl 9.9"]
+    lockstep_rates, peer_rates = ([run["rate"] for run in results["runs"][name]["repeats"]] for name in results["runs"])
+    ratios = sorted(one / other for one, other in zip(lockstep_rates, peer_rates, strict=True))
+    assert results["runs"]["skrl 9.9"]["faster"] == {"median": sum(ratios) / 2, "least": ratios[0], "most": ratios[1]}
+    assert (results["config"]["env"]["engine"], results["config"]["ppo"]["entropy"]) == ("gymnasium", 0.01)
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_one_line(run_cli, interpreter: Path) -> None:
+def test_failed_run_is_reported_in_one_line(run_cli, interpreter: Path) -> None:
     interpreter.write_text(PYTHON.replace('echo "steps $steps"', "echo broken >&2; exit 3"))
     finished = run_cli("bench", "peers", "--repeats", 1, "--updates", 5, "--python", interpreter)
     assert (finished.rc, finished.stdout) == (1, "")
@@ -145,7 +145,7 @@ def test_a_run_that_fails_is_one_line(run_cli, interpreter: Path) -> None:
         (["peers", "--python", "/nowhere/python"], ["--python is '/nowhere/python'", "interpreter"]),
     ],
 )
-def test_bad_input_is_one_line(run_cli, words: list[str], parts: list[str]) -> None:
+def test_invalid_arguments_are_reported_in_one_line(run_cli, words: list[str], parts: list[str]) -> None:
     finished = run_cli("bench", *words)
     assert (finished.rc, finished.stdout) == (2, "")
     assert len(finished.stderr.splitlines()) == 1, finished.stderr
@@ -153,7 +153,7 @@ def test_bad_input_is_one_line(run_cli, words: list[str], parts: list[str]) -> N
         assert part in finished.stderr
 
 
-def test_no_peers_at_all_is_one_line(run_cli, interpreter: Path) -> None:
+def test_peers_without_installed_library_is_reported_in_one_line(run_cli, interpreter: Path) -> None:
     interpreter.write_text("#!/bin/sh\necho '{}'\n")
     finished = run_cli("bench", "peers", "--python", interpreter)
     assert (finished.rc, finished.stdout) == (2, "")
@@ -161,23 +161,23 @@ def test_no_peers_at_all_is_one_line(run_cli, interpreter: Path) -> None:
     assert "pip install stable-baselines3 skrl" in finished.stderr
 
 
-def test_under_a_launcher_it_is_refused(run_cli) -> None:
+def test_bench_refuses_to_run_under_a_launcher(run_cli) -> None:
     finished = run_cli("bench", "throughput", env={"RANK": "0", "WORLD_SIZE": "1"})
     assert finished.rc == 2
     assert "without torchrun" in finished.stderr
 
 
-def test_what_is_measured_is_what_train_would_do() -> None:
+def test_bench_resolves_configs_like_train() -> None:
     from lockstep.experiment.resolve import resolve
 
     for steps in (10_000, 1_000_000):  # one that is too short to be worth compiling, and one that is not
         config = load(None, None, {"run": {"total_steps": steps}, "runtime": {"device": "cpu"}})
-        assert resolved(config, 2) == (resolve(config, 2), 2)
+        assert resolve_config(config, 2) == (resolve(config, 2), 2)
     short = load(None, None, {"env": {"per_rank": 8}, "run": {"total_steps": 1}})
-    assert resolved(short, 2)[0].run.total_steps == 16 * short.rollout.steps
+    assert resolve_config(short, 2)[0].run.total_steps == 16 * short.rollout.steps
 
 
-def test_help_says_what_there_is(run_cli) -> None:
+def test_help_lists_the_benchmarks(run_cli) -> None:
     finished = run_cli("bench", "--help")
     assert finished.rc == 0
     assert all(f"\n  {kind} " in finished.stdout for kind in ("throughput", "scaling", "peers"))

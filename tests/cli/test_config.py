@@ -7,7 +7,7 @@ from lockstep.cli.main import main
 from lockstep.config.compose import load
 
 
-def test_a_gin_file_becomes_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gin_file_is_printed_as_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gin, yaml = tmp_path / "dense.gin", tmp_path / "dense.yaml"
     gin.write_text("rate = 1E-3\nCritic.lr = %rate\ntrain.nhid = 32\nppo.learning_rate = 'linear(1e-3, 0)'\n")
     assert main(["config", "--config", str(gin), "--seed", "3"]) == 0
@@ -20,13 +20,13 @@ def test_a_gin_file_becomes_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("preset", presets.names())
-def test_every_preset_is_printed_as_it_is(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_preset_is_printed_unchanged(preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", preset]) == 0
     (tmp_path / "same.yaml").write_text(capsys.readouterr().out)
     assert load(None, tmp_path / "same.yaml", {}) == load(presets.read(preset), None, {})
 
 
-def test_nothing_is_an_empty_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_arguments_print_an_empty_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert (main(["config"]), capsys.readouterr().out) == (0, "{}\n")
 
 
@@ -41,12 +41,12 @@ def test_a_goal_of_another_environment_is_dropped_with_a_note(capsys: pytest.Cap
     )
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "bad.gin"
     path.write_text("ppo.clip = 0.2\nimport os\n")
     assert main(["config", "--config", str(path)]) == 2
-    said = f"lockstep: {path}: line 2: 'import os' would run code, but a config file is read as data; remove it\n"
-    assert capsys.readouterr() == ("", said)
+    message = f"lockstep: {path}: line 2: 'import os' would run code, but a config file is read as data; remove it\n"
+    assert capsys.readouterr() == ("", message)
     assert main(["config", "cartpole", "--ppo.clpi", "1"]) == 2
     assert capsys.readouterr().err == "lockstep: --ppo.clpi: unknown flag; did you mean --ppo.clip?\n"
 
@@ -65,7 +65,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: pytest.Captur
         ("a.yaml", "ppo.clip: 0.1\nppo: {clip: 0.2}\n", "{path}: ppo.clip is given twice"),
     ],
 )
-def test_a_hostile_file_gets_one_line(
+def test_malicious_file_is_reported_in_one_line(
     name: str, text: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_text(text)
@@ -73,14 +73,16 @@ def test_a_hostile_file_gets_one_line(
     assert capsys.readouterr() == ("", f"lockstep: {line.format(path=tmp_path / name)}\n")
 
 
-def test_a_dotted_key_of_a_file_is_a_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dotted_key_in_a_file_sets_a_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text("env.id: Acrobot-v1\n")
     assert main(["config", "--config", str(tmp_path / "a.yaml")]) == 0
     assert capsys.readouterr().out == "env:\n  id: Acrobot-v1\n"
 
 
 @pytest.mark.parametrize("value", ["-1", "linear(1, -1)", "nan", "piecewise(0: 1, 0: 2)"])
-def test_a_bad_rate_says_what_a_rate_is(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_about_an_invalid_learning_rate_lists_the_accepted_forms(
+    value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["config", f"--ppo.learning-rate={value}"]) == 2
     shown = "-1.0" if value == "-1" else repr(value)
     assert capsys.readouterr().err == (
@@ -90,8 +92,8 @@ def test_a_bad_rate_says_what_a_rate_is(value: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
-    """The names of the pendulum program, and ours beside them."""
+def test_train_accepts_a_gin_file(tmp_path: Path, run_cli) -> None:
+    """A file may mix the names of the pendulum program with config fields."""
     (tmp_path / "dense.gin").write_text(
         "train.num_iter = 2\ntrain.num_trajs = 4\ntrain.num_actor_epochs = 2\ntrain.num_critic_epochs = 3\n"
         "train.nhid = 8\ntrain.bs = 20\ntrain.surrogate_objective = 'clip'\nCritic.lr = 1E-3\nrun.name = 'dense'\n"
@@ -105,7 +107,7 @@ def test_training_takes_a_gin_file(tmp_path: Path, run_cli) -> None:
     assert '"episodes": 4' in metrics[0]
 
 
-def test_a_gin_file_with_iterations_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gin_file_may_set_the_number_of_iterations_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.gin"
     path.write_text("train.num_iter = 50\n")
     assert main(["config", "pendulum-dense", "--config", str(path)]) == 0

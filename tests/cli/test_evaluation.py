@@ -27,7 +27,7 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
 
 def evaluators(run: Path) -> list[int]:
     """Process ids of the processes that evaluate checkpoints of a run."""
-    found = []
+    process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = process.joinpath("cmdline").read_bytes().split(b"\0")
@@ -35,8 +35,8 @@ def evaluators(run: Path) -> list[int]:
         except OSError:
             continue
         if alive and b"evaluator" in words and any(word.endswith(run.name.encode()) for word in words):
-            found.append(int(process.name))
-    return found
+            process_ids.append(int(process.name))
+    return process_ids
 
 
 def unexpected(stderr: str) -> list[str]:
@@ -82,8 +82,10 @@ def test_trackers_get_evaluations_over_their_own_steps(run_cli, tmp_path: Path) 
     run = tmp_path / "runs" / "first"
     expected = [(row["env_steps"], row["sampled_return_mean"]) for row in evaluations(run)]
     assert len(expected) == 2
-    found = [record.history for file in run.glob("wandb/offline-run-*/*.wandb") for record in records(file)]
-    items = [{"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in one.item} for one in found]
+    history = [record.history for file in run.glob("wandb/offline-run-*/*.wandb") for record in records(file)]
+    items = [
+        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in one.item} for one in history
+    ]
     curve = [
         (item["evaluation/env_steps"], item["evaluation/sampled_return_mean"])
         for item in items
@@ -102,20 +104,20 @@ def test_trackers_get_evaluations_over_their_own_steps(run_cli, tmp_path: Path) 
 def test_a_resumed_run_has_the_evaluations_of_an_uninterrupted_one(run_cli, begin, tmp_path: Path) -> None:
     words = (*WORDS, "--ranks", 2, "--plan.shards", 2, "--plan", "1:1", "--plan.lag", 1, "--total-steps", 6144)
     words += ("--run.evaluate-every", 4, "--run.evaluate-episodes", 1, "--run.keep", 99)
-    whole, again = tmp_path / "runs" / "whole", tmp_path / "runs" / "again"
+    uninterrupted, resumed = tmp_path / "runs" / "whole", tmp_path / "runs" / "again"
     assert run_cli("train", *words, "--name", "whole").rc == 0
     process = begin("train", *words, "--name", "again", "--out", tmp_path / "runs")
-    wait_for(reached(again, 4), "4 iterations")
+    wait_for(reached(resumed, 4), "4 iterations")
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(100) == 75
-    assert not evaluators(again)
-    stopped = evaluations(again)
+    assert not evaluators(resumed)
+    stopped = evaluations(resumed)
     assert len(stopped) < 6
     assert run_cli("resume", "again", "--iteration", 4).rc == 0
-    assert evaluations(again) == evaluations(whole)
-    assert evaluations(again)[: len(stopped)] == stopped
-    assert digests(again) == digests(whole)
-    assert (again / "best.json").read_text() == (whole / "best.json").read_text()
+    assert evaluations(resumed) == evaluations(uninterrupted)
+    assert evaluations(resumed)[: len(stopped)] == stopped
+    assert digests(resumed) == digests(uninterrupted)
+    assert (resumed / "best.json").read_text() == (uninterrupted / "best.json").read_text()
 
 
 @pytest.mark.slow
@@ -161,7 +163,7 @@ def test_the_evaluating_process_ends_with_rank_0(begin, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("0",), "run.evaluate_every is 0: it must be at least 1, or none for no evaluation"),
         (("2", "--run.evaluate-episodes", "0"), "run.evaluate_episodes is 0: it must be at least 1"),
@@ -173,7 +175,7 @@ def test_the_evaluating_process_ends_with_rank_0(begin, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_values_that_are_wrong_are_one_line(words: tuple[str, ...], said: str, run_cli, tmp_path: Path) -> None:
+def test_invalid_values_are_reported_in_one_line(words: tuple[str, ...], message: str, run_cli, tmp_path: Path) -> None:
     done = run_cli("train", *WORDS, "--run.evaluate-every", *words)
-    assert (done.rc, done.stdout, done.stderr) == (2, "", f"lockstep: {said}\n")
+    assert (done.rc, done.stdout, done.stderr) == (2, "", f"lockstep: {message}\n")
     assert not (tmp_path / "runs").exists()

@@ -17,8 +17,8 @@ ONNX = ("onnx", "onnxscript", "onnxruntime")
 SMALL = {"rollout.steps": 32, "run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off"}
 
 
-class Wayward(nn.Module):
-    """A memory that no exporter can follow: what it does depends on numbers."""
+class Untraceable(nn.Module):
+    """Core that cannot be exported: its control flow depends on the values of tensors."""
 
     def __init__(self, features: int, size: int, layers: int) -> None:
         super().__init__()
@@ -33,17 +33,17 @@ class Wayward(nn.Module):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which runs/first has checkpoints of iterations 1 and 2."""
-    here = tmp_path_factory.mktemp("exported")
+    """Folder in which runs/first has checkpoints of iterations 1 and 2."""
+    folder = tmp_path_factory.mktemp("exported")
     policy = {"hidden": [8], "normalize_observations": True}
-    lockstep.train("cartpole", total_steps=512, name="first", out=here / "runs", policy=policy, **SMALL)
-    lockstep.register_core("wayward", Wayward)  # type: ignore[arg-type]
-    policy = {"hidden": [8], "core": "wayward"}
-    lockstep.train("cartpole", total_steps=256, name="wayward", out=here / "runs", policy=policy, **SMALL)
-    empty = here / "runs" / "empty"
+    lockstep.train("cartpole", total_steps=512, name="first", out=folder / "runs", policy=policy, **SMALL)
+    lockstep.register_core("untraceable", Untraceable)  # type: ignore[arg-type]
+    policy = {"hidden": [8], "core": "untraceable"}
+    lockstep.train("cartpole", total_steps=256, name="untraceable", out=folder / "runs", policy=policy, **SMALL)
+    empty = folder / "runs" / "empty"
     empty.mkdir()
-    (empty / "config.json").write_bytes((here / "runs" / "first" / "config.json").read_bytes())
-    return here
+    (empty / "config.json").write_bytes((folder / "runs" / "first" / "config.json").read_bytes())
+    return folder
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Named(gym.Env):
-    """An environment whose parts of an observation have long names."""
+    """Environment whose observation has components with long names."""
 
     observation_space = gym.spaces.Dict(
         {"joint_velocities_of_the_left_arm": gym.spaces.Box(-1, 1, (7,)), "x": gym.spaces.Box(-1, 1, (2,))}
@@ -90,7 +90,7 @@ def test_columns_are_as_wide_as_their_names(
 
 @pytest.mark.slow
 @pytest.mark.extra(*ONNX)
-def test_the_newest_checkpoint_goes_into_the_run(here: Path, run_cli) -> None:
+def test_newest_checkpoint_is_exported_into_the_run_folder(here: Path, run_cli) -> None:
     done = run_cli("export", "first", cwd=here)
     assert (done.rc, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -116,7 +116,7 @@ def test_the_newest_checkpoint_goes_into_the_run(here: Path, run_cli) -> None:
 
 
 @pytest.mark.slow
-def test_an_older_checkpoint_as_a_program_of_pytorch(here: Path) -> None:
+def test_older_checkpoint_is_exported_as_a_torch_program(here: Path) -> None:
     assert main(["export", "first", "--format", "torch", "--iteration", "1", "--out", "early.pt2"]) == 0
     files = {"lockstep.json": ""}
     program = torch.export.load(here / "early.pt2", extra_files=files).module()
@@ -139,25 +139,27 @@ def test_an_older_checkpoint_as_a_program_of_pytorch(here: Path) -> None:
         (["first", "--out", f"{'a' * 300}.onnx"], f"--out is {'a' * 300}.onnx: File name too long"),
         (["first", "--out", "taken.onnx"], "--out is taken.onnx, which exists; choose another"),
         (["first", "--out", "/proc/a.pt2", "--format", "torch"], "--out is /proc/a.pt2"),
-        (["wayward", "--out", "a.pt2", "--format", "torch"], "this policy can't be exported as torch: "),
+        (["untraceable", "--out", "a.pt2", "--format", "torch"], "this policy can't be exported as torch: "),
     ],
 )  # fmt: skip
 @pytest.mark.extra(*ONNX)
-def test_bad_words_get_one_line(here: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_reported_in_one_line(
+    here: Path, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "taken.onnx").touch()
     before = set(here.rglob("*"))
     assert main(["export", *words]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(f"lockstep: {line}")
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert output.err.startswith(f"lockstep: {line}")
     assert set(here.rglob("*")) == before
 
 
-def test_a_missing_package_names_the_extra(
+def test_missing_package_message_names_the_extra(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = writing.find_spec
-    monkeypatch.setattr(writing, "find_spec", lambda name: None if name == "onnxscript" else found("json"))
+    find_spec = writing.find_spec
+    monkeypatch.setattr(writing, "find_spec", lambda name: None if name == "onnxscript" else find_spec("json"))
     assert main(["export", "first", "--out", "a.onnx"]) == 2
     assert capsys.readouterr().err == "lockstep: --format onnx needs onnxscript; pip install 'lockstep-rl[export]'\n"
 
@@ -171,20 +173,20 @@ def test_a_missing_package_names_the_extra(
         ("action", lambda array: array[:1], "its action differs by inf"),
     ],
 )
-def test_a_file_that_does_not_agree_is_not_kept(
+def test_file_with_outputs_that_differ_is_deleted(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, change, line: str
 ) -> None:
     def unpack(content: bytes):
-        run = right.unpack(content)
+        run = original_format.unpack(content)
         return lambda given: {key: change(array) if key == name else array for key, array in run(given).items()}
 
-    right = formats.FORMATS["torch"]
-    wrong = formats.Format(right.suffix, right.needs, right.pack, unpack)
-    monkeypatch.setitem(formats.FORMATS, "torch", wrong)
+    original_format = formats.FORMATS["torch"]
+    broken_format = formats.Format(original_format.suffix, original_format.needs, original_format.pack, unpack)
+    monkeypatch.setitem(formats.FORMATS, "torch", broken_format)
     assert main(["export", "first", "--format", "torch", "--out", "wrong.pt2"]) == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
         f"lockstep: the outputs of the exported policy do not equal those of the run, so it was not saved: {line}"
-        in said
+        in output
     )
     assert not list(here.glob("*wrong*"))

@@ -1,4 +1,4 @@
-"""What every command says of itself, and of words that it does not know."""
+"""Help text of every command, and messages about unknown arguments."""
 
 import os
 import re
@@ -23,7 +23,7 @@ WORDS = {
     "presets": [],
     "push": ["a", "--username", "b"],
 }
-"""What a command needs besides flags, where it isn't one word."""
+"""Required arguments of the commands that need other than one positional argument."""
 SOURCE = Path(lockstep.__file__).parents[1]
 
 
@@ -33,44 +33,48 @@ def page(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     except SystemExit as end:  # argparse's own
         code = end.code
     assert code == 0
-    found = capsys.readouterr()
-    assert found.err == ""
-    return found.out
+    output = capsys.readouterr()
+    assert output.err == ""
+    return output.out
 
 
 @pytest.mark.parametrize("words", [[], *PAGES], ids=" ".join)
-def test_it_fits_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_help_fits_80_columns(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = page(words, capsys)
     assert text.startswith(" ".join(["usage: lockstep", *words]))
     assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
-def own_flags(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Those of the command itself, as argparse lists them."""
+def command_flags(words: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Flags of the command itself, without those of the config."""
     return re.findall(r"^  (?:-\w, )?(--[\w.-]+)", page(words, capsys).partition("short flags:")[0], re.MULTILINE)
 
 
 @pytest.mark.parametrize("words", [words for words in PAGES if words != ["bench"]], ids=" ".join)
-def test_a_misspelt_flag_names_the_nearest(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_about_a_misspelled_flag_names_the_nearest(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     before = [*words, *WORDS.get(" ".join(words), ["cartpole"])]
-    for flag in own_flags(words, capsys):
-        wrong = f"{flag[:-2]}{flag[-1]}{flag[-2]}" if flag[-1] != flag[-2] else flag[:-1]
-        assert main([*before, wrong, "1"]) == 2
-        assert capsys.readouterr() == ("", f"lockstep: {wrong}: unknown flag; did you mean {flag}?\n")
+    for flag in command_flags(words, capsys):
+        misspelled = f"{flag[:-2]}{flag[-1]}{flag[-2]}" if flag[-1] != flag[-2] else flag[:-1]
+        assert main([*before, misspelled, "1"]) == 2
+        assert capsys.readouterr() == ("", f"lockstep: {misspelled}: unknown flag; did you mean {flag}?\n")
 
 
 @pytest.mark.parametrize(
     "command", [["train"], ["resume"], ["sweep"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
 )
-def test_a_misspelt_field_names_the_nearest(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_about_a_misspelled_field_names_the_nearest(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     for section, field, _ in known_fields():
         flag = f"--{section}.{field}".replace("_", "-")
         assert main([*command, "x", flag[:-1], "1"]) == 2
         assert capsys.readouterr() == ("", f"lockstep: {flag[:-1]}: unknown flag; did you mean {flag}?\n")
 
 
-def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_resume_lists_the_resumable_fields(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(page(["resume"], capsys).split()).replace("- ", "-")
     for path in RESUMABLE_FIELDS:
         assert f"--{path}".replace("_", "-").replace("plan.kind", "plan") in text
@@ -87,7 +91,9 @@ def test_resume_names_the_fields_that_it_takes(capsys: pytest.CaptureFixture[str
         (["bench", "throughputt"], "throughputt: unknown benchmark; did you mean throughput?"),
     ],
 )  # fmt: skip
-def test_other_wrong_words(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_invalid_arguments_are_reported_in_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
     assert capsys.readouterr() == ("", f"lockstep: {line}\n")
 

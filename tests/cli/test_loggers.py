@@ -19,26 +19,26 @@ NO_KEY = {"WANDB_API_KEY": "", "WANDB_MODE": "", "HOME": "/nonexistent", "NETRC"
 
 
 def records(file: Path) -> Iterator[Any]:
-    """What a .wandb file holds: the log format of LevelDB."""
+    """Yield the records of a .wandb file, which has the log format of LevelDB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, place, whole = file.read_bytes(), 7, b""
+    content, place, message = file.read_bytes(), 7, b""
     while place + 7 <= len(content):
         if 32768 - place % 32768 < 7:
             place += 32768 - place % 32768
         _, length, kind = struct.unpack("<IHB", content[place : place + 7])
-        whole += content[place + 7 : place + 7 + length]
+        message += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):
             record = Record()
-            record.ParseFromString(whole)
-            whole = b""
+            record.ParseFromString(message)
+            message = b""
             yield record
 
 
 def sidecars(run: Path) -> list[int]:
-    """Processes that feed trackers or film for a run, and what they have started."""
-    found = []
+    """Process ids of the trackers and video recorders of a run, and of their children."""
+    process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = process.joinpath("cmdline").read_bytes()
@@ -46,47 +46,47 @@ def sidecars(run: Path) -> list[int]:
                 continue
         except OSError:
             continue
-        if str(run).encode() in words and any(verb in words.split(b"\0") for verb in (b"track", b"film")):
-            found.append(int(process.name))
-    return found
+        if str(run).encode() in words and any(command in words.split(b"\0") for command in (b"track", b"film")):
+            process_ids.append(int(process.name))
+    return process_ids
 
 
 @pytest.mark.slow
 @pytest.mark.extra("wandb", "trackio")
-def test_wandb_and_trackio_go_on_where_they_were(run_cli, tmp_path: Path) -> None:
+def test_resumed_run_continues_the_same_wandb_and_trackio_runs(run_cli, tmp_path: Path) -> None:
     words = ("--run.loggers", "wandb", "trackio", "--run.progress", "off")
     first = run_cli("train", *SHORT, *words, "--total-steps", 1024, env=NO_KEY)
     assert first.rc == 0, first
-    told = [line for line in first.stderr.splitlines() if "waiting up to" not in line]
-    assert len(told) == 1, first.stderr
-    assert "no API key found and WANDB_MODE is not set: recording offline; upload later with `wandb sync" in told[0]
+    messages = [line for line in first.stderr.splitlines() if "waiting up to" not in line]
+    assert len(messages) == 1, first.stderr
+    assert "no API key found and WANDB_MODE is not set: recording offline; upload later with `wandb sync" in messages[0]
     second = run_cli("resume", "first", "--total-steps", 2048, env={"WANDB_MODE": "offline"})
     assert second.rc == 0, second
     run = tmp_path / "runs" / "first"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [row["env_steps"] for row in rows]
     assert len(steps) == 8
-    found = [record for file in sorted(run.glob("wandb/offline-run-*/*.wandb")) for record in records(file)]
-    started = [record.run for record in found if record.WhichOneof("record_type") == "run"]
+    wandb_records = [record for file in sorted(run.glob("wandb/offline-run-*/*.wandb")) for record in records(file)]
+    started = [record.run for record in wandb_records if record.WhichOneof("record_type") == "run"]
     assert len({one.run_id for one in started}) == 1
     assert {one.display_name for one in started} == {"first"}
     config = {update.key: json.loads(update.value_json) for update in started[0].config.update}
     assert config["ppo"]["minibatches"] == 2
-    history = [record.history for record in found if record.WhichOneof("record_type") == "history"]
+    history = [record.history for record in wandb_records if record.WhichOneof("record_type") == "history"]
     assert [one.step.num for one in history] == steps
     items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in history[-1].item}
     assert items["train/loss"] == rows[-1]["loss"]
     with sqlite3.connect(run / "trackio" / "lockstep.db") as database:
-        kept = database.execute("select distinct run_name, step from metrics order by step").fetchall()
+        trackio_steps = database.execute("select distinct run_name, step from metrics order by step").fetchall()
         assert database.execute("select count(distinct run_id) from metrics").fetchone() == (1,)
     database.close()
-    assert kept == [("first", step) for step in steps]
+    assert trackio_steps == [("first", step) for step in steps]
     assert not (run / "logs").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.extra("wandb", "imageio_ffmpeg")
-def test_curves_and_films_are_uploaded_and_a_resumed_run_goes_on_in_its_own(run_cli, tmp_path: Path) -> None:
+def test_curves_and_videos_are_uploaded_and_a_resumed_run_continues_its_upload(run_cli, tmp_path: Path) -> None:
     with serving() as server:
         env = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_MODE": "", "HOME": str(tmp_path)}
         words = ("--run.loggers", "wandb", "--run.progress", "off", "--run.capture-video", 2)
@@ -106,18 +106,18 @@ def test_curves_and_films_are_uploaded_and_a_resumed_run_goes_on_in_its_own(run_
     films = [name for name in server.files if name.endswith(".mp4")]
     assert len(films) == 8
     assert all(server.files[name][4:8] == b"ftyp" for name in films)
-    kept = b"".join(path.read_bytes() for path in tmp_path.joinpath("runs").rglob("*") if path.is_file())
-    assert KEY.encode() not in kept
+    contents = b"".join(path.read_bytes() for path in tmp_path.joinpath("runs").rglob("*") if path.is_file())
+    assert KEY.encode() not in contents
 
 
-def test_a_missing_package_is_told_before_anything_starts(run_cli, tmp_path: Path) -> None:
+def test_missing_package_is_reported_before_training_starts(run_cli, tmp_path: Path) -> None:
     script = (
         "import importlib.util, sys; from lockstep.cli.main import main\n"
         "find = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *rest: None if name in ('wandb', 'imageio_ffmpeg') else find(name, *rest)\n"
         "sys.exit(main(sys.argv[2:]))"
     )
-    for words, said in (
+    for words, message in (
         (
             ("--run.loggers", "wandb"),
             "lockstep: run.loggers contains 'wandb': it is not installed; pip install 'lockstep-rl[track]'",
@@ -126,13 +126,13 @@ def test_a_missing_package_is_told_before_anything_starts(run_cli, tmp_path: Pat
     ):
         done = run_cli("train", *SHORT, *words, prefix=(sys.executable, "-c", script))
         assert (done.rc, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done
-        assert said in done.stderr
+        assert message in done.stderr
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.extra("trackio", "imageio_ffmpeg")
-def test_films_of_the_first_and_the_last_environment_and_the_same_bits(run_cli, tmp_path: Path) -> None:
+def test_videos_of_the_first_and_the_last_environment_do_not_change_digests(run_cli, tmp_path: Path) -> None:
     import imageio_ffmpeg
 
     words = ("--total-steps", 1024, "--run.progress", "off", "--run.capture-video", 2)
@@ -167,7 +167,7 @@ def test_no_sidecar_process_outlives_rank_0(begin, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra("wandb")
-def test_a_server_that_is_not_there_stops_nothing(run_cli, tmp_path: Path) -> None:
+def test_training_completes_if_the_server_is_unreachable(run_cli, tmp_path: Path) -> None:
     env = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_MODE": "online"}
     words = ("--total-steps", 1024, "--run.progress", "off", "--run.loggers", "wandb")
     done = run_cli("train", *SHORT, *words, env=env)
@@ -177,7 +177,7 @@ def test_a_server_that_is_not_there_stops_nothing(run_cli, tmp_path: Path) -> No
     assert "0" * 40 not in done.stderr + "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*.log"))
 
 
-def test_a_tracker_that_ends_is_one_line(run_cli, tmp_path: Path) -> None:
+def test_failed_tracker_is_reported_in_one_line(run_cli, tmp_path: Path) -> None:
     (tmp_path / "trackio.py").write_text("raise RuntimeError('broken')")  # the first that Python finds
     env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     words = ("--total-steps", 1024, "--run.progress", "off", "--run.loggers", "trackio")

@@ -20,14 +20,14 @@ def run(*words: str, code: str | None = None, **variables: str) -> subprocess.Co
     )
 
 
-def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {command} " in text for command in COMMANDS)
     assert max(map(len, text.splitlines())) <= 80 + 10
 
 
-def test_nothing_at_all_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "usage" in capsys.readouterr().out
 
@@ -37,14 +37,14 @@ def test_version() -> None:
     assert (done.returncode, done.stdout) == (0, f"lockstep {lockstep.__version__}\n")
 
 
-def test_an_unknown_verb_names_the_nearest() -> None:
+def test_message_about_an_unknown_command_names_the_nearest() -> None:
     done = run("trian")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lockstep: trian: unknown command; did you mean train?\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_verb_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code: object = main([command, "--help"])
     except SystemExit as end:
@@ -56,12 +56,12 @@ def test_every_verb_has_help(command: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     "words", [["--help"], ["presets"], ["config", "cartpole"], ["digest", "nowhere"], ["diff", "nowhere", "nowhere"]]
 )
-def test_quick_verbs_do_without_torch(words: list[str]) -> None:
+def test_quick_commands_do_not_import_torch(words: list[str]) -> None:
     code = "import sys; from lockstep.cli.main import main; main(sys.argv[1:]); sys.exit(40 + ('torch' in sys.modules))"
     assert run(*words, code=code).returncode == 40
 
 
-def test_a_closed_pipe_is_quiet() -> None:
+def test_closed_pipe_prints_no_error() -> None:
     words = [sys.executable, "-m", "lockstep", "presets", "cartpole"]
     reader, writer = os.pipe()
     os.close(reader)
@@ -77,29 +77,29 @@ def test_a_terminal_without_utf8_gets_question_marks() -> None:
     assert "--ppo.learning-rate" in done.stdout
 
 
-def fake_verb(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def fake_command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(argv: list[str]) -> int:
         raise error
 
     monkeypatch.setattr("lockstep.cli.presets.main", fail)
 
 
-def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    fake_verb(monkeypatch, KeyboardInterrupt())
+def test_ctrl_c_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_command(monkeypatch, KeyboardInterrupt())
     assert main(["presets"]) == 130
     assert capsys.readouterr().err == "lockstep: interrupted\n"
 
 
-def test_a_message_of_several_lines_becomes_one(
+def test_multiline_message_is_printed_as_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake_verb(monkeypatch, ValueError("a\n  b"))
+    fake_command(monkeypatch, ValueError("a\n  b"))
     assert main(["presets"]) == 2
     assert capsys.readouterr().err == "lockstep: a b\n"
 
 
-def test_what_nobody_foresaw_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_verb(monkeypatch, RuntimeError("?"))
+def test_unexpected_exception_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_command(monkeypatch, RuntimeError("?"))
     with pytest.raises(RuntimeError):
         main(["presets"])
 
@@ -112,7 +112,7 @@ def test_presets_lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "id: CartPole-v1" in capsys.readouterr().out
 
 
-def test_presets_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_preset_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets", "cartpol"]) == 2
     assert capsys.readouterr().err == "lockstep: cartpol: unknown preset; did you mean cartpole?\n"
 
@@ -147,6 +147,8 @@ def test_doctor_names_what_is_broken(monkeypatch: pytest.MonkeyPatch, capsys: py
         (["diff", "a"], "RUN_B is missing; see lockstep diff --help"),
     ],
 )
-def test_bad_words_get_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_reported_in_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 2
     assert capsys.readouterr() == ("", f"lockstep: {line}\n")

@@ -1,4 +1,4 @@
-"""Environments that live in a user's module: imported when the command line says so, and never else."""
+"""Environments in a user's module, which is imported only if the command line names it."""
 
 import json
 import sys
@@ -47,7 +47,7 @@ def module(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_module_is_imported_by_every_rank_and_again_for_what_follows(run_cli, tmp_path: Path, module: Path) -> None:
+def test_module_is_imported_by_every_rank_and_by_later_commands(run_cli, tmp_path: Path, module: Path) -> None:
     again = ("--env.module", "my_envs")
     digests = []
     for ranks in (1, 2):
@@ -110,7 +110,7 @@ def test_an_environment_may_change_its_actions_in_place(run_cli, tmp_path: Path,
     ids=["normalized", "lstm", "vtrace"],
 )
 def test_the_last_observation_of_a_terminated_episode_may_be_nan(run_cli, module: Path, options: tuple) -> None:
-    """As from a simulation that has failed, which terminates the episode. A NaN in any other observation stops the run."""
+    """A failed simulation may terminate an episode with NaN. A NaN in any other observation stops the run."""
     module.write_text(MODULE.replace("self.left / 5, 0]", "self.left / 5 if self.left else np.nan, 0]"))
     finished = run_cli("train", *FLAGS, "--env.module", "my_envs", *options)
     assert finished.rc == 0, finished
@@ -120,13 +120,13 @@ def test_the_last_observation_of_a_terminated_episode_may_be_nan(run_cli, module
     assert "the observation of environment 0 is nan at step 3 of iteration 1: check the environment" in finished.stderr
 
 
-def test_the_command_finds_modules_in_the_current_folder(run_cli, module: Path) -> None:
-    """As a script, for which Python does not look there."""
+def test_command_finds_modules_in_the_current_folder(run_cli, module: Path) -> None:
+    """Run the installed script, for which Python does not add the current folder to its search path."""
     finished = run_cli("train", *FLAGS, "--env.module", "my_envs", prefix=(sys.executable, "-P", "-m"))
     assert finished.rc == 0, finished
 
 
-def test_a_file_has_nothing_imported(run_cli, tmp_path: Path, module: Path) -> None:
+def test_config_file_cannot_import_a_module(run_cli, tmp_path: Path, module: Path) -> None:
     (tmp_path / "mine.yaml").write_text("env:\n  id: Guess-v0\n  module: my_envs\n")
     finished = run_cli("train", "--config", "mine.yaml", *FLAGS)
     assert finished.rc == 2
@@ -149,7 +149,7 @@ def test_a_file_has_nothing_imported(run_cli, tmp_path: Path, module: Path) -> N
         ("my_envs", "x = 1", "env.id is 'Guess-v0': there is no such environment"),
     ],
 )  # fmt: skip
-def test_a_module_that_is_no_use_gets_one_line(run_cli, module: Path, name: str, text: str, words: str) -> None:
+def test_unusable_module_is_reported_in_one_line(run_cli, module: Path, name: str, text: str, words: str) -> None:
     module.write_text(text)
     finished = run_cli("train", *FLAGS, "--env.module", name)
     assert finished.rc == 2
@@ -166,14 +166,14 @@ def test_the_only_environment_of_a_module_is_trained(tmp_path: Path, monkeypatch
     assert json.loads((tmp_path / "runs/run/config.json").read_text())["env"]["id"] == "GuessAlone-v0"
 
 
-def test_a_module_that_was_imported_before_still_names_its_environment(tmp_path: Path, monkeypatch) -> None:
+def test_environment_of_a_module_that_was_imported_before_is_trained(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "early_envs.py").write_text(MODULE.replace("Guess-v0", "GuessEarly-v0"))
     assert [import_registered("early_envs", "Default-v0") for _ in range(2)] == ["GuessEarly-v0"] * 2
 
 
 @pytest.mark.slow
-def test_sweeps_benchmarks_and_programs_take_the_only_environment_too(
+def test_sweep_bench_and_api_use_the_only_environment_of_a_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -206,14 +206,16 @@ def test_a_module_without_or_with_several_environments_needs_an_id(
     assert f"registered {listed}; choose one" in capsys.readouterr().err
 
 
-def test_a_module_of_a_core_leaves_the_default_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_module_that_registers_only_a_core_keeps_the_default_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "core_alone.py").write_text("import lockstep\nlockstep.register_core('alone', lambda *sizes: None)")
     assert import_registered("core_alone", "Default-v0") == "Default-v0"
 
 
 @pytest.mark.exhaustive
-def test_speed_is_measured_of_them_too(run_cli, module: Path) -> None:
+def test_bench_measures_an_environment_of_a_module(run_cli, module: Path) -> None:
     words = ("--iterations", 5, "--repeats", 1, "--env.module", "my_envs")
     finished = run_cli("bench", "throughput", *FLAGS[:-4], *words)
     assert finished.rc == 0, finished

@@ -23,34 +23,34 @@ def trained(run_cli, name: str, *more: object, **settings: object) -> None:
     assert finished.rc == 0, finished
 
 
-def test_a_pair_brings_its_own_number_of_ranks_and_torchrun_gives_the_same(run_cli, tmp_path: Path) -> None:
+def test_plan_of_players_and_trainers_sets_the_number_of_ranks_and_matches_torchrun(run_cli, tmp_path: Path) -> None:
     trained(run_cli, "pair", "--plan", "2:1")
     trained(run_cli, "torchrun", "--plan", "one-player", prefix=(*TORCHRUN, "2", "-m"))
     both = ("--plan", "ranks", "--plan.players", 0, 1, "--plan.trainers", 0)
     trained(run_cli, "both", *both)
-    found = [digests(tmp_path / "runs" / name) for name in ("pair", "torchrun", "both")]
-    assert found[0] == found[1] == found[2]
-    assert len(found[0]) == ITERATIONS
+    digests_of_runs = [digests(tmp_path / "runs" / name) for name in ("pair", "torchrun", "both")]
+    assert digests_of_runs[0] == digests_of_runs[1] == digests_of_runs[2]
+    assert len(digests_of_runs[0]) == ITERATIONS
 
 
 @pytest.mark.serial
 @pytest.mark.parametrize("lag", [0, 1])
-def test_time_adds_up_on_each_role(run_cli, tmp_path: Path, lag: int) -> None:
+def test_phase_times_of_each_role_add_up(run_cli, tmp_path: Path, lag: int) -> None:
     # long iterations, in which a line of metrics counts for little, as in real runs
     long = ("--rollout.steps", 512, "--policy.hidden", 256, 256, "--ppo.epochs", 2, "--total-steps", 8 * 512 * 6)
     plan = ("--plan", "1:1", "--plan.lag", lag, "--run.progress", "off", "--name", "timed")
     assert run_cli("train", *ENV, *long, *plan).rc == 0
     for role in ("", "player_"):
         usual = rows(tmp_path / "runs" / "timed")[1:-1]  # without what is loaded at first use
-        whole = sum(row[f"{role}t_iter"] for row in usual)
+        total_seconds = sum(row[f"{role}t_iter"] for row in usual)
         phases = ("rollout", "learn", "sync", "wait", "publish")
         parts = sum(row[f"{role}t_{name}"] for row in usual for name in phases)
-        assert 0.97 * whole <= parts <= whole
+        assert 0.97 * total_seconds <= parts <= total_seconds
         assert all(row[f"{role}t_{name}"] >= 0 for row in usual for name in phases)
         assert usual[-1]["lag"] == lag
     # what a role does not do takes it no time, and while the other works it waits
-    assert sum(row["t_rollout"] for row in usual) < 0.01 * whole
-    assert sum(row["player_t_learn"] for row in usual) < 0.01 * whole
+    assert sum(row["t_rollout"] for row in usual) < 0.01 * total_seconds
+    assert sum(row["player_t_learn"] for row in usual) < 0.01 * total_seconds
     if not lag:
         for idle, working in (("t_wait", "player_t_rollout"), ("player_t_wait", "t_learn")):
             assert sum(row[idle] for row in usual) > 0.9 * sum(row[working] for row in usual)
@@ -60,7 +60,7 @@ def test_time_adds_up_on_each_role(run_cli, tmp_path: Path, lag: int) -> None:
     ("lag", "killed"),
     [(0, 0), (1, 2), *(pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in ((0, 2), (1, 0)))],
 )
-def test_a_rank_of_either_role_is_killed_and_the_run_goes_on_with_another_plan(
+def test_run_with_a_killed_rank_of_either_role_resumes_on_another_plan(
     run_cli, begin, tmp_path: Path, lag: int, killed: int
 ) -> None:
     trained(run_cli, "whole", *SAVED, "--plan.lag", lag)
@@ -113,16 +113,16 @@ def test_a_loss_that_is_not_finite_ends_all_roles_with_code_3(run_cli, more) -> 
         (("--plan", "one-trainer", "--plan.gradients", "ddp"), ("plan.gradients is 'ddp'", "one trainer")),
     ],
 )
-def test_a_plan_that_does_not_fit_gives_one_line_under_torchrun_too(run_cli, words, parts) -> None:
+def test_unsuitable_plan_is_reported_in_one_line_also_under_torchrun(run_cli, words, parts) -> None:
     finished = run_cli("train", "--env", "CartPole-v1", *words, prefix=(*TORCHRUN, "2", "-m"))
     assert finished.rc != 0
-    said = [line for line in finished.stderr.splitlines() if line.startswith("lockstep: ")]
-    assert said
-    assert all(part in line for part in parts for line in said)
+    messages = [line for line in finished.stderr.splitlines() if line.startswith("lockstep: ")]
+    assert messages
+    assert all(part in line for part in parts for line in messages)
     assert "src/lockstep" not in finished.stderr, "torchrun has a traceback of its own, we have none"
 
 
-def test_resume_keeps_what_belongs_to_the_experiment(run_cli, tmp_path: Path) -> None:
+def test_resume_refuses_to_change_the_experiment(run_cli, tmp_path: Path) -> None:
     trained(run_cli, "run")
     before = (tmp_path / "runs" / "run" / "config.json").read_text()
     finished = run_cli("resume", "run", "--plan.lag", 1)

@@ -18,7 +18,7 @@ SHORT = ("--total-steps", "1500", "--env.count", "4", "--rollout.steps", "64", "
 
 @pytest.fixture(scope="module")
 def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose `runs/` holds short runs of CartPole, with two seeds and two clips, and of MountainCar."""
+    """Folder whose `runs/` holds short runs of CartPole, with two seeds and two clips, and of MountainCar."""
     folder = tmp_path_factory.mktemp("trained")
     runs = {
         "one": ("CartPole-v1", "--seed", "1"),
@@ -33,7 +33,7 @@ def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own with a copy of them, as the current one."""
+    """Current folder with a copy of these runs."""
     shutil.copytree(trained / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -62,13 +62,13 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
         ("one --what trajectory --film none --sample --seed 7", "runs/one/plots/trajectory.png"),
     ],
 )
-def test_pictures(words: str, path: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_written(words: str, path: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, *words.split()) == (0, f"{path}\n", "")
     begins = b"<?xml" if path.endswith("svg") else b"\x89PNG"
     assert (here / path).read_bytes().startswith(begins)
 
 
-def test_what_the_pictures_say(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_name_seeds_fields_and_axes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "one", "two", "narrow", "--out", "a.svg")[0] == 0
     text = (here / "a.svg").read_text()
     assert "(2 seeds)" in text
@@ -82,7 +82,7 @@ def test_what_the_pictures_say(here: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.extra("pygame", "imageio_ffmpeg")
-def test_an_episode_and_its_film(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trajectory_is_drawn_with_a_video(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [f"runs/one/plots/trajectory.{ending}" for ending in ("png", "gif")]
     assert output(capsys, "one", "--what", "trajectory") == (0, "\n".join(paths) + "\n", "")
     assert (here / paths[1]).read_bytes().startswith(b"GIF89a")
@@ -91,7 +91,7 @@ def test_an_episode_and_its_film(here: Path, capsys: pytest.CaptureFixture[str])
     assert (here / "episode.mp4").stat().st_size > 1000
 
 
-def test_values_of_an_episode_are_the_critics(here: Path) -> None:
+def test_values_of_a_trajectory_are_those_of_the_critic(here: Path) -> None:
     import numpy as np
     import torch
 
@@ -142,7 +142,7 @@ def test_values_of_an_episode_are_the_critics(here: Path) -> None:
         ),
     ],
 )
-def test_what_cant_be_drawn_gets_one_line(
+def test_invalid_requests_are_reported_in_one_line(
     words: str, line: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "file").touch()
@@ -161,31 +161,33 @@ def test_what_cant_be_drawn_gets_one_line(
         ('{"iteration": 1}\n{"env_st', "return", "no episode has ended yet"),
     ],
 )
-def test_no_metrics_yet(metrics: str, what: str, why: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_metrics_is_reported(
+    metrics: str, what: str, why: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "runs/one/metrics.jsonl").write_text(metrics)
     line = f"lockstep: one: no data to plot: {why}\n"
     assert output(capsys, "one", "--what", what) == (2, "", line)
 
 
 @pytest.mark.parametrize("words", [["one"], ["two", "one"], ["one", "--what", "curves"], ["one", "--what", "timing"]])
-def test_metrics_that_cant_be_read(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_metrics_are_reported(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "runs/one/metrics.jsonl").write_text("garbage\nmore garbage\n")
     line = "lockstep: runs/one/metrics.jsonl can't be read: line 1 is not an object with an iteration, as lockstep writes them\n"
     assert output(capsys, *words) == (2, "", line)
 
 
-def test_a_line_that_is_half_written_is_left_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incomplete_last_line_is_ignored(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = here / "runs/one/metrics.jsonl"
     path.write_text(path.read_text() + '{"iteration": 99, "env_st')
     assert output(capsys, "one")[0] == 0
 
 
-def test_no_checkpoint_yet(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_checkpoint_is_reported(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(here / "runs/car/checkpoints")
     assert output(capsys, "car", "--what", "policy") == (2, "", "lockstep: runs/car has no checkpoint yet\n")
 
 
-def test_a_run_with_images_has_no_heat_map(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_map_of_image_observations_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "pictured.py").write_text(PICTURED)
     command = [sys.executable, "-m", "lockstep", "train", "--env.module", "pictured", "--env", "Pictured-v0", *SHORT]
     done = subprocess.run([*command, "--name", "seen"], cwd=here, capture_output=True, text=True, check=False)
@@ -220,7 +222,7 @@ gym.register("Pictured-v0", Pictured, max_episode_steps=9)
 """
 
 
-def test_a_config_that_is_no_object(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_that_is_not_an_object_is_reported(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = here / "runs/one/config.json"
     path.write_text(json.dumps([1]))
     assert output(capsys, "one") == (2, "", "lockstep: runs/one/config.json holds no object\n")

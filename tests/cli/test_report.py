@@ -19,7 +19,7 @@ NAME = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture(scope="module")
 def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose `runs/` holds a short run of CartPole."""
+    """Folder whose `runs/` holds a short run of CartPole."""
     folder = tmp_path_factory.mktemp("trained")
     short = ("--total-steps", "4000", "--run.checkpoint-every", "5", "--ppo.clip", "0.1", "--ranks", "1")
     run_in(folder, "train", "cartpole", *short, "--name", "first")
@@ -28,7 +28,7 @@ def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own with a copy of it, as the current one."""
+    """Current folder with a copy of this run."""
     shutil.copytree(trained / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -40,7 +40,7 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
     return code, captured.out, captured.err
 
 
-def test_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "first", "--episodes", "3"]) == 0
     capsys.readouterr()
     assert output(capsys, "first") == (0, "runs/first/report.html\n", "")
@@ -50,14 +50,14 @@ def test_a_report(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_from_a_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_program_writes_a_report(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = re.search(r"```python\n(.*?)```", (root / "docs/reports.md").read_text(), re.DOTALL)
     assert code is not None
     Path("program.py").write_text(code[1])
     runpy.run_path("program.py")
-    said = capsys.readouterr().out
-    assert said.startswith("runs/first/report.html\nfinished Mark(value=")
-    assert said.rstrip().endswith("--ranks 1")
+    output_text = capsys.readouterr().out
+    assert output_text.startswith("runs/first/report.html\nfinished Mark(value=")
+    assert output_text.rstrip().endswith("--ranks 1")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_from_a_program(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("cut", "runs/cut has no metrics yet: no report can be written"),
     ],
 )
-def test_what_cant_be_reported_gets_one_line(
+def test_invalid_requests_are_reported_in_one_line(
     words: str, line: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, metrics in (("bare", None), ("cut", '{"iteration": 1, "env_st')):
@@ -85,7 +85,7 @@ def test_what_cant_be_reported_gets_one_line(
 
 @pytest.fixture
 def browser() -> Iterator[Any]:
-    """Chromium, which notes what a page asks for and what it complains of."""
+    """Chromium that records the requests and the console messages of a page."""
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -101,7 +101,7 @@ def browser() -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.extra("selenium", "imageio_ffmpeg", "pygame")
 @pytest.mark.command("chromium", "chromedriver")
-def test_in_a_browser(here: Path, browser: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_renders_in_a_browser(here: Path, browser: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["play", "first", "--video"]) == 0
     (here / "runs/first").rename(here / NAME)
     capsys.readouterr()
@@ -148,6 +148,6 @@ def ask(browser: Any, expression: str) -> Any:
 
 
 def requests(browser: Any) -> list[str]:
-    """What the page asked for, everything that was shown included."""
+    """URLs that the page requested, including the page itself."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]

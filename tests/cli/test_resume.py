@@ -1,4 +1,4 @@
-"""Resuming a run that another process has trained until a moment ago."""
+"""Resuming a run that another process was training until just before."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ COMPLETE = "runs/first is complete: 2 iterations; set a larger --total-steps to 
 
 @pytest.fixture(name="run", scope="module")
 def fixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with checkpoints of both of its iterations."""
+    """Run with checkpoints of both of its iterations."""
     path = tmp_path_factory.mktemp("trained")
     settings = {"rollout": {"steps": 32}, "run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off"}
     lockstep.train(env="CartPole-v1", total_steps=512, **{"run.folder": str(path), "run.name": "first", **settings})
@@ -30,7 +30,7 @@ def fixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="finished_elsewhere")
 def fixture_finished_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """The run without its last checkpoint, which another process puts in place just before the lock is free."""
+    """Run whose last checkpoint another process writes just before it releases the lock."""
     monkeypatch.chdir(tmp_path)
     folder = RunFolder(Path("runs/first"))
     shutil.copytree(run, folder.path)
@@ -47,32 +47,32 @@ def fixture_finished_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     return folder
 
 
-def from_the_command_line(folder: RunFolder) -> None:
+def resume_by_command(folder: RunFolder) -> None:
     assert main(["resume", "first"]) == 0
 
 
-def from_a_program(folder: RunFolder) -> None:
+def resume_by_api(folder: RunFolder) -> None:
     assert not lockstep.resume("first").stopped
 
 
-def under_a_launcher(folder: RunFolder) -> None:
+def resume_by_launcher(folder: RunFolder) -> None:
     _, config = open_run(folder.path)
     plan = Plan.make(config.plan, 1)
     assert resume_under_launcher(RankInfo(0, 1, 0, 1), folder, config, config, plan, None) == 0
 
 
-@pytest.mark.parametrize("resume", [from_the_command_line, from_a_program, under_a_launcher])
-def test_the_checkpoint_is_chosen_under_the_lock(
+@pytest.mark.parametrize("resume", [resume_by_command, resume_by_api, resume_by_launcher])
+def test_checkpoint_is_chosen_after_the_lock_is_acquired(
     resume: Callable[[RunFolder], None], finished_elsewhere: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics = (finished_elsewhere.path / "metrics.jsonl").read_bytes()
     resume(finished_elsewhere)
-    assert capsys.readouterr().out == ("" if resume is from_a_program else COMPLETE)
+    assert capsys.readouterr().out == ("" if resume is resume_by_api else COMPLETE)
     assert (finished_elsewhere.path / "metrics.jsonl").read_bytes() == metrics
     assert finished_elsewhere.checkpoints() == [1, 2]
 
 
-def test_a_config_that_another_process_has_extended(finished_elsewhere: RunFolder) -> None:
+def test_config_changed_by_another_process_is_refused(finished_elsewhere: RunFolder) -> None:
     from lockstep.experiment.start import prepare_resume
 
     _, before = open_run(finished_elsewhere.path)
@@ -82,7 +82,7 @@ def test_a_config_that_another_process_has_extended(finished_elsewhere: RunFolde
         prepare_resume(finished_elsewhere, before, before, None)
 
 
-def test_a_run_in_use_is_refused_before_it_is_looked_at(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_in_use_is_refused_before_its_checkpoints_are_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = (
         "import sys; from pathlib import Path; from lockstep.run.folder import RunFolder; "
         "RunFolder(Path(sys.argv[1])).lock(); print(flush=True); sys.stdin.read()"

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import lockstep
-from lockstep.cli.agents import Performer
+from lockstep.cli.agents import LoadedPolicy
 from lockstep.cli.main import main
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_run(name: str, digests: list[str], config: dict[str, object] | None = None) -> Path:
-    """A run's folder as training leaves it, as far as `digest` and `diff` look."""
+    """Create a run folder with the files that `digest` and `diff` read."""
     path = Path("runs") / name
     path.mkdir(parents=True)
     tree = encode(decode(config or {}, Config()))
@@ -65,7 +65,9 @@ def test_runs_are_found_by_path_and_by_name(here: Path) -> None:
         ("file", "file is not a run: a run is a folder"),
     ],
 )
-def test_what_is_no_run_gets_one_line(here: Path, word: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_run_is_reported_in_one_line(
+    here: Path, word: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_run("first", [])
     (here / "empty").mkdir()
     (here / "file").touch()
@@ -73,7 +75,7 @@ def test_what_is_no_run_gets_one_line(here: Path, word: str, line: str, capsys: 
         assert output(capsys, verb, word) == (2, "", f"lockstep: {line}\n")
 
 
-def test_digest(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_digest_prints_the_digest_of_one_iteration(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run("a", ["d1", "d2", "d3"])
     assert output(capsys, "digest", "a") == (0, "d3\n", "")
     assert output(capsys, "digest", "a", "--iteration", "2") == (0, "d2\n", "")
@@ -93,7 +95,7 @@ def test_digest_of_broken_metrics(here: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     "words", [["digest", "a"], ["diff", "a", "b"], ["diff", "b", "a"], ["report", "a"], ["watch", "a", "--once"]]
 )
-def test_metrics_that_cant_be_read(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_metrics_are_reported(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = make_run("a", ["d1"]) / "metrics.jsonl"
     path.write_text(path.read_text() + "garbage\n")
     make_run("b", ["d1"])
@@ -101,7 +103,7 @@ def test_metrics_that_cant_be_read(words: list[str], here: Path, capsys: pytest.
     assert output(capsys, *words) == (2, "", line)
 
 
-def test_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_of_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run("a", ["x", "y"])
     make_run("b", ["x", "y"])
     make_run("c", ["x", "y", "z"])
@@ -113,7 +115,7 @@ def test_identical_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "diff", "a", "none") == (2, "", line)
 
 
-def test_runs_that_part(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_of_different_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a = make_run("a", ["x", "y", "z", "q"], {"run": {"name": "a"}})
     b = make_run("b", ["x", "Y", "Z"], {"run": {"name": "b", "seed": 2}, "ppo": {"clip": 0.1}})
     same = np.zeros(3, dtype=np.float32)
@@ -135,7 +137,7 @@ def test_runs_that_part(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_runs_that_part_without_checkpoints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_of_different_runs_without_checkpoints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, version in (("a", "1.0"), ("b", "2.0")):
         (make_run(name, [name]) / "environment.json").write_text(json.dumps({"packages": {"torch": version}}))
     code, text, _ = output(capsys, "diff", "a", "b")
@@ -169,7 +171,7 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder whose `runs/` holds a short run of CartPole."""
+    """Folder whose `runs/` holds a short run of CartPole."""
     folder = tmp_path_factory.mktemp("trained")
     run_in(folder, "train", "--env", "CartPole-v1", "--total-steps", "3000", "--name", "first")
     return folder
@@ -177,12 +179,12 @@ def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, here: Path) -> Path:
-    """The same as a copy in the current folder."""
+    """Copy of that run in the current folder."""
     shutil.copytree(trained / "runs", here / "runs")
     return Path("runs/first")
 
 
-def test_the_digest_is_that_of_the_weights(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_digest_is_that_of_the_saved_agent(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from lockstep.experiment.execute import load_agent
     from lockstep.run.folder import RunFolder
 
@@ -198,24 +200,24 @@ def test_the_same_experiment_twice_is_identical(run: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "identical for 2 iterations\n")
 
 
-def test_eval_measures_and_writes(run: Path) -> None:
+def test_eval_prints_and_writes_its_results(run: Path) -> None:
     done = command(run.parent.parent, "eval", "first", "--episodes", "3")
     assert done.returncode == 0, done.stderr
-    found = json.loads((run / "evaluation.json").read_text())
-    assert found["episodes"] == len(found["returns"]) == 3
-    assert found["returns"] == found["lengths"]  # CartPole pays 1 per step
-    assert found["return_mean"] == pytest.approx(sum(found["returns"]) / 3)
+    results = json.loads((run / "evaluation.json").read_text())
+    assert results["episodes"] == len(results["returns"]) == 3
+    assert results["returns"] == results["lengths"]  # CartPole pays 1 per step
+    assert results["return_mean"] == pytest.approx(sum(results["returns"]) / 3)
     assert "95% interval" in done.stdout
     assert not list(run.glob(".*"))
 
 
 def returns(run: Path, name: str) -> list[float]:
-    found = json.loads((run / name).read_text())["returns"]
-    assert isinstance(found, list)
-    return found
+    results = json.loads((run / name).read_text())["returns"]
+    assert isinstance(results, list)
+    return results
 
 
-def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_is_deterministic_and_follows_its_arguments(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def evaluate(*words: str, name: str = "evaluation.json") -> list[float]:
         assert f"written {run / name}" in output(capsys, "eval", "first", *words)[1]
         return returns(run, name)
@@ -232,11 +234,11 @@ def test_eval_repeats_itself_and_follows_its_arguments(run: Path, capsys: pytest
     assert returns(run, "evaluation.json") == other, "the result with the most probable actions is kept"
 
 
-def test_evaluation_sees_other_episodes_than_training(run: Path) -> None:
-    performer = Performer("first", None, False, None, None)
+def test_evaluation_and_training_share_no_episodes(run: Path) -> None:
+    loaded = LoadedPolicy("first", None, False, None, None)
     episodes = EnvironmentSeeds(1, "episode", 8)
     training = {episodes(env, episode) for env in range(8) for episode in range(200)}
-    seeds = performer.seeds(200)
+    seeds = loaded.seeds(200)
     assert len(set(seeds)) == 200
     assert not training & set(seeds)
 
@@ -263,7 +265,7 @@ def test_eval_of_a_run_from_a_newer_version(run: Path, capsys: pytest.CaptureFix
         ("env_steps", "1e400", "does not fit this run: env_steps is inf: it must be a whole number of at least 0"),
     ],
 )
-def test_resume_from_a_state_of_other_types(
+def test_resume_from_a_state_with_wrong_types_is_refused(
     name: str, value: str, problem: str, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = sorted(run.glob("checkpoints/*/state.json"))[-1]

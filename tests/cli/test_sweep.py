@@ -1,4 +1,4 @@
-"""`lockstep sweep`: several runs, interrupted and called again."""
+"""`lockstep sweep`: grids and searches, interrupted and repeated."""
 
 import csv
 import json
@@ -12,32 +12,32 @@ SHORT = ("cartpole", "--total-steps", 2560, "--run.checkpoint-every", 2, "--runt
 GRID = ("--over", "run.seed=1..2", "--over", "ppo.epochs=1,2")
 
 
-def resumed(sweep: Path) -> list[int]:
-    """Process ids of runs that go on now."""
-    found = []
+def running_members(sweep: Path) -> list[int]:
+    """Process ids of the runs of a sweep that are being trained."""
+    process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = process.joinpath("cmdline").read_bytes().split(b"\0")
-            here = process.joinpath("cwd").readlink() == sweep.parent
+            in_sweep_folder = process.joinpath("cwd").readlink() == sweep.parent
         except OSError:
             continue
-        if b"resume" in words and here:
-            found.append(int(process.name))
-    return found
+        if b"resume" in words and in_sweep_folder:
+            process_ids.append(int(process.name))
+    return process_ids
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path: Path, number: int) -> None:
-    whole = run_cli("sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2)
-    assert whole.rc == 0, whole
+def test_interrupted_sweep_resumes_to_the_same_digests(run_cli, begin, tmp_path: Path, number: int) -> None:
+    uninterrupted = run_cli("sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2)
+    assert uninterrupted.rc == 0, uninterrupted
     longer = [*SHORT[:2], 2560, *SHORT[3:]]
     process, folder = begin("sweep", *longer, *GRID, "--jobs", 2), tmp_path / "found"
     wait_for(lambda: any(folder.glob("runs/*/checkpoints/*")), "a checkpoint")
     process.send_signal(number)
     process.communicate(timeout=60)
-    wait_for(lambda: not resumed(folder), "no run is left")
-    # it may have been through by then
+    wait_for(lambda: not running_members(folder), "no run is left")
+    # the sweep may have completed before the signal
     assert process.returncode in ((75, 0) if number == signal.SIGINT else (-signal.SIGKILL,))
     again = run_cli("sweep", *longer, *GRID, "--jobs", 2)
     assert again.rc == 0, again
@@ -49,7 +49,7 @@ def test_what_was_interrupted_goes_on_to_the_same_bits(run_cli, begin, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -> None:
+def test_grid_writes_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--over", "run.seed=1..2")
     finished = run_cli("sweep", *words)
     assert finished.rc == 0, finished
@@ -75,7 +75,7 @@ def test_a_grid_gives_tables_and_is_not_trained_twice(run_cli, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path) -> None:
+def test_failed_run_is_named_and_the_others_are_trained(run_cli, tmp_path: Path) -> None:
     # a step of this size ends in numbers that are not finite
     words = ("--over", "ppo.learning_rate=1e38,1e-3", "--jobs", 1, "--ppo.max-grad-norm", "none")
     finished = run_cli("sweep", *SHORT, *words)
@@ -87,7 +87,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(run_cli, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.extra("optuna")
-def test_a_search_makes_trials(run_cli, tmp_path: Path) -> None:
+def test_search_trains_the_requested_trials(run_cli, tmp_path: Path) -> None:
     words = (*SHORT, "--search", "ppo.epochs=int(1,2)", "--over", "run.seed=1..2", "--trials")
     finished = run_cli("sweep", *words, 1)
     assert finished.rc == 0, finished
@@ -122,7 +122,9 @@ def test_a_search_needs_no_seeds(run_cli, tmp_path: Path) -> None:
         ([], "--over is missing"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_written(run_cli, tmp_path: Path, words: list[str], part: str) -> None:
+def test_invalid_arguments_are_reported_in_one_line_and_write_no_files(
+    run_cli, tmp_path: Path, words: list[str], part: str
+) -> None:
     finished = run_cli("sweep", "cartpole", *words)
     assert (finished.rc, finished.stdout) == (2, "")
     assert len(finished.stderr.splitlines()) == 1, finished.stderr
@@ -130,7 +132,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(run_cli, tmp_path: Path, w
     assert list(tmp_path.iterdir()) == []
 
 
-def test_help_is_narrow_and_launchers_are_refused(run_cli) -> None:
+def test_help_fits_80_columns_and_launchers_are_refused(run_cli) -> None:
     shown = run_cli("sweep", "--help", env={"COLUMNS": "80"})
     assert shown.rc == 0
     assert max(map(len, shown.stdout.splitlines())) <= 80

@@ -1,4 +1,4 @@
-"""`lockstep train` and `lockstep resume`: what they leave, and what they refuse in one line before anything starts."""
+"""`lockstep train` and `lockstep resume`: files that they write, and input that they refuse in one line before they start."""
 
 import fcntl
 import json
@@ -14,8 +14,8 @@ from lockstep.telemetry.attempts import read_starts
 SHORT = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 1024)
 
 
-def refused(finished, *parts: str) -> None:
-    """One line on stderr that holds all of `parts`, nothing on stdout, exit code 2."""
+def assert_refused(finished, *parts: str) -> None:
+    """Check for exit code 2, an empty stdout and one line on stderr that contains all of `parts`."""
     assert finished.rc == 2, finished
     assert finished.stdout == ""
     assert len(finished.stderr.splitlines()) == 1, finished.stderr
@@ -23,7 +23,7 @@ def refused(finished, *parts: str) -> None:
         assert part in finished.stderr
 
 
-def test_a_run_leaves_its_folder(run_cli, root: Path, tmp_path: Path) -> None:
+def test_train_writes_the_run_folder(run_cli, root: Path, tmp_path: Path) -> None:
     rc, out, err = run_cli("train", "cartpole", *SHORT, "--name", "first", "--out", "here", "--run.solved-return", 5)
     assert (rc, err) == (0, "")
     lines = out.splitlines()
@@ -86,7 +86,7 @@ def test_a_preset_with_another_environment_loses_its_goal(run_cli, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
+def test_tensorboard_reads_the_event_file(run_cli, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
@@ -98,11 +98,11 @@ def test_tensorboard_reads_what_was_written(run_cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_names_are_numbered_unless_given(run_cli, tmp_path: Path) -> None:
+def test_runs_without_a_name_are_numbered(run_cli, tmp_path: Path) -> None:
     for expected in ("runs/cartpole-seed1", "runs/cartpole-seed1-2"):
         finished = run_cli("train", "cartpole", *SHORT)
         assert finished.stdout.splitlines()[-1] == f"run: {expected}"
-    refused(run_cli("train", "cartpole", "--name", "cartpole-seed1"), "runs/cartpole-seed1 exists", "--name")
+    assert_refused(run_cli("train", "cartpole", "--name", "cartpole-seed1"), "runs/cartpole-seed1 exists", "--name")
 
 
 @pytest.mark.slow
@@ -160,18 +160,20 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
         (["--curiosity.kind", "rnd", "--curiosity.channels", "1"], ["curiosity.channels is 1", "no images"]),
     ],
 )
-def test_bad_input_is_one_line(run_cli, tmp_path: Path, words: list[str], parts: list[str]) -> None:
+def test_invalid_arguments_are_reported_in_one_line(
+    run_cli, tmp_path: Path, words: list[str], parts: list[str]
+) -> None:
     short = ("--rollout.steps", "32") if "--rollout.steps" not in words else ()
-    refused(run_cli("train", "cartpole", *short, *words), *parts)
+    assert_refused(run_cli("train", "cartpole", *short, *words), *parts)
     assert not (tmp_path / "runs").exists(), "nothing may be left behind"
 
 
-def test_bad_files_are_one_line(run_cli, tmp_path: Path) -> None:
+def test_invalid_config_files_are_reported_in_one_line(run_cli, tmp_path: Path) -> None:
     (tmp_path / "newer.yaml").write_text("version: 2\n")
-    refused(run_cli("train", "--config", "newer.yaml"), "version 2 is newer", "upgrade")
+    assert_refused(run_cli("train", "--config", "newer.yaml"), "version 2 is newer", "upgrade")
     (tmp_path / "unknown.yaml").write_text("ppo:\n  clipp: 0.2\n")
-    refused(run_cli("train", "--config", "unknown.yaml"), "ppo.clipp", "did you mean ppo.clip")
-    refused(run_cli("train", "cartpol"), "cartpol", "did you mean cartpole")
+    assert_refused(run_cli("train", "--config", "unknown.yaml"), "ppo.clipp", "did you mean ppo.clip")
+    assert_refused(run_cli("train", "cartpol"), "cartpol", "did you mean cartpole")
 
 
 def test_an_unsupported_space_is_named(run_cli, tmp_path: Path) -> None:
@@ -183,11 +185,11 @@ def test_an_unsupported_space_is_named(run_cli, tmp_path: Path) -> None:
         "gym.register('Told-v0', Told)\n"
     )
     words = ("its observations have a Text in ['told'], which is not supported",)
-    refused(run_cli("train", "--env", "Told-v0", "--env.module", "told"), "Told-v0", *words)
+    assert_refused(run_cli("train", "--env", "Told-v0", "--env.module", "told"), "Told-v0", *words)
 
 
 @pytest.mark.slow
-def test_a_broken_checkpoint_is_one_line(run_cli, tmp_path: Path) -> None:
+def test_broken_checkpoint_is_reported_in_one_line(run_cli, tmp_path: Path) -> None:
     words = ("train", "cartpole", *SHORT, "--name", "first", "--run.checkpoint-every", 2, "--run.progress", "off")
     assert run_cli(*words).rc == 0
     run = tmp_path / "runs" / "first"
@@ -196,67 +198,67 @@ def test_a_broken_checkpoint_is_one_line(run_cli, tmp_path: Path) -> None:
         shutil.copytree(run, tmp_path / "runs" / name)
         broken = tmp_path / "runs" / name / "checkpoints" / "00000004" / name
         broken.write_bytes(broken.read_bytes()[:-20])
-        refused(run_cli("resume", name, *longer), name, "--iteration")
+        assert_refused(run_cli("resume", name, *longer), name, "--iteration")
         finished = run_cli("resume", name, *longer, "--iteration", 2)
         assert finished.rc == 0, finished
         assert finished.stdout.splitlines()[-1] == f"run: runs/{name}"
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_shape_is_one_line(run_cli, tmp_path: Path) -> None:
+def test_checkpoint_with_other_shapes_is_reported_in_one_line(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first", "--run.progress", "off").rc == 0
     config = tmp_path / "runs" / "first" / "config.json"
     tree = json.loads(config.read_text())
     tree["policy"]["hidden"] = [32, 32]
     config.write_text(json.dumps(tree))
-    refused(run_cli("resume", "first", "--total-steps", 2048), "does not fit", "policy.")
+    assert_refused(run_cli("resume", "first", "--total-steps", 2048), "does not fit", "policy.")
     tree["version"] = 2
     config.write_text(json.dumps(tree))
-    refused(run_cli("resume", "first"), "version 2", "upgrade")
+    assert_refused(run_cli("resume", "first"), "version 2", "upgrade")
 
 
-def test_resume_refuses_what_is_no_run(run_cli, tmp_path: Path) -> None:
-    refused(run_cli("resume", "nothing"), "nothing")
+def test_resume_refuses_a_folder_that_is_not_a_run(run_cli, tmp_path: Path) -> None:
+    assert_refused(run_cli("resume", "nothing"), "nothing")
     (tmp_path / "folder").mkdir()
-    refused(run_cli("resume", "folder"), "folder is not a run")
+    assert_refused(run_cli("resume", "folder"), "folder is not a run")
 
 
 @pytest.mark.slow
-def test_a_longer_budget_goes_on(run_cli, tmp_path: Path) -> None:
+def test_resume_with_a_larger_budget_continues_training(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first").rc == 0
     assert "is complete" in run_cli("resume", "first").stdout
-    refused(run_cli("resume", "first", "--total-steps", 512), "total_steps is 512", "1024")
+    assert_refused(run_cli("resume", "first", "--total-steps", 512), "total_steps is 512", "1024")
     config = tmp_path / "runs" / "first" / "config.json"
     before = config.read_text()
-    refused(run_cli("resume", "first", "--total-steps", 2048, "--iteration", 3), "iteration is 3", "4")
-    refused(run_cli("resume", "first", "--total-steps", 2048, "--ranks", 2), "plan.shards is 1", "2 trainers")
+    assert_refused(run_cli("resume", "first", "--total-steps", 2048, "--iteration", 3), "iteration is 3", "4")
+    assert_refused(run_cli("resume", "first", "--total-steps", 2048, "--ranks", 2), "plan.shards is 1", "2 trainers")
     assert config.read_text() == before, "a refused command changes nothing"
     finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)
     assert finished.rc == 0, finished
     assert finished.stdout.splitlines()[0].startswith("iteration 5/8")
 
 
-def test_a_run_in_use_is_left_alone(run_cli, tmp_path: Path) -> None:
+def test_run_in_use_is_refused_and_unchanged(run_cli, tmp_path: Path) -> None:
     assert run_cli("train", "cartpole", *SHORT, "--name", "first", "--run.progress", "off").rc == 0
     run = tmp_path / "runs" / "first"
     before = (run / "config.json").read_text()
     descriptor = os.open(run, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # as the process that trains it does
     try:
-        refused(run_cli("resume", "first", "--total-steps", 2048), "runs/first is in use")
+        assert_refused(run_cli("resume", "first", "--total-steps", 2048), "runs/first is in use")
     finally:
         os.close(descriptor)
     assert (run / "config.json").read_text() == before
     assert run_cli("resume", "first", "--total-steps", 2048).rc == 0
 
 
-def test_under_a_launcher_ranks_is_refused_and_errors_reach_every_rank(run_cli) -> None:
+def test_launcher_refuses_ranks_and_fails_on_every_rank(run_cli) -> None:
     env = {"RANK": "0", "WORLD_SIZE": "1"}
-    refused(run_cli("train", "cartpole", "--ranks", 2, env=env), "--ranks is 2", "launcher")
+    assert_refused(run_cli("train", "cartpole", "--ranks", 2, env=env), "--ranks is 2", "launcher")
 
 
 @pytest.mark.slow
-def test_numbers_that_run_away_end_it_with_code_3(run_cli) -> None:
+def test_non_finite_values_end_training_with_code_3(run_cli) -> None:
     finished = run_cli("train", "cartpole", *SHORT, "--ranks", 2, "--ppo.learning-rate", 1e30, "--run.progress", "off")
     assert finished.rc == 3
     assert "the gradient's norm is nan" in finished.stderr

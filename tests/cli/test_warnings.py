@@ -1,4 +1,4 @@
-"""What is said of a run before it starts."""
+"""Warnings before a run starts."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("envpool", "--run.checkpoint-every", "2"), f"{LINE}\n"),
         (("envpool", "--run.checkpoint-every", "16"), f"{BIASED}\n"),
@@ -40,19 +40,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("gymnasium-vector", "--run.checkpoint-every", "2"), ""),  # CartPole's state is saved
     ],
 )
-def test_episodes_that_checkpoints_cut(
-    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_train_warns_if_checkpoints_cut_episodes(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def started(folder: RunFolder, ranks: int, resume_from: int) -> int:
+    def return_at_once(folder: RunFolder, ranks: int, resume_from: int) -> int:
         folder.unlock()
         return 0
 
-    monkeypatch.setattr(train, "start", started)
+    monkeypatch.setattr(train, "start", return_at_once)
     assert main(["train", *WORDS, *words]) == 0
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
-def test_a_program_is_warned() -> None:
+def test_api_warns_if_checkpoints_cut_episodes() -> None:
     settings = {"rollout": {"steps": 32}, "run.progress": "off", "run.checkpoint_every": 2, "runtime.compile": "off"}
     with pytest.warns(UserWarning, match="begins new episodes") as caught:
         lockstep.train(env={"id": "CartPole-v1", "engine": "envpool"}, total_steps=768, **settings)
@@ -60,7 +60,7 @@ def test_a_program_is_warned() -> None:
 
 
 @pytest.mark.slow
-def test_a_sweep_says_it_once(run_cli) -> None:
+def test_sweep_warns_once(run_cli) -> None:
     words = (
         *WORDS,
         "envpool",

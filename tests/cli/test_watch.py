@@ -1,4 +1,4 @@
-"""`lockstep watch`: runs that others train, as they go on, end and go back."""
+"""`lockstep watch`: runs of other processes that continue, end and are resumed from an earlier iteration."""
 
 import json
 import os
@@ -22,8 +22,8 @@ from lockstep.telemetry.attempts import read_starts, record_attempt
 TREE = {"version": 1, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None}}
 
 
-class Carrier:
-    """Somebody who trains the run `runs/first`."""
+class FakeTraining:
+    """Simulated process that trains the run `runs/first`."""
 
     def __init__(self) -> None:
         self.folder = RunFolder.create(Path("runs/first"), TREE, {})
@@ -31,7 +31,7 @@ class Carrier:
         self.done = 0
         self.stopped = False
 
-    def go(self, iterations: int) -> None:
+    def run_iterations(self, iterations: int) -> None:
         with (self.folder.path / "metrics.jsonl").open("a") as file:
             for _ in range(iterations):
                 self.done += 1
@@ -45,17 +45,17 @@ def fixture_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_PERIOD", 0.01)
 
 
-@pytest.fixture(name="carrier")
-def fixture_carrier() -> Iterator[Carrier]:
-    carrier = Carrier()
-    yield carrier
-    carrier.folder.unlock()
+@pytest.fixture(name="training")
+def fixture_training() -> Iterator[FakeTraining]:
+    training = FakeTraining()
+    yield training
+    training.folder.unlock()
 
 
 def script(monkeypatch: pytest.MonkeyPatch, *steps) -> None:
-    """What happens between the looks of `watch`, one step after each."""
-    left = list(steps)
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: left.pop(0)() if left else None)
+    """Call one of `steps` after each update of `watch`, in place of its pause."""
+    remaining_steps = list(steps)
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: remaining_steps.pop(0)() if remaining_steps else None)
 
 
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -63,17 +63,24 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
     return code, *capsys.readouterr()
 
 
-def test_a_run_to_its_end(
-    carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_iterations_are_printed_until_the_run_ends(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    noted = record_attempt(carrier.folder, 0, 9, 1, "coupled")
+    noted = record_attempt(training.folder, 0, 9, 1, "coupled")
 
     def end() -> None:
-        carrier.go(1)
+        training.run_iterations(1)
         noted.__exit__(None, None, None)
-        carrier.folder.unlock()
+        training.folder.unlock()
 
-    script(monkeypatch, lambda: None, noted.__enter__, lambda: carrier.go(3), lambda: carrier.go(2), end)
+    script(
+        monkeypatch,
+        lambda: None,
+        noted.__enter__,
+        lambda: training.run_iterations(3),
+        lambda: training.run_iterations(2),
+        end,
+    )
     code, out, err = output(capsys, "first")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -82,18 +89,20 @@ def test_a_run_to_its_end(
     ]
 
 
-def test_evaluations(carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluations_are_printed(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def evaluate() -> None:
-        row = {"iteration": carrier.done, "return_mean": 7.5, "sampled_return_mean": 7.0, "episodes": 5}
-        with (carrier.folder.path / "evaluations.jsonl").open("a") as file:
+        row = {"iteration": training.done, "return_mean": 7.5, "sampled_return_mean": 7.0, "episodes": 5}
+        with (training.folder.path / "evaluations.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
-        carrier.go(2)
+    with record_attempt(training.folder, 0, 9, 1, "coupled"):
+        training.run_iterations(2)
         evaluate()
         _, out, _ = output(capsys, "first", "--once")
         assert "evaluated  7.5 at 2  sampled 7  best 7.5 at 2" in out
-        script(monkeypatch, lambda: carrier.go(1), evaluate, carrier.folder.unlock)
+        script(monkeypatch, lambda: training.run_iterations(1), evaluate, training.folder.unlock)
         _, out, _ = output(capsys, "first")
     returns = "return 7.5  sampled 7  episodes 5"
     assert [line for line in out.splitlines() if "evaluation" in line] == [
@@ -101,19 +110,19 @@ def test_evaluations(carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: 
     ]
 
 
-def test_a_run_that_is_killed_and_at_once_resumed(
-    carrier: Carrier, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_run_that_is_killed_and_resumed_directly_is_followed(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
-        carrier.go(5)
+    with record_attempt(training.folder, 0, 9, 1, "coupled"):
+        training.run_iterations(5)
 
     def resume() -> None:
-        carrier.folder.lock()
-        carrier.folder.cut_metrics(2)
-        carrier.done = 2
-        carrier.go(1)
+        training.folder.lock()
+        training.folder.cut_metrics(2)
+        training.done = 2
+        training.run_iterations(1)
 
-    script(monkeypatch, carrier.folder.unlock, resume, lambda: carrier.go(1), carrier.folder.unlock)
+    script(monkeypatch, training.folder.unlock, resume, lambda: training.run_iterations(1), training.folder.unlock)
     _, out, _ = output(capsys, "first")
     assert [line.split()[1] for line in out.splitlines()[:-1]] == ["5/9", "1/9", "2/9", "3/9", "4/9"]
 
@@ -126,18 +135,20 @@ def test_a_run_that_is_killed_and_at_once_resumed(
         ("killed", 1, "killed, or its host is down"),
     ],
 )
-def test_how_it_ended(carrier: Carrier, how: str, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    noted = record_attempt(carrier.folder, 0, 9, 1, "coupled")
+def test_outcome_of_an_ended_run_is_printed(
+    training: FakeTraining, how: str, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = record_attempt(training.folder, 0, 9, 1, "coupled")
     carried = noted.__enter__()
-    carrier.go(2)
+    training.run_iterations(2)
     if how == "stopped":
-        carrier.stopped = True
-        carried.run = carrier  # type: ignore[assignment]
+        training.stopped = True
+        carried.run = training  # type: ignore[assignment]
         noted.__exit__(None, None, None)
     elif how == "failed":
         error = RuntimeError("it burns")
         assert not noted.__exit__(RuntimeError, error, None)
-    carrier.folder.unlock()
+    training.folder.unlock()
     expected = [line, "resume with: lockstep resume runs/first"]
     assert (output(capsys, "first")[0], output(capsys, "first")[1].splitlines()[1:]) == (code, expected)
     shown = output(capsys, "first", "--once")
@@ -146,7 +157,7 @@ def test_how_it_ended(carrier: Carrier, how: str, code: int, line: str, capsys: 
     assert shown[1].splitlines()[-2:] == expected
 
 
-def test_once_of_a_run_that_goes_on(carrier: Carrier, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_prints_the_state_of_a_running_run(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = output(capsys, "first", "--once")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -154,8 +165,8 @@ def test_once_of_a_run_that_goes_on(carrier: Carrier, capsys: pytest.CaptureFixt
         "iteration  waiting until all ranks are connected",
         "state      starting",
     ]
-    with record_attempt(carrier.folder, 0, 9, 1, "coupled"):
-        carrier.go(2)
+    with record_attempt(training.folder, 0, 9, 1, "coupled"):
+        training.run_iterations(2)
         code, out, err = output(capsys, "first", "--once")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "first  CartPole-v1, coupled, 1 rank"
@@ -163,46 +174,48 @@ def test_once_of_a_run_that_goes_on(carrier: Carrier, capsys: pytest.CaptureFixt
     assert "killed" not in out
 
 
-def test_a_run_of_an_older_version(carrier: Carrier, capsys: pytest.CaptureFixture[str]) -> None:
-    carrier.go(2)
-    carrier.folder.unlock()
+def test_run_of_an_older_version_is_shown(training: FakeTraining, capsys: pytest.CaptureFixture[str]) -> None:
+    training.run_iterations(2)
+    training.folder.unlock()
     code, out, _ = output(capsys, "first")
     assert (code, out.splitlines()[1]) == (0, "no process is running runs/first")
 
 
-def test_no_such_run_and_a_broken_one(carrier: Carrier, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_broken_runs_are_reported_in_one_line(
+    training: FakeTraining, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert output(capsys, "frist") == (2, "", "lockstep: 'frist': there is no such run; did you mean runs/first?\n")
     Path("runs/first/config.json").write_text("{")
     code, out, err = output(capsys, "first")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
 
 
-def seen(descriptor: int) -> str:
-    """All that a terminal got."""
-    found = b""
+def terminal_output(descriptor: int) -> str:
+    """Read everything that was written to a terminal until it is closed."""
+    content = b""
     while True:
         try:
             part = os.read(descriptor, 65536)
-        except OSError:  # everybody has closed it
-            return found.decode()
-        found += part
+        except OSError:  # all writers have closed it
+            return content.decode()
+        content += part
         if not part:
-            return found.decode()
+            return content.decode()
 
 
 @pytest.mark.serial
-def test_a_terminal_while_a_run_is_trained_and_stopped(begin, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_terminal_shows_a_run_that_is_trained_and_stopped(begin, tmp_path: Path, environ: dict[str, str]) -> None:
     words = ("--env.engine", "gymnasium-vector", "--runtime.compile", "off", "--run.progress", "off", "--name", "live")
     trained = begin("train", "cartpole", *words, "--plan.shards", 2, "--plan", "1:1", "--total-steps", 10**8)
     run = RunFolder(tmp_path / "runs" / "live")
     wait_for(lambda: read_starts(run) and run.metrics(), "the first iteration")
-    ours, theirs = pty.openpty()
-    terminal = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    reading_end, writing_end = pty.openpty()
+    terminal = {"stdin": writing_end, "stdout": writing_end, "stderr": writing_end, "start_new_session": True}
     command = [sys.executable, "-m", "lockstep", "watch", "live"]
     variables = environ | {"TERM": "xterm", "COLUMNS": "80"}
     watching = [subprocess.Popen(command, cwd=tmp_path, env=variables, **terminal) for _ in range(2)]
-    os.close(theirs)
-    reader = threading.Thread(target=lambda: texts.append(seen(ours)))
+    os.close(writing_end)
+    reader = threading.Thread(target=lambda: texts.append(terminal_output(reading_end)))
     texts: list[str] = []
     reader.start()
     done = len(run.metrics())
@@ -213,7 +226,7 @@ def test_a_terminal_while_a_run_is_trained_and_stopped(begin, tmp_path: Path, en
     assert trained.wait(timeout=30) == 75
     assert watching[1].wait(timeout=30) == 75
     reader.join()
-    os.close(ours)
+    os.close(reading_end)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", texts[0])
     assert "live  CartPole-v1, 1:1, 2 ranks" in plain
     assert re.search(r"waiting    rank 0 \d+%  rank 1 \d+%", plain)
@@ -227,8 +240,8 @@ def test_a_terminal_while_a_run_is_trained_and_stopped(begin, tmp_path: Path, en
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ctrl_c_is_answered_at_once_where_a_run_is_drawn(tmp_path: Path, environ: dict[str, str], ranks: int) -> None:
-    ours, theirs = pty.openpty()
+def test_ctrl_c_is_acknowledged_at_once_in_the_live_view(tmp_path: Path, environ: dict[str, str], ranks: int) -> None:
+    reading_end, writing_end = pty.openpty()
     words = (
         "--env",
         "CartPole-v1",
@@ -252,21 +265,21 @@ def test_ctrl_c_is_answered_at_once_where_a_run_is_drawn(tmp_path: Path, environ
         "--name",
         "live",
     ]
-    terminal = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+    terminal = {"stdin": writing_end, "stdout": writing_end, "stderr": writing_end, "start_new_session": True}
     variables = environ | {"TERM": "xterm", "COLUMNS": "80"}
     texts: list[str] = []
     with subprocess.Popen(command, cwd=tmp_path, env=variables, **terminal) as process:
-        os.close(theirs)
-        reader = threading.Thread(target=lambda: texts.append(seen(ours)))
+        os.close(writing_end)
+        reader = threading.Thread(target=lambda: texts.append(terminal_output(reading_end)))
         reader.start()
         wait_for(lambda: RunFolder(tmp_path / "runs" / "live").metrics(), "the first iteration")
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 75
     reader.join()
-    os.close(ours)
-    before, told, after = texts[0].partition(
+    os.close(reading_end)
+    before, message, after = texts[0].partition(
         "\r\x1b[2Kstopping after the iteration at hand; a second Ctrl-C ends it at once"
     )
-    assert told
+    assert message
     assert "stopping" not in before + after
     assert after.startswith("\r\x1b[2K"), "drawn over"

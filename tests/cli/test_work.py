@@ -1,4 +1,4 @@
-"""What a rank says when something goes wrong."""
+"""Error messages of a rank."""
 
 import pytest
 
@@ -20,13 +20,13 @@ def fail_in_an_environment() -> int:
     return 0
 
 
-def test_a_failing_environment_is_one_line_behind_its_own_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_environment_error_is_one_line_after_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert _guarded(1, fail_in_an_environment) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "Traceback (most recent call last):"
-    assert "    step()" in said
-    assert said[-2:] == ["KeyError: 'wheel'", "lockstep: environment 3 (Car-v0) failed: KeyError: 'wheel'"]
-    assert len(said) < 10
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "    step()" in lines
+    assert lines[-2:] == ["KeyError: 'wheel'", "lockstep: environment 3 (Car-v0) failed: KeyError: 'wheel'"]
+    assert len(lines) < 10
 
 
 def raising(error: Exception):
@@ -36,7 +36,7 @@ def raising(error: Exception):
     return work
 
 
-def test_what_all_ranks_find_is_told_by_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_that_all_ranks_raise_is_printed_by_the_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert [_guarded(rank, raising(NonFinite("too large"))) for rank in range(3)] == [3, 3, 3]
     assert capsys.readouterr().err == "lockstep: too large\n"
     assert _guarded(2, raising(RankLost("rank 0", "record", "it slept"))) == 4

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.config import Config
-from lockstep.config.compose import dropped_fields, load, written
+from lockstep.config.compose import dropped_fields, load, merged_tree
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_later_wins_field_by_field(file: Path) -> None:
+def test_later_sources_override_earlier_ones_by_field(file: Path) -> None:
     preset = {"env": {"id": "from-preset", "count": 10}, "ppo": {"epochs": 10, "gamma": 0.1, "gae_lambda": 0.1}}
     config = load(preset, file, {"ppo": {"epochs": "30"}})
     assert (config.env.id, config.env.count) == ("from-file", 10)
@@ -52,11 +52,11 @@ def test_dotted_keys_are_checked_like_fields(text: str, line: str, file: Path) -
     assert str(caught.value).startswith(line.format(path=file))
 
 
-def test_nothing_gives_the_defaults() -> None:
+def test_no_sources_give_the_defaults() -> None:
     assert load(None, None, {}) == Config()
 
 
-def test_an_empty_section_of_a_file_takes_nothing_back(file: Path) -> None:
+def test_empty_section_of_a_file_keeps_earlier_values(file: Path) -> None:
     file.write_text("ppo:\n")
     assert load({"ppo": {"epochs": 10}}, file, {}).ppo.epochs == 10
 
@@ -74,7 +74,7 @@ def test_another_environment_drops_the_goal_and_the_options_of_the_first(tmp_pat
     config = load(PRESET, None, flags)
     assert (config.env.id, config.env.options, config.run.solved_return) == ("B-v1", {}, None)
     assert (config.env.count, config.run.total_steps) == (2, 64)
-    assert written(PRESET, None, flags) == {"env": {"id": "B-v1", "count": 2}, "run": {"total_steps": 64}}
+    assert merged_tree(PRESET, None, flags) == {"env": {"id": "B-v1", "count": 2}, "run": {"total_steps": 64}}
     ending = "is dropped: it was set for A-v1, and env.id is B-v1; set"
     assert dropped_fields(PRESET, None, flags) == [
         f"env.options {{'size': 3}} {ending} env.options again if B-v1 needs one",
@@ -110,22 +110,22 @@ def test_values_that_a_later_source_sets_are_not_reported_as_dropped() -> None:
     assert dropped_fields({"env": {"id": "A-v1", "options": {}}, "run": {"solved_return": None}}, None, flags) == []
 
 
-def test_two_spellings_of_one_setting_take_each_other_back() -> None:
+def test_env_count_and_per_rank_override_each_other() -> None:
     config = load({"env": {"per_rank": 4}}, None, {"env": {"count": "16"}})
     assert (config.env.count, config.env.per_rank) == (16, None)
     config = load({"env": {"count": 16}}, None, {"env": {"per_rank": "4"}})
     assert (config.env.count, config.env.per_rank) == (Config().env.count, 4)
 
 
-def test_two_spellings_at_once_are_refused() -> None:
+def test_env_count_and_per_rank_in_one_source_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^env.per_rank is '4': it is an alternative to env.count"):
         load(None, None, {"env": {"per_rank": "4", "count": "16"}})
 
 
-def test_what_is_written_says_the_same(file: Path) -> None:
+def test_merged_tree_gives_the_same_config(file: Path) -> None:
     preset = {"env": {"per_rank": 3}, "policy": {"hidden": [8]}, "plan": {}}
     flags = {"env": {"count": "16"}, "ppo": {"clip": "linear(0.2, 0)", "kl_stop": "none"}}
-    tree = written(preset, file, flags)
+    tree = merged_tree(preset, file, flags)
     assert tree == {
         "env": {"id": "from-file", "count": 16},
         "policy": {"hidden": [8]},

@@ -54,10 +54,10 @@ def problem(tree: Any) -> str:
         ("env", "options", "{continuous: true, wind: 1e-3}", {"continuous": True, "wind": 1e-3}),
     ],
 )
-def test_value_becomes_what_the_field_holds(section: str, field: str, value: object, expected: object) -> None:
-    found = decoded(section, field, value)
-    assert found == expected
-    assert type(found) is type(expected)
+def test_value_is_converted_to_the_type_of_the_field(section: str, field: str, value: object, expected: object) -> None:
+    value_of_field = decoded(section, field, value)
+    assert value_of_field == expected
+    assert type(value_of_field) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_value_becomes_what_the_field_holds(section: str, field: str, value: obj
         ({"ppo": {"gamma": 2}}, "ppo.gamma is 2.0: it must be between 0 and 1"),
     ],
 )
-def test_bad_input_gets_one_line(tree: dict[str, object], line: str) -> None:
+def test_invalid_input_is_reported_in_one_line(tree: dict[str, object], line: str) -> None:
     assert problem(tree) == line
 
 
-def test_schedule_that_is_none_names_the_forms() -> None:
+def test_message_about_an_invalid_schedule_lists_the_forms() -> None:
     assert "linear(a, b)" in problem({"ppo": {"learning_rate": "linaer(1, 0)"}})
 
 
@@ -113,13 +113,13 @@ def test_an_empty_section_changes_nothing() -> None:
     assert decode({"env": None, "ppo": {}}, Config()) == Config()
 
 
-def test_what_is_not_named_stays() -> None:
+def test_fields_that_are_not_set_keep_their_values() -> None:
     start = decode({"env": {"count": 32}, "ppo": {"epochs": 7}}, Config())
     end = decode({"ppo": {"minibatches": 2}}, start)
     assert (end.env.count, end.ppo.epochs, end.ppo.minibatches) == (32, 7, 2)
 
 
-def test_every_field_is_of_a_type_that_decodes() -> None:
+def test_every_field_type_can_be_decoded() -> None:
     default = encode(Config())
     assert decode(default, Config()) == Config()
     assert {(section, field) for section, field, _ in known_fields()} == {
@@ -150,25 +150,25 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     return st.none() if hint is types.NoneType else plain[hint]
 
 
-JUDGED = {
+CHECKED_BY_SECTION = {
     ("ppo", "clip_rewards"),
     *(("curiosity", name) for name in ("share", "combine", "kind", "capacity")),
     *(("plan", name) for name in ("kind", "players", "trainers", "lag")),
     *(("runtime", name) for name in ("device", "player_device", "rendezvous")),
 }
-"""Fields whose values the section judges; tests of the sections have them."""
+"""Fields with further checks in their section; the tests of the sections cover them."""
 
 
 @st.composite
-def good_trees(draw: st.DrawFn) -> dict[str, dict[str, object]]:
+def valid_trees(draw: st.DrawFn) -> dict[str, dict[str, object]]:
     tree: dict[str, dict[str, object]] = {}
-    known = st.sampled_from([field for field in known_fields() if field[:2] not in JUDGED])
+    known = st.sampled_from([field for field in known_fields() if field[:2] not in CHECKED_BY_SECTION])
     for section, field, hint in draw(st.lists(known, unique_by=lambda one: one[:2])):
         tree.setdefault(section, {})[field] = draw(values_of(hint))
     return tree
 
 
-def test_a_plan_of_named_ranks_is_read_from_words_and_lists() -> None:
+def test_plan_of_named_ranks_is_decoded_from_words_and_lists() -> None:
     words = {"plan": {"kind": "ranks", "players": ["0", "1"], "trainers": "0", "lag": "1"}}
     plan = decode(words, Config()).plan
     assert (plan.players, plan.trainers, plan.lag) == ((0, 1), (0,), 1)
@@ -176,13 +176,13 @@ def test_a_plan_of_named_ranks_is_read_from_words_and_lists() -> None:
     assert decode({"plan": {"kind": "2:1"}}, Config()).plan.kind == "2:1"
 
 
-def test_rewards_are_clipped_or_normalized() -> None:
+def test_clipped_and_normalized_rewards_exclude_each_other() -> None:
     line = "ppo.clip_rewards is true: it excludes ppo.normalize_rewards; set only one of the two"
     assert problem({"ppo": {"clip_rewards": True, "normalize_rewards": True}}) == line
 
 
-@given(good_trees())
-def test_encoded_and_decoded_again_it_is_the_same(tree: dict[str, dict[str, object]]) -> None:
+@given(valid_trees())
+def test_decode_reverses_encode(tree: dict[str, dict[str, object]]) -> None:
     config = decode(tree, Config())
     assert decode(json.loads(json.dumps(encode(config))), Config()) == config
 
@@ -202,7 +202,7 @@ trees = st.dictionaries(
 
 
 def check(tree: dict[str, object]) -> None:
-    """Nothing but a ValueError of one line may come out."""
+    """Check that decoding succeeds or raises a ValueError of one line."""
     line = "no problem"
     try:
         decode(tree, Config())
@@ -212,10 +212,10 @@ def check(tree: dict[str, object]) -> None:
 
 
 @given(trees)
-def test_random_trees_raise_nothing_but_one_line(tree: dict[str, object]) -> None:
+def test_random_trees_raise_only_one_line_errors(tree: dict[str, object]) -> None:
     check(tree)
 
 
 @given(sections, fields, st.text() | st.integers() | st.just(10**5000) | st.just("9" * 5000))
-def test_random_values_raise_nothing_but_one_line(section: str, field: str, value: object) -> None:
+def test_random_values_raise_only_one_line_errors(section: str, field: str, value: object) -> None:
     check({section: {field: value}})

@@ -9,7 +9,7 @@ from lockstep.config.decode import decode
 from lockstep.config.files import format_yaml, parse_json, parse_yaml, read
 
 
-def written(folder: Path, name: str, text: str) -> Path:
+def write(folder: Path, name: str, text: str) -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
@@ -24,8 +24,8 @@ def problem(path: Path) -> str:
 
 
 def test_yaml_and_json_give_the_same_tree(tmp_path: Path) -> None:
-    yaml = written(tmp_path, "a.yaml", "version: 1\nenv: {id: Reacher-v5, count: 4}\nppo:\n  clip: 1e-1\n")
-    json = written(tmp_path, "a.json", '{"env": {"id": "Reacher-v5", "count": 4}, "ppo": {"clip": 0.1}}')
+    yaml = write(tmp_path, "a.yaml", "version: 1\nenv: {id: Reacher-v5, count: 4}\nppo:\n  clip: 1e-1\n")
+    json = write(tmp_path, "a.json", '{"env": {"id": "Reacher-v5", "count": 4}, "ppo": {"clip": 0.1}}')
     assert read(yaml) == read(json) == {"env": {"id": "Reacher-v5", "count": 4}, "ppo": {"clip": 0.1}}
 
 
@@ -55,13 +55,13 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     assert type(parse_yaml(text)) is type(value)
 
 
-def test_off_is_a_word_to_the_config(tmp_path: Path) -> None:
-    tree = read(written(tmp_path, "a.yaml", "run:\n  progress: off\n"))
+def test_off_is_text(tmp_path: Path) -> None:
+    tree = read(write(tmp_path, "a.yaml", "run:\n  progress: off\n"))
     assert decode(tree, Config()).run.progress == "off"
 
 
 def test_an_empty_file_is_an_empty_tree(tmp_path: Path) -> None:
-    assert read(written(tmp_path, "a.yaml", "# nothing yet\n")) == {}
+    assert read(write(tmp_path, "a.yaml", "# nothing yet\n")) == {}
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_an_empty_file_is_an_empty_tree(tmp_path: Path) -> None:
         ("a.yaml", "version: 0\n", f": version is 0: it must be a whole number from 1 to {VERSION}"),
     ],
 )
-def test_bad_files_get_one_line(tmp_path: Path, name: str, text: str, line: str) -> None:
-    assert problem(written(tmp_path, name, text)) == line
+def test_invalid_files_are_reported_in_one_line(tmp_path: Path, name: str, text: str, line: str) -> None:
+    assert problem(write(tmp_path, name, text)) == line
 
 
-def test_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
-    path = written(tmp_path, "a.yaml", f"version: {VERSION + 1}\n")
+def test_message_about_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.yaml", f"version: {VERSION + 1}\n")
     expected = f": config version {VERSION + 1} is newer than this lockstep reads ({VERSION}): upgrade lockstep"
     assert problem(path) == expected
 
 
-def test_files_that_can_t_be_read_get_one_line(tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_in_one_line(tmp_path: Path) -> None:
     assert problem(tmp_path / "none.yaml") == ": there is no such file"
     (tmp_path / "folder.yaml").mkdir()
     assert problem(tmp_path / "folder.yaml") == ": it can't be read (Is a directory)"
@@ -121,7 +121,7 @@ def test_files_that_can_t_be_read_get_one_line(tmp_path: Path) -> None:
 
 
 @given(st.text() | st.text(alphabet="ab: {}[]-\n'\"#&*!|>,?%@`12.\t"))
-def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
+def test_random_texts_raise_only_one_line_errors(text: str) -> None:
     for parse in (parse_yaml, parse_json):
         line = "no problem"
         try:
@@ -135,7 +135,7 @@ def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
     st.text(st.characters(max_codepoint=0xFFFF))
     | st.sampled_from(["off", "null", "1e3", "a: b", "a #b", "'", "linear(1e-3, 0)", "[1", "- a", "é"])
 )
-def test_what_is_printed_is_read_again(text: str) -> None:
+def test_parse_yaml_reverses_format_yaml(text: str) -> None:
     tree = {
         "run": {"name": text, "seed": 3, "loggers": [text]},
         "env": {"options": {"a": text, "b": 1e-9}, "module": None},
@@ -143,7 +143,7 @@ def test_what_is_printed_is_read_again(text: str) -> None:
     assert parse_yaml(format_yaml(tree)) == tree
 
 
-def test_yaml_is_printed_as_people_write_it() -> None:
+def test_yaml_is_printed_in_block_style() -> None:
     tree = {"env": {"id": "CartPole-v1", "options": {}}, "ppo": {"learning_rate": "linear(3e-4, 0)", "kl_stop": None}}
     expected = "env:\n  id: CartPole-v1\n  options: {}\nppo:\n  learning_rate: linear(3e-4, 0)\n  kl_stop: null"
     assert format_yaml(tree) == expected

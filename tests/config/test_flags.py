@@ -29,16 +29,16 @@ def problem(line: str) -> str:
     "line",
     ["--env.count 16", "--env.count=16", "--env.count 16 --seed 1"],
 )
-def test_space_and_equals_sign_mean_the_same(line: str) -> None:
+def test_space_and_equals_sign_are_equivalent(line: str) -> None:
     assert config(line).env.count == 16
 
 
-def test_dashes_and_underscores_mean_the_same() -> None:
+def test_dashes_and_underscores_are_equivalent() -> None:
     assert config("--ppo.learning-rate 1e-3") == config("--ppo.learning_rate 0.001")
 
 
 @pytest.mark.parametrize("line", ["--policy.shared", "--policy.shared true", "--policy.shared=True"])
-def test_switches_on(line: str) -> None:
+def test_boolean_flag_sets_true(line: str) -> None:
     assert config(line).policy.shared is True
 
 
@@ -46,20 +46,20 @@ def test_switches_on(line: str) -> None:
     "line",
     ["--no-policy.orthogonal", "--policy.no-orthogonal", "--policy.orthogonal false", "--policy.orthogonal=false"],
 )
-def test_switches_off(line: str) -> None:
+def test_negated_flag_sets_false(line: str) -> None:
     assert config(line).policy.orthogonal is False
 
 
-def test_a_switch_does_not_swallow_the_word_behind_it() -> None:
+def test_boolean_flag_does_not_consume_the_next_word() -> None:
     assert parse_flags(["--policy.shared", "cartpole"])[1] == ["cartpole"]
 
 
 @pytest.mark.parametrize("line", ["--policy.hidden 32 16 --seed 1", "--policy.hidden=32,16", "--policy.hidden '32 16'"])
-def test_lists(line: str) -> None:
+def test_list_flag_takes_several_values(line: str) -> None:
     assert config(line).policy.hidden == (32, 16)
 
 
-def test_an_empty_list() -> None:
+def test_list_flag_without_values_is_an_empty_list() -> None:
     assert config("--run.loggers --seed 2").run.loggers == ()
 
 
@@ -72,13 +72,13 @@ def test_negative_numbers_are_values() -> None:
 
 
 def test_short_flags_stand_for_fields() -> None:
-    found = config("--plan coupled --env Reacher-v5 --seed 7 --name a --total-steps 1e5 --out /x")
-    assert (found.plan.kind, found.env.id, found.run.seed) == ("coupled", "Reacher-v5", 7)
-    assert (found.run.name, found.run.total_steps, found.run.folder) == ("a", 100_000, "/x")
+    parsed = config("--plan coupled --env Reacher-v5 --seed 7 --name a --total-steps 1e5 --out /x")
+    assert (parsed.plan.kind, parsed.env.id, parsed.run.seed) == ("coupled", "Reacher-v5", 7)
+    assert (parsed.run.name, parsed.run.total_steps, parsed.run.folder) == ("a", 100_000, "/x")
     assert {f"{section}.{field}" for section, field, _ in known_fields()} >= set(SHORT.values())
 
 
-def test_what_is_not_the_config_s_is_left_in_order() -> None:
+def test_remaining_words_keep_their_order() -> None:
     tree, rest = parse_flags(["cartpole", "--ranks", "2", "--seed", "3", "--config=a.yaml", "-h", "--", "--seed"])
     assert tree == {"run": {"seed": "3"}}
     assert rest == ["cartpole", "--ranks", "2", "--config=a.yaml", "-h", "--seed"]
@@ -104,7 +104,7 @@ def test_what_is_not_the_config_s_is_left_in_order() -> None:
         ("--seed=", "run.seed is '': it must be a whole number"),
     ],
 )
-def test_bad_flags_get_one_line(line: str, expected: str) -> None:
+def test_invalid_flags_are_reported_in_one_line(line: str, expected: str) -> None:
     assert problem(line) == expected
 
 
@@ -114,7 +114,7 @@ words = st.text(max_size=8) | st.sampled_from(
 
 
 @given(st.lists(words | st.text(max_size=8).map(lambda text: f"--{text}"), max_size=5))
-def test_random_words_raise_nothing_but_one_line(argv: list[str]) -> None:
+def test_random_words_raise_only_one_line_errors(argv: list[str]) -> None:
     line = "no problem"
     try:
         tree, _ = parse_flags(argv)
@@ -137,18 +137,18 @@ def test_help_shows_every_field_in_80_columns(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_flags_give_a_config_again(name: str) -> None:
+def test_parse_flags_reverses_as_flags(name: str) -> None:
     config = load(presets.read(name), None, {})
     words = as_flags(encode(config))
     assert decode(parse_flags(words)[0], Config()) == config
 
 
-def test_flags_of_values_that_look_like_flags() -> None:
+def test_as_flags_joins_values_that_start_with_a_dash() -> None:
     tree = {
         "env": {"options": {"name": "it's", "gravity": -1e-5, "on": True}, "module": "-m"},
         "run": {"loggers": [], "solved_return": -200.0, "name": None},
     }
     words = as_flags(tree)
     assert words[2:5] == ["--env.module=-m", "--run.loggers", "--run.solved-return"]
-    found = encode(decode(parse_flags(words)[0], Config()))
-    assert {section: {field: found[section][field] for field in fields} for section, fields in tree.items()} == tree
+    decoded = encode(decode(parse_flags(words)[0], Config()))
+    assert {section: {field: decoded[section][field] for field in fields} for section, fields in tree.items()} == tree

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.config.compose import load, written
+from lockstep.config.compose import load, merged_tree
 from lockstep.config.gin import parse_gin
 
 FIELD = "a field is section.field = VALUE, such as run.seed = 3"
@@ -25,7 +25,7 @@ Critic.lr = 1E-3
 """
 
 
-def test_bindings_are_fields() -> None:
+def test_bindings_set_fields() -> None:
     text = """
     # anything
     ppo.clip = 0.2  # a comment
@@ -53,7 +53,7 @@ def test_macros_are_plain_values() -> None:
     assert parse_gin(text) == {"policy": {"hidden": (64, 64)}, "curiosity": {"hidden": [64]}}
 
 
-def test_nothing_is_an_empty_tree() -> None:
+def test_empty_file_is_an_empty_tree() -> None:
     assert parse_gin("\n# nothing yet\n") == {}
 
 
@@ -81,14 +81,14 @@ def test_nothing_is_an_empty_tree() -> None:
         ("ppo.clip = 1\n  ppo.gamma = 1\n run.seed = 1", "line 3: a bracket or a quote is not closed, or the indentation is broken"),
     ],
 )  # fmt: skip
-def test_what_is_no_data_is_refused_in_one_line(text: str, line: str) -> None:
+def test_statements_that_are_not_data_are_refused_in_one_line(text: str, line: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_gin(text)
     assert str(caught.value) == line
 
 
 def doubled(value: str, times: int, join: str) -> str:
-    """A file whose macros each hold the one before twice."""
+    """Return a file in which every macro contains the previous one twice."""
     lines = [f"m0 = {value}", *(f"m{n} = {join.format(n - 1)}" for n in range(1, times))]
     return "\n".join([*lines, f"policy.hidden = %m{times - 1}"])
 
@@ -102,7 +102,7 @@ def doubled(value: str, times: int, join: str) -> str:
         f"m = '{'a' * 999}'\n" + "".join(f"a{n}.b = %m\n" for n in range(200)),
     ],
 )
-def test_macros_that_expand_to_too_much_are_refused_in_one_line(text: str) -> None:
+def test_macros_with_too_large_expansions_are_refused_in_one_line(text: str) -> None:
     with pytest.raises(
         ValueError, match=r": the macros of this file expand to more than 100,000 characters; use fewer"
     ) as caught:
@@ -111,13 +111,13 @@ def test_macros_that_expand_to_too_much_are_refused_in_one_line(text: str) -> No
     assert str(caught.value).startswith("line ")
 
 
-def test_macros_may_hold_others_within_the_limit() -> None:
+def test_macros_may_contain_macros_within_the_limit() -> None:
     tree = parse_gin(doubled("'a'", 12, "%m{0} %m{0}"))
     assert tree == {"policy": {"hidden": "a" * 2**11}}
 
 
 @given(st.text() | st.text(alphabet="ab.= %@/:[](){}-'\"#\\\n1,"))
-def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
+def test_random_texts_raise_only_one_line_errors(text: str) -> None:
     line = "no problem"
     try:
         parse_gin(text)
@@ -126,8 +126,8 @@ def test_random_texts_raise_nothing_but_one_line(text: str) -> None:
     assert len(line.splitlines()) == 1
 
 
-def test_names_of_the_pendulum_program() -> None:
-    """20 trajectories of 100 steps, each with its reset row, are one iteration, and every epoch is one step on all of them."""
+def test_names_of_the_pendulum_program_are_translated() -> None:
+    """An iteration has 20 trajectories of 100 steps and a reset row each, and an epoch is one gradient step on all of them."""
     assert parse_gin(DENSE) == {
         "env": {"id": "pendulum-dense", "count": 20},
         "rollout": {"steps": 101},
@@ -159,27 +159,27 @@ def test_names_of_the_pendulum_program() -> None:
         ("ppo.clip = 1\nActor.episolon = 1", "line 2: ppo.clip is given twice"),
     ],
 )  # fmt: skip
-def test_what_has_no_counterpart_is_said(text: str, line: str) -> None:
+def test_binding_without_counterpart_is_reported(text: str, line: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         parse_gin(text)
     assert str(caught.value) == line
 
 
-def test_iterations_alone_are_counted_in_the_iterations_of_the_config(tmp_path: Path) -> None:
+def test_number_of_iterations_is_converted_with_the_merged_config(tmp_path: Path) -> None:
     path = tmp_path / "a.gin"
     path.write_text("train.num_iter = 50\n")
     preset = {"env": {"count": 8}, "rollout": {"steps": 400}}
     assert load(preset, path, {}).run.total_steps == 50 * 8 * 400
     assert load(None, path, {"env": {"count": "3"}}).run.total_steps == 50 * 3 * 128
     assert load(preset, path, {"run": {"total_steps": "7000"}}).run.total_steps == 7000
-    assert written(preset, path, {})["run"] == {"total_steps": 50 * 8 * 400}
+    assert merged_tree(preset, path, {})["run"] == {"total_steps": 50 * 8 * 400}
     with pytest.raises(
         ValueError, match=r"^env\.per_rank is 2: train\.num_iter needs env\.count, .* give run\.total_steps instead$"
     ):
         load(preset, path, {"env": {"per_rank": 2}})
 
 
-def test_a_file_is_judged_like_any_other(tmp_path: Path) -> None:
+def test_gin_files_are_checked_like_other_files(tmp_path: Path) -> None:
     path = tmp_path / "a.gin"
     path.write_text("ppo.clip = 0.1\nrun.seed = 3\n")
     config = load({"ppo": {"clip": 0.3, "epochs": 7}}, path, {"run": {"seed": "4"}})

@@ -1,4 +1,4 @@
-"""The blocks of code in the documents."""
+"""Blocks of code in the documents."""
 
 import re
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ _FENCE = re.compile(r'^( *)```(\w+)(?: title="([^"]+)")?\n(.*?)^\1```$', re.MULT
 
 
 class Block(NamedTuple):
-    """What stands between two fences."""
+    """Fenced block of code."""
 
     language: str
     title: str | None
-    """The file that it is, if it is one."""
+    """Name of the file that the block shows, if any."""
     text: str
 
 
 def blocks(document: Path) -> Iterator[Block]:
-    """All of a document, in order."""
+    """Yield the blocks of a document in order."""
     for _, language, title, text in _FENCE.findall(document.read_text(encoding="utf-8")):
         yield Block(language, title or None, dedent(text))
 
 
 def commands(document: Path) -> list[str]:
-    """Lines that a reader types, in order, without comments and empty ones."""
+    """Return the shell commands of a document in order, without comments and empty lines."""
     lines = [line for block in blocks(document) if block.language == "sh" for line in block.text.splitlines()]
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def is_example(code: str) -> bool:
-    """Whether the code is shown from `examples/`, whose programs have tests of their own."""
+    """Return True if the code is an excerpt from a program in `examples/`; these have their own tests."""
     return any(code.strip() in path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py"))

@@ -1,8 +1,8 @@
-"""Does what a page says, from top to bottom, in the current folder: python -m tests.pages.reader PAGE [COMMAND …]
+"""Run the commands and programs of a page in order, in the current folder: python -m tests.pages.reader PAGE [COMMAND …]
 
-Blocks with a title become files, commands go to `lockstep` in this one process, snippets of Python are run. COMMANDs come before the page's. What
-makes it quick: runs are as they are written, but end after two iterations of at most two epochs, and are not compiled; one on several
-ranks that nobody looks at later is made and resolved, but not begun.
+Blocks with a title are written as files, `lockstep` commands run in this process, and Python blocks are executed. COMMANDs run before those of the
+page. To save time, runs end after two iterations of at most two epochs and are not compiled. A run on several ranks that the page does not use
+later is created and resolved, but not started.
 """
 
 import dataclasses
@@ -19,18 +19,19 @@ from tests.pages.blocks import Block, blocks, is_example
 import lockstep.cli.resume
 import lockstep.cli.train
 import lockstep.experiment.execute
+from lockstep.algorithm.plan import Plan
 from lockstep.cli.main import main
 from lockstep.config import Config
 from lockstep.run.folder import RunFolder
 
 _create, _start = lockstep.experiment.execute.create_run, lockstep.cli.train.start
-_OWN = ("lockstep ", "timeout ")
-_ELSEWHERE = ("lockstep bench", "lockstep sweep")
-"""Commands that other tests run."""
+_RUN_HERE = ("lockstep ", "timeout ")
+_TESTED_ELSEWHERE = ("lockstep bench", "lockstep sweep")
+"""Prefixes of commands that other tests run."""
 
 
-def shortened(config: Config, preset: str | None, ranks: int) -> object:
-    """`create_run` of a run that is over at once."""
+def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
+    """Call `create_run` with a config that is cut to two short iterations."""
     two = 2 * config.env.count * config.rollout.steps
     once = None if config.ppo.policy_epochs is None else 1
     config = dataclasses.replace(
@@ -42,27 +43,27 @@ def shortened(config: Config, preset: str | None, ranks: int) -> object:
     return _create(config, preset, ranks)
 
 
-def started(page: str, folder: RunFolder, ranks: int, resume_from: int) -> int:
-    """`start`, of what the page needs. The command would end now, and with it its lock."""
+def start_if_needed(page: str, folder: RunFolder, plan: Plan, resume_from: int) -> int:
+    """Call `start` if the page needs the run. Release its lock, as the end of the command's process would."""
     try:
-        needed = ranks == 1 or f"runs/{folder.path.name}" in page
-        return _start(folder, ranks, resume_from) if needed else 0
+        needed = plan.ranks == 1 or f"runs/{folder.path.name}" in page
+        return _start(folder, plan, resume_from) if needed else 0
     finally:
         folder.unlock()
 
 
-def follow(block: Block, names: dict[str, object]) -> None:
-    """Does what one block says."""
+def run_block(block: Block, names: dict[str, object]) -> None:
+    """Run one block."""
     if block.language == "python" and not block.title and not is_example(block.text):
         exec(compile(block.text, "page", "exec"), names)
     elif block.language == "sh":
         for line in block.text.splitlines():
-            if line.startswith(_OWN) and not line.startswith(_ELSEWHERE):
-                type_in(line)
+            if line.startswith(_RUN_HERE) and not line.startswith(_TESTED_ELSEWHERE):
+                run_command(line)
 
 
-def type_in(line: str) -> None:
-    """One command. Ends this program if it fails."""
+def run_command(line: str) -> None:
+    """Run one command. Raise AssertionError if it fails."""
     print(f"$ {line}", flush=True)
     typed = shlex.split(line.partition(" > ")[0], comments=True)
     words = [found for word in typed for found in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
@@ -71,14 +72,14 @@ def type_in(line: str) -> None:
     if any("cuda" in word or "nccl" in word or "player-device" in word for word in words):
         return  # for a GPU
     if words[0] == "timeout":
-        kill_soon(words[words.index("lockstep") :])
+        run_until_killed(words[words.index("lockstep") :])
     else:
         code = main(words[1:])
         assert code == 0, f"{line} gave {code}"
 
 
-def kill_soon(words: list[str]) -> None:
-    """Kills the command as soon as its run has a checkpoint."""
+def run_until_killed(words: list[str]) -> None:
+    """Run a command in a process, and kill it as soon as its run has a checkpoint."""
     checkpoints = Path("runs") / words[words.index("--name") + 1] / "checkpoints"
     process = subprocess.Popen([sys.executable, "-m", "tests.pages.reader", os.devnull, shlex.join(words)])
     while process.poll() is None and not (checkpoints.is_dir() and any(checkpoints.iterdir())):
@@ -87,21 +88,21 @@ def kill_soon(words: list[str]) -> None:
     process.wait()
 
 
-def read(page: Path, before: list[str]) -> None:
-    """Does all of it."""
+def run_page(page: Path, before: list[str]) -> None:
+    """Run the commands in `before`, then all blocks of the page."""
     text = page.read_text(encoding="utf-8")
-    lockstep.experiment.execute.create_run = shortened  # type: ignore[assignment]
-    lockstep.cli.train.start = lockstep.cli.resume.start = partial(started, text)
+    lockstep.experiment.execute.create_run = create_short_run  # type: ignore[assignment]
+    lockstep.cli.train.start = lockstep.cli.resume.start = partial(start_if_needed, text)
     sys.path.insert(0, str(Path.cwd()))
     for block in blocks(page):
         if block.title:
             Path(block.title).write_text(block.text)
     for command in before:
-        type_in(command)
+        run_command(command)
     names: dict[str, object] = {"__name__": "page"}
     for block in blocks(page):
-        follow(block, names)
+        run_block(block, names)
 
 
 if __name__ == "__main__":
-    read(Path(sys.argv[1]), sys.argv[2:])
+    run_page(Path(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""A reader who does what the pages say, in a clean folder, gets to the end of each."""
+"""Check that the commands and programs of every page run without errors in an empty folder."""
 
 import os
 import re
@@ -29,28 +29,30 @@ PREPARED = {
         "lockstep train mountaincar-rnd",
     ],
 }
-"""What the page's reader has already."""
+"""Commands whose runs a page assumes to exist."""
 LAUNCHER = re.compile(r"^(torchrun|mpirun|fabric) (?!.*(?:--nnodes|--host)).*")
-NOBODY = re.compile(
+NOT_RUN = re.compile(
     r"(make|pip install|apt-get|srun|mpirun --host|torchrun --nnodes|python -m venv|sb3/bin/pip|python benchmarks/learning/\w+\.py) "
 )
-"""Installs something, takes hours, or needs Slurm or two machines; tests/agreement/test_hosts.py has two nodes that are one, and
-tests/benchmarks/test_learning.py runs benchmarks/learning with small budgets."""
+"""Commands that no test of a page runs: they install packages, take hours, or need Slurm or two machines. tests/agreement/test_hosts.py
+simulates two nodes, and tests/benchmarks/test_learning.py runs benchmarks/learning with small budgets."""
 LAUNCHED = {
     line.partition(" train ")[0].replace("4", "2") + "fabric" * ("runtime.kind" in line): line
     for page in DOCUMENTS
     for line in commands(page)
     if LAUNCHER.match(line)
 }
-"""One line for each way."""
+"""One command for each way to launch."""
 SHORT = " --rollout.steps 32 --ppo.minibatches 4 --total-steps 1024 --runtime.compile off --run.progress off"
 
 
-def test_somebody_runs_every_command() -> None:
-    """The reader, the tests of benchmarks in test_documents.py, or a test below."""
+def test_every_command_is_run_by_a_test() -> None:
+    """Commands run in tests.pages.reader, in test_documents.py (benchmarks), or in a test below."""
     lines = [line for page in DOCUMENTS for line in commands(page)]
-    own = ("lockstep ", "timeout ", "RANK=")
-    assert [line for line in lines if not (line.startswith(own) or LAUNCHER.match(line) or NOBODY.match(line))] == []
+    run_by_reader = ("lockstep ", "timeout ", "RANK=")
+    assert [
+        line for line in lines if not (line.startswith(run_by_reader) or LAUNCHER.match(line) or NOT_RUN.match(line))
+    ] == []
 
 
 def test_fields_that_the_pages_name_exist() -> None:
@@ -61,27 +63,27 @@ def test_fields_that_the_pages_name_exist() -> None:
         if page.name == "migrating.md":  # the first column has the names of others
             text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
         for code in re.findall(r"`([^`\n]+)`", text):
-            found = {field.replace("-", "_") for field in named.findall(code) if not field.endswith((".py", ".png"))}
-            assert found <= known, (page.name, code)
+            fields = {field.replace("-", "_") for field in named.findall(code) if not field.endswith((".py", ".png"))}
+            assert fields <= known, (page.name, code)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript", "huggingface_hub")
 @pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, str], warm: Warm) -> None:
+def test_commands_of_a_page_succeed(page: Path, tmp_path: Path, environ: dict[str, str], warm: Warm) -> None:
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, tmp_path)
     before = PREPARED.get(str(page.relative_to(ROOT)), [])
     paths = os.pathsep.join([environ["PYTHONPATH"], str(ROOT)])
     with serving() as hub:
-        own = {
+        hub_variables = {
             "HF_ENDPOINT": hub.address,
             "HF_TOKEN": TOKEN,
             "HF_HUB_DISABLE_XET": "1",
             "HF_HOME": str(tmp_path / "cache"),
         }
-        variables = environ | {"PYTHONPATH": paths} | own
+        variables = environ | {"PYTHONPATH": paths} | hub_variables
         reader = warm.start(page, *before, cwd=tmp_path, environ=variables, module="tests.pages.reader")
         try:
             done = reader.wait(390)
@@ -94,8 +96,8 @@ def test_what_a_page_says_works(page: Path, tmp_path: Path, environ: dict[str, s
 @pytest.mark.extra("mujoco", "lightning_fabric")
 @pytest.mark.command("mpirun")
 @pytest.mark.parametrize("line", LAUNCHED.values())
-def test_a_launcher_starts_it(line: str, tmp_path: Path, environ: dict[str, str]) -> None:
-    """On 2 ranks, for a few iterations."""
+def test_launcher_commands_succeed(line: str, tmp_path: Path, environ: dict[str, str]) -> None:
+    """Run the command on 2 ranks for a few iterations."""
     variables = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]]),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -113,7 +115,7 @@ def test_a_launcher_starts_it(line: str, tmp_path: Path, environ: dict[str, str]
 
 @pytest.mark.slow
 @pytest.mark.extra("mujoco")
-def test_two_shells_are_a_launcher(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_manual_launch_in_two_shells_succeeds(tmp_path: Path, environ: dict[str, str]) -> None:
     lines = [line for line in commands(ROOT / "docs/launching.md") if line.startswith("RANK=")]
     typed = "\n".join(re.sub(r"( &|)$", SHORT + r"\1", line, count=1) for line in lines) + "\nwait"
     shell = ["bash", "-ec", typed.replace("/shared/", f"{tmp_path}/")]

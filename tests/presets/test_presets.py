@@ -4,24 +4,24 @@ from lockstep import presets
 from lockstep.config.compose import load
 
 
-def test_there_is_a_first_one() -> None:
+def test_cartpole_is_a_preset() -> None:
     assert "cartpole" in presets.names()
 
 
 @pytest.mark.parametrize("name", presets.names())
-def test_every_preset_is_a_config_and_says_what_it_is(name: str) -> None:
+def test_every_preset_is_a_valid_config_with_a_description(name: str) -> None:
     config = load(presets.read(name), None, {})
     assert 0 < len(presets.text(name).partition("\n")[0]) <= 120
     assert config.env.count * config.rollout.steps % config.ppo.minibatches == 0
 
 
-def test_an_unknown_one_names_the_nearest() -> None:
+def test_message_about_an_unknown_preset_names_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"^cartpoel: unknown preset; did you mean cartpole\?$"):
         presets.read("cartpoel")
 
 
 @pytest.mark.parametrize("name", ["", "..", "../settings", "cartpole.yaml", "CARTPOLE"])
-def test_only_names_are_taken(name: str) -> None:
+def test_paths_are_refused_as_names(name: str) -> None:
     with pytest.raises(ValueError, match=r"^mine.yaml: unknown preset; pass a config file with --config$"):
         presets.text("mine.yaml")
     with pytest.raises(ValueError, match="unknown preset"):

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import import_env_module_again
+from lockstep.cli.start import import_env_module_of_run
 from lockstep.run.folder import RunFolder, write_aside
 
 if TYPE_CHECKING:
     from lockstep.report.evaluate import Evaluation
 
-__all__ = ["Performer", "add_arguments"]
+__all__ = ["LoadedPolicy", "add_arguments"]
 
 
 def add_arguments(parser: Arguments, episodes: int) -> None:
@@ -40,7 +40,7 @@ def add_arguments(parser: Arguments, episodes: int) -> None:
     )
 
 
-class Performer:
+class LoadedPolicy:
     """Loaded policy of a run, with the seeds of the episodes that it plays."""
 
     def __init__(
@@ -70,9 +70,11 @@ class Performer:
 
         path, iteration = find(run, iteration)
         folder = RunFolder.open(path)
-        import_env_module_again(open_run(path)[1], module)
+        import_env_module_of_run(open_run(path)[1], module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)
-        self.place = Path(*run.partition("@")[0].replace(PREFIX, "hub/").split("/")) if run.startswith(PREFIX) else path
+        self.output_folder = (
+            Path(*run.partition("@")[0].replace(PREFIX, "hub/").split("/")) if run.startswith(PREFIX) else path
+        )
         """Folder for videos and evaluations: the run folder; for a run of the Hub, `hub/USER/NAME` in the current
         folder."""
         self.seed = self.config.run.seed if seed is None else seed
@@ -85,9 +87,9 @@ class Performer:
         return self._evaluation_seeds(self.seed, count)
 
     @property
-    def film(self) -> Path:
+    def video_path(self) -> Path:
         """Path of the video that `record` writes."""
-        return self.place / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
+        return self.output_folder / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
         """Record a video of this many episodes.
@@ -98,7 +100,7 @@ class Performer:
         from lockstep.report.video import record_video
 
         return record_video(
-            lambda: make_one(self.config.env, "rgb_array"), self.policy.begin, self.film, self.seeds(episodes)
+            lambda: make_one(self.config.env, "rgb_array"), self.policy.begin, self.video_path, self.seeds(episodes)
         )
 
     def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
@@ -123,7 +125,7 @@ class Performer:
             "seed": self.seed,
             "actions": "drawn" if self._sample else "most probable",
         }
-        path = self.place / (SAMPLED_EVALUATION if self._sample else EVALUATION)
+        path = self.output_folder / (SAMPLED_EVALUATION if self._sample else EVALUATION)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_aside(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
         return evaluation, path

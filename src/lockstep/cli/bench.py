@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from lockstep.cli.benchmarks import tell
+from lockstep.cli.benchmarks import print_line
 from lockstep.processes.children import ProcessFailed
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED
 from lockstep.runtime.rank_info import find_rank_info
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         assert isinstance(code, int)
         return code
     except ProcessFailed as error:
-        tell(f"lockstep: {error}")
+        print_line(f"lockstep: {error}")
         return FAILED
 
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from functools import partial
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.benchmarks import LEAST, add_json, add_repeats, resolved, tell, write
+from lockstep.cli.benchmarks import LEAST, add_json, add_repeats, print_line, resolve_config, write_json
 from lockstep.config.compose import load
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     flags, _ = parse_flags(work.flags())
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
     merged["run"] = {"total_steps": _TOTAL_STEPS}
-    configs = [resolved(load(None, None, merged), ranks) for ranks in dict.fromkeys(args.ranks)]
+    configs = [resolve_config(load(None, None, merged), ranks) for ranks in dict.fromkeys(args.ranks)]
     peers, missing = comparison.find_peers(args.python or [sys.executable], work)
     if not peers:
         packages = " ".join(peer.package for peer in missing)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
             f"none of the other libraries is installed: pip install {packages}, or name another interpreter with --python"
         )
     for peer in missing:
-        tell(
+        print_line(
             f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
         )
     runs: dict[str, Callable[[], comparison.Finish]] = {
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         runs[f"{installed.peer.name} {installed.version}"] = partial(comparison.time_program, command)
 
     def print_result(repeat: int, name: str, result: comparison.Finish) -> None:
-        tell(f"repeat {repeat + 1}/{args.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
+        print_line(f"repeat {repeat + 1}/{args.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
 
     finishes = interleave(runs, args.repeats, print_result)
     first = next(iter(runs))
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     )
     print(f"lockstep: engine {engines}, {compiled}; others: environments one after the other\n")
     print("\n".join(comparison.table(finishes, first)))
-    write(
+    write_json(
         args,
         "peers",
         max(args.ranks),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.algorithm.plan import default_ranks
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.benchmarks import composed, machine, parser_of, resolved, tell
+from lockstep.cli.benchmarks import compose_config, describe_measurement, make_parser, print_line, resolve_config
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     """
     tree, rest = parse_flags(argv, _COMMAND_FLAGS)
     args = _parser().read(rest)
-    config = composed(args, tree)
+    config = compose_config(args, tree)
     _check(args, config)
 
     from lockstep.bench.figures import run_rows, summary_rows
@@ -49,19 +49,24 @@ def main(argv: Sequence[str]) -> int:
 
     cases, cores = _cases(args, config), usable_cores()
     folder: Path | None = args.out
-    metadata = {**machine(args, "scaling", max(case.ranks for case in cases)), "config": encode(cases[0].config)}
+    metadata = {
+        **describe_measurement(args, "scaling", max(case.ranks for case in cases)),
+        "config": encode(cases[0].config),
+    }
     if folder is not None:
         _create_folder(folder)
     oversubscribed = [case.ranks for case in cases if case.ranks > cores]
     if oversubscribed:
-        tell(f"note: {max(oversubscribed)} ranks share {cores} cores, so the result does not show how ranks scale")
+        print_line(
+            f"note: {max(oversubscribed)} ranks share {cores} cores, so the result does not show how ranks scale"
+        )
 
     def write_runs(so_far: "Sequence[Measured]") -> None:
         if folder is not None:  # written after every run, so that an interruption loses no finished run
             _write(folder, "per_run", run_rows(so_far, cores), metadata)
 
     rules = Rules(args.repeats, args.seconds, args.iterations, args.warmup, args.solve)
-    measured = measure(cases, rules, folder and folder / "raw", tell, write_runs)
+    measured = measure(cases, rules, folder and folder / "raw", print_line, write_runs)
     rows = summary_rows(run_rows(measured, cores))
     if folder is not None:
         _write(folder, "summary", rows, metadata)
@@ -97,14 +102,14 @@ def _cases(args: argparse.Namespace, config: Config) -> "list[Case]":
     from lockstep.bench.scaling import KINDS, Case, for_ranks, weak
 
     ranks = args.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})
-    first = resolved(for_ranks(config, ranks[0]), ranks[0])[0]
+    first = resolve_config(for_ranks(config, ranks[0]), ranks[0])[0]
     # all cases use the runtime, and so the choice to compile or not, that is resolved for the fewest ranks
     config = dataclasses.replace(config, runtime=first.runtime)
     cases = []
     for kind in KINDS if args.kind == "both" else (args.kind,):
         for count in ranks:
             unscaled = for_ranks(config, count)
-            case_config = resolved(unscaled if kind == "strong" else weak(unscaled, count), count)[0]
+            case_config = resolve_config(unscaled if kind == "strong" else weak(unscaled, count), count)[0]
             cases.append(Case(kind, count, case_config))
     return cases
 
@@ -116,10 +121,10 @@ def _create_folder(folder: Path) -> None:
         raise ValueError(f"--out is {folder}: it can't be made ({error.strerror})") from None
 
 
-def _write(folder: Path, name: str, rows: "Sequence[Row]", about: Mapping[str, object]) -> None:
+def _write(folder: Path, name: str, rows: "Sequence[Row]", metadata: Mapping[str, object]) -> None:
     from lockstep.run.tables import write_rows
 
-    write_rows(folder, name, rows, about)
+    write_rows(folder, name, rows, metadata)
 
 
 def _draw(folder: Path, rows: "Sequence[Row]", config: Config) -> None:
@@ -132,11 +137,11 @@ def _draw(folder: Path, rows: "Sequence[Row]", config: Config) -> None:
         for suffix in ("png", "svg"):
             draw_scaling(rows, title, folder / f"scaling.{suffix}")
     except ValueError as error:  # a plot that fails must not lose the measurements
-        tell(f"lockstep: {error}")
+        print_line(f"lockstep: {error}")
 
 
 def _parser() -> Arguments:
-    parser = parser_of(
+    parser = make_parser(
         "scaling",
         "Measures strong and weak scaling: the same experiment on several numbers of ranks, and one whose size grows with the ranks.",
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lockstep.algorithm.plan import default_ranks
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.benchmarks import add_json, composed, parser_of, resolved, tell, write
+from lockstep.cli.benchmarks import add_json, compose_config, make_parser, print_line, resolve_config, write_json
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
@@ -26,12 +26,12 @@ def main(argv: Sequence[str]) -> int:
     """
     tree, rest = parse_flags(argv, _COMMAND_FLAGS)
     args = _parser().read(rest)
-    config = composed(args, tree)
-    cases = _cases(config) if args.ranks is None else {"": resolved(config, args.ranks)}
+    config = compose_config(args, tree)
+    cases = _cases(config) if args.ranks is None else {"": resolve_config(config, args.ranks)}
 
     from lockstep.bench import hardware, throughput
 
-    results = throughput.measure(cases, args.repeats, args.seconds, args.iterations, tell)
+    results = throughput.measure(cases, args.repeats, args.seconds, args.iterations, print_line)
     report: dict[str, object] = {"config": encode(next(iter(cases.values()))[0])}
     if args.ranks is None:
         gpu = _GPU in cases
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         print("\n".join(throughput.table(results[""])))
         report |= results[""].record()
-    write(args, "throughput", max(ranks for _, ranks in cases.values()), report)
+    write_json(args, "throughput", max(ranks for _, ranks in cases.values()), report)
     return 0
 
 
@@ -53,12 +53,12 @@ def _cases(config: Config) -> dict[str, Case]:
     from lockstep.runtime.checks import cuda_devices
 
     on_cpu, on_gpu = (_on_device(config, device) for device in ("cpu", "cuda"))
-    cases = {"1 process": resolved(for_ranks(on_cpu, 1), 1)}
+    cases = {"1 process": resolve_config(for_ranks(on_cpu, 1), 1)}
     parallel = _parallel_case(on_cpu)
     if parallel is not None:
         cases[f"{parallel[1]} processes"] = parallel
     if cuda_devices():
-        cases[_GPU] = resolved(for_ranks(on_gpu, 1), 1)
+        cases[_GPU] = resolve_config(for_ranks(on_gpu, 1), 1)
     return cases
 
 
@@ -79,11 +79,11 @@ def _parallel_case(config: Config) -> Case | None:
     fewest = default_ranks(config.plan, 1)
     for ranks in range(usable_cores(), max(fewest, 2), -1):
         try:
-            return resolved(config, ranks)
+            return resolve_config(config, ranks)
         except ValueError:
             continue  # the experiment cannot be split for this many ranks
     try:
-        return resolved(config, max(fewest, 2))
+        return resolve_config(config, max(fewest, 2))
     except ValueError:
         if fewest > 1:
             raise
@@ -91,7 +91,7 @@ def _parallel_case(config: Config) -> Case | None:
 
 
 def _parser() -> Arguments:
-    parser = parser_of(
+    parser = make_parser(
         "throughput",
         "Trains an experiment several times, on one process, on one process per core and on a GPU if there is one, and prints the time of each phase.",
     )

@@ -14,14 +14,24 @@ from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.group.memory import usable_cores
 from lockstep.run.environment import describe_environment
 
-__all__ = ["LEAST", "add_json", "add_repeats", "composed", "machine", "parser_of", "resolved", "tell", "write"]
+__all__ = [
+    "LEAST",
+    "add_json",
+    "add_repeats",
+    "compose_config",
+    "describe_measurement",
+    "make_parser",
+    "print_line",
+    "resolve_config",
+    "write_json",
+]
 
 LEAST = 5
 """Smallest number of iterations of a run."""
 _MAX_SECONDS = 3600
 
 
-def composed(args: argparse.Namespace, tree: Mapping[str, Mapping[str, object]]) -> Config:
+def compose_config(args: argparse.Namespace, tree: Mapping[str, Mapping[str, object]]) -> Config:
     """Return the config that preset, file and flags give. Import the module of its environment, if the flags name one.
 
     Print a note for each field that is dropped. Raises ValueError if one of them is invalid.
@@ -29,11 +39,11 @@ def composed(args: argparse.Namespace, tree: Mapping[str, Mapping[str, object]])
     preset = presets.read(args.preset) if args.preset else None
     tree = import_env_module(preset, args.config, tree)
     for line in dropped_fields(preset, args.config, tree):
-        tell(line)
+        print_line(line)
     return load(preset, args.config, tree)
 
 
-def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
+def resolve_config(config: Config, ranks: int | None) -> tuple[Config, int]:
     """Resolve the config as `train` does, including whether to compile. Return it with the number of ranks.
 
     A budget of less than one iteration is raised to one iteration. Raises ValueError if the config cannot be run.
@@ -49,12 +59,12 @@ def resolved(config: Config, ranks: int | None) -> tuple[Config, int]:
     return resolve(config, count, start.plan), count
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line to stderr and flush it."""
     print(line, file=sys.stderr, flush=True)
 
 
-def machine(args: argparse.Namespace, kind: str, ranks: int) -> dict[str, object]:
+def describe_measurement(args: argparse.Namespace, kind: str, ranks: int) -> dict[str, object]:
     """Return the origin of the figures in a file: the arguments of the command, cores, processor and package
     versions.
     """
@@ -63,13 +73,13 @@ def machine(args: argparse.Namespace, kind: str, ranks: int) -> dict[str, object
     return {"benchmark": kind, "arguments": arguments, "cores": usable_cores(), **environment}
 
 
-def write(args: argparse.Namespace, kind: str, ranks: int, results: Mapping[str, object]) -> None:
+def write_json(args: argparse.Namespace, kind: str, ranks: int, results: Mapping[str, object]) -> None:
     """Write the results and their origin to the file of `--json`, if one was given."""
     if args.json is not None:
-        args.json.write_text(json.dumps({**machine(args, kind, ranks), **results}, indent=1) + "\n")
+        args.json.write_text(json.dumps({**describe_measurement(args, kind, ranks), **results}, indent=1) + "\n")
 
 
-def parser_of(kind: str, description: str) -> Arguments:
+def make_parser(kind: str, description: str) -> Arguments:
     """Create the parser of a benchmark of one experiment, with all flags but `--ranks`."""
     parser = Arguments(f"bench {kind}", f"{description} Takes every flag of `lockstep train` as well.")
     parser.add_experiment()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments
-from lockstep.config.compose import dropped_fields, written
+from lockstep.config.compose import dropped_fields, merged_tree
 from lockstep.config.files import format_yaml
 from lockstep.config.flags import parse_flags
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     flags, rest = parse_flags(argv, ("--config",))
     args = parser.read(rest)
     preset = presets.read(args.preset) if args.preset else None
-    print(format_yaml(written(preset, args.config, flags)) or "{}")
+    print(format_yaml(merged_tree(preset, args.config, flags)) or "{}")
     for line in dropped_fields(preset, args.config, flags):
         print(line, file=sys.stderr)
     return 0

@@ -11,7 +11,11 @@ __all__ = ["digests", "main"]
 
 def main(argv: Sequence[str]) -> int:
     """Print the digest after one iteration. Raises ValueError if the run or the iteration does not exist."""
-    parser = Arguments("digest", "Prints the digest (SHA-256) of the weights, buffers and running statistics of a run.")
+    parser = Arguments(
+        "digest",
+        "Prints the digest of an agent: the SHA-256 hash of its trained weights (policy, critic, curiosity), of the persistent buffers of registered "
+        "modules, and of its running statistics (observations, returns, curiosity). The state of the optimizer is not part of the digest.",
+    )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_argument("--iteration", type=whole_number(1), metavar="K", help="iteration (default: the last)")
     args = parser.read(argv)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lockstep.cli.agents import Performer, add_arguments
+from lockstep.cli.agents import LoadedPolicy, add_arguments
 from lockstep.cli.arguments import Arguments
 
 __all__ = ["main"]
@@ -18,10 +18,10 @@ def main(argv: Sequence[str]) -> int:
     )
     add_arguments(parser, episodes=20)
     args = parser.read(argv)
-    performer = Performer(args.run, args.iteration, args.sample, args.seed, args.module)
-    evaluation, path = performer.evaluate(args.episodes)
+    loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module)
+    evaluation, path = loaded.evaluate(args.episodes)
     print(
-        f"{args.episodes} episode{'s' * (args.episodes > 1)} of {performer.config.env.id}, iteration {performer.policy.iteration}"
+        f"{args.episodes} episode{'s' * (args.episodes > 1)} of {loaded.config.env.id}, iteration {loaded.policy.iteration}"
     )
     print(f"{evaluation.lines()}\nwritten {path}")
     return 0

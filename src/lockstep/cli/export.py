@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import import_env_module_again
+from lockstep.cli.start import import_env_module_of_run
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.runtime.threads import limit_threads
 
     folder = RunFolder.open(locate(args.run))
-    import_env_module_again(open_run(folder.path)[1], args.module)
+    import_env_module_of_run(open_run(folder.path)[1], args.module)
     iteration = pick_checkpoint(folder, args.iteration)
     path = args.out or folder.path / f"policy-{iteration:08d}{FORMATS[args.format].suffix}"
     check_place(path, args.format)

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lockstep.cli.agents import Performer, add_arguments
+from lockstep.cli.agents import LoadedPolicy, add_arguments
 from lockstep.cli.arguments import Arguments
 
 __all__ = ["main"]
@@ -20,12 +20,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.read(argv)
     if not args.video and not _has_display():
         raise ValueError("there is no display for a window; record a video with `lockstep play RUN --video`")
-    performer = Performer(args.run, args.iteration, args.sample, args.seed, args.module)
+    loaded = LoadedPolicy(args.run, args.iteration, args.sample, args.seed, args.module)
     if args.video:
-        _print_results(performer.record(args.episodes))
-        print(f"video: {performer.film}")
+        _print_results(loaded.record(args.episodes))
+        print(f"video: {loaded.video_path}")
     else:
-        _play_in_window(performer, args.episodes)
+        _play_in_window(loaded, args.episodes)
     return 0
 
 
@@ -33,13 +33,13 @@ def _has_display() -> bool:
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def _play_in_window(performer: Performer, episodes: int) -> None:
+def _play_in_window(loaded: LoadedPolicy, episodes: int) -> None:
     from lockstep.envs.catalog import make_one
     from lockstep.report.evaluate import play_episodes
 
-    env = make_one(performer.config.env, "human")
+    env = make_one(loaded.config.env, "human")
     try:
-        for result in play_episodes(env, performer.policy.begin, performer.seeds(episodes)):
+        for result in play_episodes(env, loaded.policy.begin, loaded.seeds(episodes)):
             _print_results([result])
     finally:
         env.close()

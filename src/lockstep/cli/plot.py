@@ -182,12 +182,12 @@ def _draw_timing(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path
 
 
 def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
-    from lockstep.cli.start import import_env_module_again
+    from lockstep.cli.start import import_env_module_of_run
     from lockstep.envs.catalog import make_one
     from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
     from lockstep.report.heatmap import draw_map, map_states
 
-    import_env_module_again(open_run(folder.path)[1], args.module)
+    import_env_module_of_run(open_run(folder.path)[1], args.module)
     config, agent = load_agent(folder, pick_checkpoint(folder, args.iteration))
     env = make_one(config.env)
     env.close()
@@ -199,16 +199,16 @@ def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
 
 
 def _draw_trajectory(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
-    from lockstep.cli.agents import Performer
+    from lockstep.cli.agents import LoadedPolicy
     from lockstep.envs.catalog import make_one
     from lockstep.report.episode import play_and_record, play_trajectory
     from lockstep.report.trajectory import draw_trajectory
 
-    performer = Performer(str(folder.path), args.iteration, bool(args.sample), args.seed, args.module)
-    policy, config = performer.policy, performer.config
+    loaded = LoadedPolicy(str(folder.path), args.iteration, bool(args.sample), args.seed, args.module)
+    policy, config = loaded.policy, loaded.config
     path = _output_path([folder], args)
     video = None if args.film == "none" else path.with_suffix(f".{args.film or 'gif'}")
-    episode = (lambda mode: make_one(config.env, mode)), policy.begin, policy.value, performer.seeds(1)[0]
+    episode = (lambda mode: make_one(config.env, mode)), policy.begin, policy.value, loaded.seeds(1)[0]
     if args.film or video is None:
         trajectory = play_trajectory(*episode, video)
     else:

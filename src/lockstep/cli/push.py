@@ -10,7 +10,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
 if TYPE_CHECKING:
-    from lockstep.cli.agents import Performer
+    from lockstep.cli.agents import LoadedPolicy
     from lockstep.report.summary import Evaluated
 
 __all__ = ["main", "read"]
@@ -66,26 +66,26 @@ def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespa
 
     Evaluate the agent and record a video of it, unless the run folder has them.
     """
-    from lockstep.cli.agents import Performer
+    from lockstep.cli.agents import LoadedPolicy
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
     from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
     from lockstep.report.summary import summarize
 
-    performer = Performer(str(folder.path), module=args.module)
-    evaluated = _current_evaluation(performer, folder)
-    files: dict[str, bytes | Path] = dict(published(folder, performer.policy.iteration))
+    loaded = LoadedPolicy(str(folder.path), module=args.module)
+    evaluated = _current_evaluation(loaded, folder)
+    files: dict[str, bytes | Path] = dict(published(folder, loaded.policy.iteration))
     files[EVALUATION] = (folder.path / EVALUATION).read_bytes()
     summary = summarize(folder)
     if summary.sampled and summary.sampled.digest == evaluated.digest:
         files[SAMPLED_EVALUATION] = (folder.path / SAMPLED_EVALUATION).read_bytes()
     if not args.skip_play:
-        files[VIDEO] = _current_video(performer)
+        files[VIDEO] = _current_video(loaded)
     card = write_card(summary, evaluated, repository_id, None if args.skip_play else VIDEO)
     return {CARD: card.encode(), **files}
 
 
-def _current_evaluation(performer: "Performer", folder: RunFolder) -> "Evaluated":
+def _current_evaluation(loaded: "LoadedPolicy", folder: RunFolder) -> "Evaluated":
     """Return the evaluation in the run folder.
 
     Evaluate the agent first if that one is of another agent or has no confidence interval.
@@ -93,21 +93,21 @@ def _current_evaluation(performer: "Performer", folder: RunFolder) -> "Evaluated
     from lockstep.report.summary import summarize
 
     evaluated = summarize(folder).evaluated
-    if evaluated is None or evaluated.digest != performer.policy.digest or evaluated.result.interval is None:
-        performer.evaluate(_EPISODES)
+    if evaluated is None or evaluated.digest != loaded.policy.digest or evaluated.result.interval is None:
+        loaded.evaluate(_EPISODES)
         evaluated = summarize(folder).evaluated
     assert evaluated is not None
     return evaluated
 
 
-def _current_video(performer: "Performer") -> Path:
+def _current_video(loaded: "LoadedPolicy") -> Path:
     """Return the path of the video of this agent. Record it if it does not exist."""
-    if not performer.film.exists():
+    if not loaded.video_path.exists():
         try:
-            performer.record(1)
+            loaded.record(1)
         except ValueError as error:
             raise ValueError(f"{error}; --skip-play leaves the video out") from None
-    return performer.film
+    return loaded.video_path
 
 
 def _print_dry_run(repository_id: str, files: dict[str, bytes | Path], public: bool) -> None:

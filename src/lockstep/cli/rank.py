@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
     listen(aloud=rank == 0)
     # These imports take seconds. They come after the calls above because meanwhile the parent may be killed or a signal may arrive.
-    from lockstep.cli.work import train_at
+    from lockstep.cli.work import train_rank
     from lockstep.envs.functions import import_reference
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.rank_info import RankInfo
@@ -39,4 +39,4 @@ def main(argv: Sequence[str]) -> int:
     add_parent_path()
     for module in argv[2:]:
         import_reference(module)
-    return train_at(rank_info, RunFolder(Path(argv[0])), int(argv[1]))
+    return train_rank(rank_info, RunFolder(Path(argv[0])), int(argv[1]))

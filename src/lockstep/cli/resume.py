@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import complete, import_env_module_again, listen_under, report_once, start
+from lockstep.cli.start import import_env_module_of_run, listen_under_launcher, report_once, start
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -33,12 +33,12 @@ def main(argv: Sequence[str]) -> int:
 def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[str, object]], args: Namespace) -> int:
     with report_once(rank_info):
         from lockstep.experiment.execute import open_run
-        from lockstep.experiment.start import extended_by, prepare_resume, resolve_resume
+        from lockstep.experiment.start import completion_text, extended_by, prepare_resume, resolve_resume
 
         _, config = open_run(folder.path)
-        import_env_module_again(config, tree.get("env", {}).get("module"))
+        import_env_module_of_run(config, tree.get("env", {}).get("module"))
         extended = extended_by(config, tree, args.total_steps)
-        listen_under(rank_info)
+        listen_under_launcher(rank_info)
         resolved = resolve_resume(extended, rank_info, args.ranks)
         extended, rank_info, plan = resolved.config, resolved.rank_info, resolved.plan
     if rank_info is not None:
@@ -47,7 +47,7 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         return resume_under_launcher(rank_info, folder, config, extended, plan, args.iteration)
     resume_from = prepare_resume(folder, config, extended, args.iteration)
     if resume_from is None:
-        print(complete(folder, extended))
+        print(completion_text(folder, extended))
         return 0
     return start(folder, plan, resume_from)
 

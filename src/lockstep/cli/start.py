@@ -11,10 +11,10 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import end_unheard, follow_launcher, listen
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["complete", "import_env_module_again", "listen_under", "report_once", "start"]
+__all__ = ["import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
 
 
-def import_env_module_again(config: Config, module: object) -> None:
+def import_env_module_of_run(config: Config, module: object) -> None:
     """Import the module that registers the environment of a run.
 
     `module` is the value of `--env.module`, None if it was not given.
@@ -45,7 +45,7 @@ def report_once(rank_info: RankInfo | None) -> Iterator[None]:
         raise
 
 
-def listen_under(rank_info: RankInfo | None) -> None:
+def listen_under_launcher(rank_info: RankInfo | None) -> None:
     """Handle signals as requests to stop, if a launcher started this rank.
 
     Ranks that lockstep starts do so elsewhere: `rank.main`, `start`.
@@ -53,13 +53,6 @@ def listen_under(rank_info: RankInfo | None) -> None:
     if rank_info is not None:
         listen(aloud=rank_info.rank == 0)
         follow_launcher()
-
-
-def complete(folder: RunFolder, config: Config) -> str:
-    """Return the message for a run that has reached the end of its budget."""
-    from lockstep.experiment.resolve import iterations
-
-    return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
 
 
 def start(folder: RunFolder, plan: Plan, resume_from: int) -> int:
@@ -78,6 +71,6 @@ def start(folder: RunFolder, plan: Plan, resume_from: int) -> int:
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
-    # the user named the module on the command line: `import_env_module_again` has imported it
+    # the user named the module on the command line: `import_env_module_of_run` has imported it
     modules = [config.env.module] if config.env.module else []
     return launch_ranks(folder, config, plan.ranks, resume_from, modules)

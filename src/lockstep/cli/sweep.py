@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
@@ -20,10 +20,23 @@ from lockstep.sweep.values import SEED, Search, merge_values, read_over, read_se
 if TYPE_CHECKING:
     from lockstep.sweep.sweep import Sweep
 
-__all__ = ["main", "read"]
+__all__ = ["SweepArguments", "main", "read"]
 
 _COMMAND_FLAGS = ("--config", "--over", "--search", "--trials", "--jobs", "--ranks", "--out")
 Tree = Mapping[str, Mapping[str, object]]
+
+
+class SweepArguments(NamedTuple):
+    """Parsed command line of `lockstep sweep`."""
+
+    args: argparse.Namespace
+    """Flags of the command."""
+    tree: Tree
+    """Flags of the config."""
+    over: dict[str, list[str]]
+    """Values of `--over` by field."""
+    spaces: dict[str, Search]
+    """Search spaces of `--search` by field."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,12 +91,8 @@ def main(argv: Sequence[str]) -> int:
     return _finish(sweep, {"sweep": [*argv], **environment})
 
 
-def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[str]], dict[str, Search]]:
-    """Parse the command line.
-
-    Return the flags of the command, the flags of the config as a tree, the values of `--over` by field, and the spaces
-    of `--search` by field. Raises ValueError for bad input. The message is one line.
-    """
+def read(argv: Sequence[str]) -> SweepArguments:
+    """Parse and check the command line. Raises ValueError for bad input. The message is one line."""
     tree, rest = parse_flags(argv, _COMMAND_FLAGS)
     args = _parser().read(rest)
     over, spaces = read_over(args.over or []), read_search(args.search or [])
@@ -102,7 +111,7 @@ def read(argv: Sequence[str]) -> tuple[argparse.Namespace, Tree, dict[str, list[
     for name in ("name", "folder"):
         if name in tree.get("run", {}):
             raise ValueError(f"run.{name}: a sweep names its runs itself; set its folder with --out")
-    return args, tree, over, spaces
+    return SweepArguments(args, tree, over, spaces)
 
 
 def _search(
@@ -121,15 +130,15 @@ def _search(
     sweep.search(trials, over, args.trials)
 
 
-def _finish(sweep: "Sweep", about: Mapping[str, object]) -> int:
-    """Write and print the results, and return the exit code. `about` describes the sweep in the JSON tables."""
+def _finish(sweep: "Sweep", metadata: Mapping[str, object]) -> int:
+    """Write and print the results, and return the exit code. `metadata` goes into the JSON tables."""
     from lockstep.processes.exit_codes import DONE, FAILED, PREEMPTED
     from lockstep.run.stop import asked_to_stop
     from lockstep.sweep.results import best, table
 
     failed = sweep.failed()
     if sweep.members:
-        rows = sweep.write(about)
+        rows = sweep.write(metadata)
         print("\n".join(table(rows)))
         if len(rows) > 1 and (name := best(rows)):
             print(f"\nhighest median return: {name}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import listen_under, report_once, start
+from lockstep.cli.start import listen_under_launcher, report_once, start
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.runtime.rank_info import find_rank_info
@@ -32,22 +32,25 @@ def main(argv: Sequence[str]) -> int:
         preset = presets.read(args.preset) if args.preset else None
         flags = import_env_module(preset, args.config, tree)
         config = load(preset, args.config, flags)
-        listen_under(rank_info)
+        listen_under_launcher(rank_info)
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.resolve import resolve
         from lockstep.experiment.start import resolve_start, start_warnings
 
         resolved_start = resolve_start(config, rank_info, args.ranks)
         rank_info, plan = resolved_start.rank_info, resolved_start.plan
-        resolved = resolve(resolved_start.config, plan.ranks, plan)
+        resolved_config = resolve(resolved_start.config, plan.ranks, plan)
         if rank_info is None or rank_info.rank == 0:
-            for line in (*dropped_fields(preset, args.config, flags), *start_warnings(resolved_start.config, resolved)):
+            for line in (
+                *dropped_fields(preset, args.config, flags),
+                *start_warnings(resolved_start.config, resolved_config),
+            ):
                 print(line, file=sys.stderr)
     if rank_info is not None:
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(rank_info, resolved, plan, args.preset)
-    folder = create_run(resolved, args.preset, plan.ranks)
+        return train_under_launcher(rank_info, resolved_config, plan, args.preset)
+    folder = create_run(resolved_config, args.preset, plan.ranks)
     folder.lock()
     return start(folder, plan, resume_from=0)
 

@@ -9,12 +9,11 @@ import torch
 
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
-from lockstep.cli.start import complete
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import exit_codes, prepare_resume, run_rank
+from lockstep.experiment.start import completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
@@ -23,7 +22,7 @@ from lockstep.run.stop import StoppedEarly, end_unheard
 from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["resume_under_launcher", "train_alone", "train_at", "train_under_launcher"]
+__all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
 _MESSAGE_BYTES = 4096
 """Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
@@ -31,16 +30,16 @@ _MESSAGE_BYTES = 4096
 
 def train_alone(folder: RunFolder, plan: Plan, resume_from: int) -> int:
     """Train the run in this process, as its only rank. Return the exit code."""
-    return _train_rank(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from)
+    return _train(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from)
 
 
-def train_at(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
+def train_rank(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
     """Train the run as one of the ranks that lockstep itself has launched. Return the exit code."""
     _, config = open_run(folder.path)
-    return _train_rank(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from)
+    return _train(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from)
 
 
-def _train_rank(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> int:
+def _train(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> int:
     rank = rank_info.rank
     return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from)))
 
@@ -66,7 +65,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
 
 
 def resume_under_launcher(
-    rank_info: RankInfo, folder: RunFolder, before: Config, config: Config, plan: Plan, iteration: int | None
+    rank_info: RankInfo, folder: RunFolder, config_before: Config, config: Config, plan: Plan, iteration: int | None
 ) -> int:
     """Resume a run as one of the ranks that a launcher started. Return the exit code.
 
@@ -75,7 +74,7 @@ def resume_under_launcher(
 
     def prepare() -> tuple[RunFolder, int]:
         folder.lock()
-        resume_from = prepare_resume(folder, before, config, iteration)
+        resume_from = prepare_resume(folder, config_before, config, iteration)
         return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
@@ -85,7 +84,7 @@ def resume_under_launcher(
                 run = execute(folder, config, plan, runtime, resume_from)
                 return _finish(rank_info.rank, run)
         if rank_info.rank == 0:
-            print(complete(folder, config))
+            print(completion_text(folder, config))
         return 0
 
     return _guarded(rank_info.rank, work)

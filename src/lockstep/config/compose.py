@@ -11,7 +11,7 @@ from lockstep.config.task_fields import DroppedField, drop_task_fields
 from lockstep.envs.modules import import_environments, import_registered
 from lockstep.envs.settings import EnvConfig
 
-__all__ = ["dropped_fields", "import_env_module", "load", "written"]
+__all__ = ["dropped_fields", "import_env_module", "load", "merged_tree"]
 
 Tree = Mapping[str, object]
 
@@ -38,7 +38,7 @@ def dropped_fields(preset: Tree | None, file: Path | None, flags: Tree) -> list[
     return [field.note() for field in dropped if field.field not in fields.get(field.section, {})]
 
 
-def written(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, dict[str, object]]:
+def merged_tree(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str, dict[str, object]]:
     """Merge the three sources into one tree: all fields that a source sets, with the values that `load` gives them.
 
     Raises ValueError as `load` does.
@@ -62,7 +62,7 @@ def import_env_module(
     module registers. Raises ValueError as `load`, `import_environments` and `import_registered` do.
     """
     module = load(preset, file, flags).env.module
-    if module is None or id_given or "id" in written(preset, file, flags).get("env", {}):
+    if module is None or id_given or "id" in merged_tree(preset, file, flags).get("env", {}):
         import_environments(module)
         return flags
     return {**flags, "env": {**flags.get("env", {}), "id": import_registered(module, EnvConfig.id)}}

@@ -55,7 +55,7 @@ def _panel(name: str, section: Any) -> Panel:
     for field, hint in get_type_hints(kind).items():
         text = " ".join((texts.get(field) or "").split())
         parts.append(Text(_flag(f"{name}.{field}".replace("_", "-"), hint)))
-        parts.append(Padding(Text(f"{text} (default: {_shown(getattr(section, field))})"), (0, 0, 0, _INDENT)))
+        parts.append(Padding(Text(f"{text} (default: {_format_default(getattr(section, field))})"), (0, 0, 0, _INDENT)))
     return Panel(Group(*parts), title=f"{name} options", title_align="left")
 
 
@@ -66,7 +66,7 @@ def _flag(path: str, hint: Any) -> str:
     return f"--{path} {_metavar(hint)}"
 
 
-def _shown(value: object) -> str:
+def _format_default(value: object) -> str:
     """Return a default value as a user would write it."""
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "[]"

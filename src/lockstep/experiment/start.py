@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RESUMABLE_FIELDS",
     "ResolvedStart",
+    "completion_text",
     "exit_codes",
     "extended_by",
     "launch_ranks",
@@ -91,6 +92,11 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
         lines.append(f"{compile_problem()}, so the update is not compiled: the run will be slower")
     cut = cut_episodes(resolved)
     return lines if cut is None else [*lines, cut]
+
+
+def completion_text(folder: RunFolder, config: Config) -> str:
+    """Return the message for a run that has reached the end of its budget."""
+    return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:

@@ -1,4 +1,4 @@
-"""Buffers that training changes: the same bits for any number of ranks, and nothing of a step that was not taken."""
+"""Tests of buffers that training changes: the same bits for any number of ranks, and no change by a rejected step."""
 
 from collections.abc import Sequence
 
@@ -23,17 +23,17 @@ CONFIG = PPOConfig(epochs=2, minibatches=2)
 
 
 @pytest.fixture(autouse=True, params=[spectral, Mean, lambda: Mean(assigned=True), Constant])
-def fixture_own(request, monkeypatch: pytest.MonkeyPatch) -> None:
+def registered_encoder(request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._ENCODERS, "own", lambda features, *others: Encoder(request.param, features))
 
 
-def own_agent() -> Agent:
+def make_agent() -> Agent:
     return Agent(DISCRETE, PolicyConfig(hidden=(8,), encoder="own", shared=True), False, 1, torch.float64)
 
 
-def train(group: Group, shards: Sequence[int], fused: bool = False, **others: object) -> tuple[Agent, str]:
-    agent = own_agent()
-    update = Update(agent, CONFIG, group, shards, 1, UpdateOptions(fused=fused), **others)
+def train(group: Group, shards: Sequence[int], fused: bool = False, **options: object) -> tuple[Agent, str]:
+    agent = make_agent()
+    update = Update(agent, CONFIG, group, shards, 1, UpdateOptions(fused=fused), **options)
     for iteration in (ITERATION, ITERATION + 1):
         rollouts = rollouts_of(agent, SHARDS)
         update([rollouts[shard] for shard in shards], iteration, 0.0)
@@ -41,11 +41,11 @@ def train(group: Group, shards: Sequence[int], fused: bool = False, **others: ob
 
 
 def test_ranks_agree_on_buffers() -> None:
-    first = {name: buffer.clone() for name, buffer in own_agent().buffers.items()}
+    initial = {name: buffer.clone() for name, buffer in make_agent().buffers.items()}
     alone, digest = train(Solo(), range(SHARDS))
-    changed = [name for name, buffer in alone.buffers.items() if not torch.equal(buffer, first[name])]
+    changed = [name for name, buffer in alone.buffers.items() if not torch.equal(buffer, initial[name])]
     assert bool(changed) == (not alone.networks.training)
-    assert [found for _, found in on_ranks([[0], [1], [2]], train)] == [digest] * 3
+    assert [rank_digest for _, rank_digest in on_ranks([[0], [1], [2]], train)] == [digest] * 3
 
 
 def test_replicated_gradients_train_buffers_too() -> None:
@@ -56,14 +56,14 @@ def test_replicated_gradients_train_buffers_too() -> None:
     assert torch.allclose(ordered.flat.buffer, replicated.flat.buffer, atol=1e-9)
 
 
-def test_one_batch_of_all_shards() -> None:
+def test_fused_shards_train_buffers_reproducibly() -> None:
     agent, digest = train(Solo(), range(SHARDS), fused=True)
     assert agent.flat.buffer.isfinite().all()
     assert train(Solo(), range(SHARDS), fused=True)[1] == digest
 
 
-def test_a_step_that_is_not_taken_changes_no_buffer() -> None:
-    agent = own_agent()
+def test_a_rejected_step_changes_no_buffer() -> None:
+    agent = make_agent()
     rollouts, before = rollouts_of(agent, SHARDS), agent.digest()
     for rollout in rollouts:
         rollout.log_probs[:] = -1e4  # exp overflows
@@ -72,21 +72,21 @@ def test_a_step_that_is_not_taken_changes_no_buffer() -> None:
     assert agent.digest() == before
 
 
-def test_the_average_of_a_running_mean() -> None:
-    """Of each part's mean, not of the last part's."""
-    agent = own_agent()
+def test_a_running_mean_becomes_the_average_over_all_parts() -> None:
+    """The buffer becomes the average over all parts of the minibatch, not the value after the last part."""
+    agent = make_agent()
     module = agent.policy.trunk.inside
     if not isinstance(module, Mean):
         return
     buffers, rows = agent.trained_buffers, torch.randn(3, 4, 3, dtype=torch.float64)
-    seen = agent.policy.trunk.layer(rows).detach()
-    found = []
+    outputs = agent.policy.trunk.layer(rows).detach()
+    sums = []
     with buffers.training():
         for part in rows:
             agent.policy(part)
-            found.append(buffers.append_to(torch.zeros(2, dtype=torch.float64)))
+            sums.append(buffers.append_to(torch.zeros(2, dtype=torch.float64)))
             buffers.rewind()
-    assert torch.equal(buffers.split_off(torch.stack(found).sum(0)), torch.zeros(2, dtype=torch.float64))
+    assert torch.equal(buffers.split_off(torch.stack(sums).sum(0)), torch.zeros(2, dtype=torch.float64))
     assert not module.mean.any()
     buffers.accept()
-    assert torch.allclose(module.mean, 0.1 * seen.flatten(0, 1).mean(0), atol=1e-12)
+    assert torch.allclose(module.mean, 0.1 * outputs.flatten(0, 1).mean(0), atol=1e-12)

@@ -1,4 +1,4 @@
-"""Cores: whole sequences against stepping, whatever episodes begin in them."""
+"""Tests of cores: whole sequences give the same results as single steps, wherever episodes begin."""
 
 from collections.abc import Callable
 
@@ -16,39 +16,39 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 BUILT_IN = ("lstm", "gru", "mingru")
 
 
-def none(resets: Tensor) -> None:
+def no_resets(resets: Tensor) -> None:
     """No episode begins."""
 
 
-def at_first(resets: Tensor) -> None:
+def first_row(resets: Tensor) -> None:
     resets[0] = True
 
 
-def in_one(resets: Tensor) -> None:
+def one_in_the_middle(resets: Tensor) -> None:
     resets[len(resets) // 2, -1] = True
 
 
-def everywhere(resets: Tensor) -> None:
+def every_row(resets: Tensor) -> None:
     resets[:] = True
 
 
-def side_by_side(resets: Tensor) -> None:
+def consecutive_rows(resets: Tensor) -> None:
     resets[1:4, 0] = True
     resets[0, -1] = True
 
 
-def now_and_then(resets: Tensor) -> None:
+def random_rows(resets: Tensor) -> None:
     resets |= torch.from_numpy(stream(1, "resets").random(resets.shape) < 0.2)
 
 
-PATTERNS = [none, at_first, in_one, everywhere, side_by_side, now_and_then]
+PATTERNS = [no_resets, first_row, one_in_the_middle, every_row, consecutive_rows, random_rows]
 
 
 def core_of(name: str, layers: int = 1, dtype: torch.dtype = torch.float64) -> Core:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         core = core_factory(name)(INPUT, SIZE, layers).to(dtype)
-    for parameter in core.parameters():  # biases begin at zero, which would hide what is done with them
+    for parameter in core.parameters():  # biases are zero initially, which would hide errors in their use
         parameter.data += torch.from_numpy(stream(1, "noise").normal(0, 0.1, parameter.shape)).to(dtype)
     return core
 
@@ -57,10 +57,10 @@ def draw(name: str, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.from_numpy(stream(1, name).normal(0, 1, shape)).to(dtype).requires_grad_()
 
 
-def stepped(core: Core, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+def step_by_step(core: Core, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
     outputs = []
-    for row, starts in zip(features, resets, strict=True):
-        output, state = core.step(row, torch.where(starts.unsqueeze(1), 0, state))
+    for row, row_resets in zip(features, resets, strict=True):
+        output, state = core.step(row, torch.where(row_resets.unsqueeze(1), 0, state))
         outputs.append(output)
     return torch.stack(outputs), state
 
@@ -68,11 +68,11 @@ def stepped(core: Core, features: Tensor, state: Tensor, resets: Tensor) -> tupl
 def with_gradients(
     function: Callable[..., tuple[Tensor, Tensor]], core: Core, features: Tensor, state: Tensor, resets: Tensor
 ) -> list[Tensor]:
-    """Outputs, last state, and the gradient of a sum of both with random weights."""
-    outputs, after = function(features, state, resets)
-    weights = [draw("weights", *found.shape, dtype=found.dtype).detach() for found in (outputs, after)]
-    loss = sum((found * weight).mean() for found, weight in zip((outputs, after), weights, strict=True))
-    return [outputs, after, *torch.autograd.grad(loss, [features, state, *core.parameters()])]
+    """Return the outputs, the final state, and the gradients of a sum of both with random weights."""
+    outputs, final_state = function(features, state, resets)
+    weights = [draw("weights", *result.shape, dtype=result.dtype).detach() for result in (outputs, final_state)]
+    loss = sum((result * weight).mean() for result, weight in zip((outputs, final_state), weights, strict=True))
+    return [outputs, final_state, *torch.autograd.grad(loss, [features, state, *core.parameters()])]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -88,7 +88,7 @@ def test_sequences_equal_stepping(
     features = draw("features", length, count, INPUT, dtype=dtype)
     state = draw("state", count, core.state_size, dtype=dtype)
     ours = with_gradients(core.sequence, core, features, state, resets)
-    theirs = with_gradients(lambda *given: stepped(core, *given), core, features, state, resets)
+    theirs = with_gradients(lambda *inputs: step_by_step(core, *inputs), core, features, state, resets)
     assert ours[0].shape == (length, count, core.output_size)
     for found, expected in zip(ours, theirs, strict=True):
         assert found.shape == expected.shape
@@ -105,36 +105,36 @@ def test_sequences_of_the_usual_size(name: str, dtype: torch.dtype) -> None:
     resets = torch.from_numpy(stream(1, "resets").random((32, 16)) < 0.05)
     features, state = draw("features", 32, 16, 64, dtype=dtype), draw("state", 16, core.state_size, dtype=dtype)
     ours = with_gradients(core.sequence, core, features, state, resets)
-    theirs = with_gradients(lambda *given: stepped(core, *given), core, features, state, resets)
+    theirs = with_gradients(lambda *inputs: step_by_step(core, *inputs), core, features, state, resets)
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=2 * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_what_was_before_an_episode_is_forgotten_to_the_last_bit(name: str, dtype: torch.dtype) -> None:
+def test_resets_remove_all_influence_of_earlier_rows(name: str, dtype: torch.dtype) -> None:
     core, resets = core_of(name, 2, dtype), torch.zeros(6, 2, dtype=torch.bool)
     for parameter in core.parameters():
         parameter.data *= 10
     resets[0, 0] = resets[3, 1] = True
     features, state = draw("features", 6, 2, INPUT, dtype=dtype), draw("state", 2, core.state_size, dtype=dtype)
-    outputs, after = core.sequence(features, state, resets)
-    before, start = torch.autograd.grad(outputs[3:, 1].sum() + after.sum(), [features, state])
-    assert before[3:].ne(0).any()
-    assert not before[:3, 1].any()
-    assert not start.any()
+    outputs, final_state = core.sequence(features, state, resets)
+    feature_gradient, state_gradient = torch.autograd.grad(outputs[3:, 1].sum() + final_state.sum(), [features, state])
+    assert feature_gradient[3:].ne(0).any()
+    assert not feature_gradient[:3, 1].any()
+    assert not state_gradient.any()
     with torch.no_grad():
         state *= 100
         features[:3, 1] *= 100
-    others, other_after = core.sequence(features, state, resets)
-    assert not torch.equal(others[:3, 1], outputs[:3, 1])
-    assert torch.equal(others[:, 0], outputs[:, 0])
-    assert torch.equal(others[3:, 1], outputs[3:, 1])
-    assert torch.equal(other_after, after)
+    other_outputs, other_final_state = core.sequence(features, state, resets)
+    assert not torch.equal(other_outputs[:3, 1], outputs[:3, 1])
+    assert torch.equal(other_outputs[:, 0], outputs[:, 0])
+    assert torch.equal(other_outputs[3:, 1], outputs[3:, 1])
+    assert torch.equal(other_final_state, final_state)
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_products_in_another_precision(name: str) -> None:
+def test_results_keep_their_dtype_under_autocast(name: str) -> None:
     core, resets = core_of(name, 2, torch.float32), torch.zeros(6, 2, dtype=torch.bool)
     resets[3, 1] = True
     features = draw("features", 6, 2, INPUT, dtype=torch.float32)
@@ -148,13 +148,13 @@ def test_products_in_another_precision(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_the_first_weights_follow_from_the_generator(name: str) -> None:
+def test_initial_weights_follow_from_the_generator(name: str) -> None:
     first, second = core_of(name), core_of(name)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_first_weights_are_orthogonal_gate_by_gate(name: str) -> None:
+def test_initial_weights_are_orthogonal_per_gate(name: str) -> None:
     core = core_factory(name)(INPUT, SIZE, 2)
     for parameter in core.parameters():
         for block in parameter.detach().split(SIZE):
@@ -163,6 +163,6 @@ def test_first_weights_are_orthogonal_gate_by_gate(name: str) -> None:
                 torch.testing.assert_close(product, torch.eye(len(product)), rtol=0, atol=1e-5)
 
 
-def test_an_lstm_begins_remembering() -> None:
+def test_the_initial_forget_bias_of_an_lstm_is_1() -> None:
     for bias in Lstm(INPUT, SIZE, 2).biases:
         np.testing.assert_array_equal(bias.detach().view(4, SIZE), [[0] * SIZE, [1] * SIZE, [0] * SIZE, [0] * SIZE])

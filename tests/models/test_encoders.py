@@ -1,4 +1,4 @@
-"""Encoders of images."""
+"""Tests of encoders of images."""
 
 import math
 import re
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.models.encoders import ImageEncoder, _Flattened, convolutions
+from lockstep.models.encoders import ImageEncoder, _FlattenChannelsLast, convolutions
 from lockstep.models.registry import encoder_factory, encoder_names
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
@@ -49,11 +49,11 @@ def test_shapes_and_gradients(
     name: str, images: list[tuple[int, int, int]], features: int, size: int, dtype: torch.dtype
 ) -> None:
     encoder = encoder_of(name, features, *images).to(dtype)
-    found = encoder(torch.ones(3, features, dtype=dtype), pixels(3, *images))
+    outputs = encoder(torch.ones(3, features, dtype=dtype), pixels(3, *images))
     assert encoder.output_size == size
-    assert found.shape == (3, size)
-    assert found.dtype == dtype
-    gradients = torch.autograd.grad(found.square().sum(), list(encoder.parameters()))
+    assert outputs.shape == (3, size)
+    assert outputs.dtype == dtype
+    gradients = torch.autograd.grad(outputs.square().sum(), list(encoder.parameters()))
     assert all(gradient.ne(0).any() for gradient in gradients)
 
 
@@ -67,49 +67,49 @@ def test_shapes_and_gradients(
         (ATARI, 512, 3),
     ],
 )
-def test_convolutions_are_for_images_of_many_numbers(shape: tuple[int, int, int], size: int, layers: int) -> None:
-    network, outputs = convolutions(shape)
+def test_small_images_need_no_convolutions(shape: tuple[int, int, int], size: int, layers: int) -> None:
+    network, output_size = convolutions(shape)
     image = torch.arange(2.0 * math.prod(shape)).view(2, *shape)
-    found = network(image)
-    assert outputs == size
-    assert found.shape == (2, size)
+    outputs = network(image)
+    assert output_size == size
+    assert outputs.shape == (2, size)
     assert sum(isinstance(module, nn.Conv2d) for module in network.modules()) == layers
     if not layers:
-        assert torch.equal(found, image.view(2, size))
+        assert torch.equal(outputs, image.view(2, size))
 
 
 @pytest.mark.parametrize("name", ["nature", "impala"])
-def test_bytes_become_numbers_from_0_to_1(name: str) -> None:
+def test_bytes_are_scaled_to_the_range_0_to_1(name: str) -> None:
     encoder: ImageEncoder = encoder_of(name, 0, (2, 40, 40)).to(torch.float64)
     (image,) = pixels(3, (2, 40, 40))
     image[0], image[1] = 0, 255
-    kept = image.clone()
-    found = encoder(torch.empty(3, 0, dtype=torch.float64), (image,))
+    original = image.clone()
+    outputs = encoder(torch.empty(3, 0, dtype=torch.float64), (image,))
     expected = encoder.networks[0](image.to(torch.float64) / 255)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert torch.equal(image, kept)
+    torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-12)
+    assert torch.equal(image, original)
 
 
 @pytest.mark.parametrize("name", ["nature", "impala", "grid"])
-def test_images_may_lie_side_by_side_in_rows(name: str) -> None:
+def test_images_may_be_views_of_rows(name: str) -> None:
     shapes = [(3, 36, 36), (1, 40, 36)]
     encoder, images = encoder_of(name, 0, *shapes), pixels(4, *shapes)
     rows = torch.cat([image.flatten(1) for image in images], 1)
     views = [
         part.unflatten(1, shape) for part, shape in zip(rows.split([3 * 36 * 36, 40 * 36], 1), shapes, strict=True)
     ]
-    nothing = torch.empty(4, 0)
-    assert torch.equal(encoder(nothing, views), encoder(nothing, images))
+    no_features = torch.empty(4, 0)
+    assert torch.equal(encoder(no_features, views), encoder(no_features, images))
 
 
 @pytest.mark.parametrize("name", ["nature", "impala", "grid"])
-def test_the_first_weights_follow_from_the_generator(name: str) -> None:
+def test_initial_weights_follow_from_the_generator(name: str) -> None:
     first, second = encoder_of(name, 2, (1, 36, 36)), encoder_of(name, 2, (1, 36, 36))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("orthogonal", [True, False])
-def test_first_weights(orthogonal: bool) -> None:
+def test_orthogonal_initial_weights(orthogonal: bool) -> None:
     encoder = encoder_of("nature", 2, ATARI, orthogonal=orthogonal)
     for layer in encoder.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
@@ -123,30 +123,30 @@ GRID = (3, 7, 7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_each_code_of_a_grid_stands_for_numbers(dtype: torch.dtype) -> None:
+def test_each_code_of_a_grid_has_a_learned_vector(dtype: torch.dtype) -> None:
     encoder: ImageEncoder = encoder_of("grid", 0, GRID).to(dtype)
     (image,) = pixels(4, GRID)
     image[0], image[1] = 0, 255
-    kept = image.clone()
-    codes, *rest = encoder.networks[0]  # type: ignore[misc]
+    original = image.clone()
+    codes, *later_layers = encoder.networks[0]  # type: ignore[misc]
     chosen = functional.one_hot(image.to(torch.int64), 256).to(dtype)  # [N, C, H, W, 256]
     cells = torch.einsum("nchwk,cke->nehw", chosen, codes.table.view(3, 256, -1))
     assert cells.shape == (4, 16, 7, 7)
     torch.testing.assert_close(codes(image), cells, rtol=0, atol=1e-6)
-    for layer in rest:
-        cells = cells.permute(0, 2, 3, 1).reshape(4, -1) if isinstance(layer, _Flattened) else layer(cells)
+    for layer in later_layers:
+        cells = cells.permute(0, 2, 3, 1).reshape(4, -1) if isinstance(layer, _FlattenChannelsLast) else layer(cells)
     torch.testing.assert_close(encoder(torch.empty(4, 0, dtype=dtype), (image,)), cells, rtol=0, atol=1e-5)
-    assert torch.equal(image, kept)
+    assert torch.equal(image, original)
 
 
-def test_cells_of_a_grid_begin_with_numbers_of_size_1() -> None:
+def test_initial_vectors_of_grid_cells_have_unit_variance() -> None:
     table = encoder_of("grid", 0, GRID).networks[0][0].table
     cells = table.detach().view(3, 256, 16).sum(0)
     assert 0.95 < cells.std() < 1.05
     assert (table[1:] - table[:-1]).abs().sum(1).min() > 0.1, "no two codes are the same"
 
 
-def test_only_codes_that_were_seen_are_trained() -> None:
+def test_only_codes_in_the_images_get_a_gradient() -> None:
     encoder = encoder_of("grid", 0, GRID)
     image = torch.full((2, *GRID), 5, dtype=torch.uint8)
     image[1, 2] = 200
@@ -155,7 +155,7 @@ def test_only_codes_that_were_seen_are_trained() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 7), (3, 7, 4)])
-def test_images_too_small_for_grid(shape: tuple[int, int, int]) -> None:
+def test_grid_rejects_small_images(shape: tuple[int, int, int]) -> None:
     with pytest.raises(
         ValueError, match=f"'grid', which needs images of at least 5 × 5, but .* {shape[1]} × {shape[2]}"
     ):
@@ -163,16 +163,16 @@ def test_images_too_small_for_grid(shape: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 5), (1, 35, 84), (1, 84, 35)])
-def test_images_too_small_for_nature(shape: tuple[int, int, int]) -> None:
-    said = (
+def test_nature_rejects_small_images(shape: tuple[int, int, int]) -> None:
+    message = (
         f"policy.encoder is 'nature', which needs images of at least 36 × 36, but observations hold one of {shape[1]} ×"
     )
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(message)):
         encoder_of("nature", 0, ATARI, shape)
 
 
 @pytest.mark.parametrize("name", ["nature", "impala", "grid"])
-def test_no_images(name: str) -> None:
+def test_image_encoders_reject_observations_without_images(name: str) -> None:
     with pytest.raises(ValueError, match=f"policy.encoder is '{name}', but observations hold no images"):
         encoder_of(name, 4)
 
@@ -180,7 +180,7 @@ def test_no_images(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["nature", "impala", "grid"])
 def test_gradients_on_a_gpu_are_repeatable(name: str) -> None:
-    """Overlapping windows of max_pool2d, for example: their gradients must not be added in order of arrival."""
+    """For example, gradients of the overlapping windows of max_pool2d must not be added in order of arrival."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")  # as in every rank; a warning fails the test
     try:

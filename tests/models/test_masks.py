@@ -1,4 +1,4 @@
-"""What a mask forbids has no probability, wherever it is asked for."""
+"""Tests of action masks: forbidden actions have no probability, in acting and in training."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def agent_of(choices: tuple[int, ...], continuous: bool, core: str = "none", sha
 
 
 def rows_of(choices: tuple[int, ...]) -> np.ndarray:
-    """Observations whose masks allow at least one option of each choice."""
+    """Return observations whose masks allow at least one option of each choice."""
     generator = stream(2, "rows")
     masks = []
     for count in choices:
@@ -36,11 +36,11 @@ def rows_of(choices: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize(("choices", "continuous"), [((4,), False), (CHOICES, False), (CHOICES, True)])
-def test_nothing_forbidden_is_ever_chosen(choices: tuple[int, ...], continuous: bool, core: str) -> None:
+def test_forbidden_actions_are_never_chosen(choices: tuple[int, ...], continuous: bool, core: str) -> None:
     agent, rows = agent_of(choices, continuous, core), rows_of(choices)
-    for times in range(20):
+    for trial in range(20):
         for row in rows:
-            for generator in (None, stream(times, "drawn")):
+            for generator in (None, stream(trial, "drawn")):
                 actions = chosen(agent, row, generator).reshape(COUNT, -1)
                 start = FEATURES
                 for column, count in enumerate(choices):
@@ -50,29 +50,29 @@ def test_nothing_forbidden_is_ever_chosen(choices: tuple[int, ...], continuous: 
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_numpy_and_pytorch_restrict_alike(shared: bool) -> None:
+def test_masks_are_equal_in_numpy_and_pytorch(shared: bool) -> None:
     agent, rows = agent_of(CHOICES, True, shared=shared), rows_of(CHOICES)
     noise = agent.distribution.noise(stream(3, "noise"), STEPS, COUNT)
-    taken = np.zeros((STEPS, COUNT, len(CHOICES) + 1))
-    actor = agent.actor(noise, taken)
+    actions = np.zeros((STEPS, COUNT, len(CHOICES) + 1))
+    actor = agent.actor(noise, actions)
     for t in range(STEPS):
         actor.act(t, rows[t])
     parameters, values = agent.policy(torch.from_numpy(rows).flatten(0, 1))
-    expected = agent.distribution.log_prob(parameters[: STEPS * COUNT], torch.from_numpy(taken).flatten(0, 1))
+    expected = agent.distribution.log_prob(parameters[: STEPS * COUNT], torch.from_numpy(actions).flatten(0, 1))
     assert torch.allclose(actor.log_probs().flatten(), expected, rtol=0, atol=1e-12)
-    found = judged(agent, torch.from_numpy(rows), torch.from_numpy(taken))
-    assert torch.allclose(found[0].flatten(), values, rtol=0, atol=1e-12)
-    assert torch.allclose(found[1].flatten(), expected, rtol=0, atol=1e-12)
+    evaluated = judged(agent, torch.from_numpy(rows), torch.from_numpy(actions))
+    assert torch.allclose(evaluated[0].flatten(), values, rtol=0, atol=1e-12)
+    assert torch.allclose(evaluated[1].flatten(), expected, rtol=0, atol=1e-12)
 
 
-def test_what_is_forbidden_has_no_probability_no_entropy_and_no_gradient() -> None:
+def test_forbidden_actions_have_no_probability_no_entropy_and_no_gradient() -> None:
     agent = agent_of((4,), False)
     row = torch.from_numpy(np.float64([[0.3, -1, 2, 1, 0, 1, 0]]))
     parameters, _ = agent.policy(row)
     log_probs, entropy = agent.distribution.log_prob_and_entropy(parameters, torch.tensor([0]))
-    two = torch.distributions.Categorical(logits=parameters[:, [0, 2]])
-    assert torch.allclose(log_probs, two.log_prob(torch.tensor([0])))
-    assert torch.allclose(entropy, two.entropy())
+    allowed = torch.distributions.Categorical(logits=parameters[:, [0, 2]])
+    assert torch.allclose(log_probs, allowed.log_prob(torch.tensor([0])))
+    assert torch.allclose(entropy, allowed.entropy())
     (log_probs + entropy).sum().backward()
     gradient = agent.policy.policy_head.weight.grad
     assert (gradient[[1, 3]] == 0).all()
@@ -86,6 +86,6 @@ def test_a_mask_is_not_normalized() -> None:
         agent.observation_moments.mean,
     )
     agent.refresh()
-    seen = agent.normalize(rows)
-    assert torch.equal(seen[:, FEATURES:], rows[:, FEATURES:])
-    assert not torch.equal(seen[:, :FEATURES], rows[:, :FEATURES])
+    normalized = agent.normalize(rows)
+    assert torch.equal(normalized[:, FEATURES:], rows[:, FEATURES:])
+    assert not torch.equal(normalized[:, :FEATURES], rows[:, :FEATURES])

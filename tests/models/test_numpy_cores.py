@@ -1,4 +1,4 @@
-"""Cores in NumPy against the same in PyTorch."""
+"""Tests of cores in NumPy, compared with PyTorch."""
 
 from collections.abc import Iterator
 
@@ -18,8 +18,8 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 BUILT_IN = ("lstm", "gru", "mingru")
 
 
-class Sum(Core):
-    """A user's own: the sum of all features so far."""
+class CumulativeSum(Core):
+    """User-defined core: the sum of all features so far."""
 
     output_size = state_size = INPUT
 
@@ -45,34 +45,34 @@ def features_of(count: int, dtype: torch.dtype) -> Iterator[Tensor]:
 @pytest.mark.parametrize("count", [1, 8])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_equals_pytorch(name: str, layers: int, count: int, dtype: torch.dtype) -> None:
+def test_numpy_cores_equal_pytorch(name: str, layers: int, count: int, dtype: torch.dtype) -> None:
     core = core_of(name, layers, dtype)
     step, state = stepper(core, count), torch.zeros(count, core.state_size, dtype=dtype)
-    ours = state.numpy().copy()
-    for number, rows in enumerate(features_of(count, dtype)):
-        if number == 6:
-            ours[-1] = state[-1] = 0
+    numpy_state = state.numpy().copy()
+    for t, rows in enumerate(features_of(count, dtype)):
+        if t == 6:
+            numpy_state[-1] = state[-1] = 0
         with torch.no_grad():
             output, state = core.step(rows, state)
-        found, ours = step(rows.numpy(), ours)
-        assert found.dtype == ours.dtype == output.numpy().dtype
-        np.testing.assert_allclose(found, output, rtol=0, atol=TOLERANCE[dtype])
-        np.testing.assert_allclose(ours, state, rtol=0, atol=TOLERANCE[dtype])
+        numpy_output, numpy_state = step(rows.numpy(), numpy_state)
+        assert numpy_output.dtype == numpy_state.dtype == output.numpy().dtype
+        np.testing.assert_allclose(numpy_output, output, rtol=0, atol=TOLERANCE[dtype])
+        np.testing.assert_allclose(numpy_state, state, rtol=0, atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_given_state_stays_as_it_is(name: str) -> None:
+def test_the_state_argument_is_not_changed(name: str) -> None:
     core = core_of(name, 2, torch.float64)
     state = stream(1, "state").normal(0, 1, (3, core.state_size))
-    given, step = state.copy(), stepper(core, 3)
+    argument, step = state.copy(), stepper(core, 3)
     for rows in features_of(3, torch.float64):
-        _, after = step(rows.numpy(), given)
-        assert after is not given
-    np.testing.assert_array_equal(given, state)
+        _, new_state = step(rows.numpy(), argument)
+        assert new_state is not argument
+    np.testing.assert_array_equal(argument, state)
 
 
-def test_a_core_of_a_user_is_stepped_by_pytorch() -> None:
-    core, total = Sum(), np.zeros((3, INPUT))
+def test_a_user_defined_core_is_stepped_by_pytorch() -> None:
+    core, total = CumulativeSum(), np.zeros((3, INPUT))
     step, state = stepper(core, 3), total
     for rows in features_of(3, torch.float64):
         total = total + rows.numpy()

@@ -1,4 +1,4 @@
-"""The networks in NumPy against the networks in PyTorch."""
+"""Tests of networks in NumPy, compared with PyTorch."""
 
 import numpy as np
 import pytest
@@ -24,47 +24,49 @@ def rows_of(count: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(stream(1, "test").normal(0, 3, (count, OBSERVATION))).to(dtype)
 
 
-def head_of(inference: NumpyPolicy, rows: torch.Tensor) -> np.ndarray:
-    return inference.head(len(rows))(rows.numpy(), np.empty((len(rows), HEAD), dtype=rows.numpy().dtype))
+def head_of(numpy_policy: NumpyPolicy, rows: torch.Tensor) -> np.ndarray:
+    return numpy_policy.head(len(rows))(rows.numpy(), np.empty((len(rows), HEAD), dtype=rows.numpy().dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
 @pytest.mark.parametrize("count", [1, 8, _BLOCK + 3])
-def test_equals_pytorch(activation: str, shared: bool, dtype: torch.dtype, count: int) -> None:
+def test_numpy_policies_equal_pytorch(activation: str, shared: bool, dtype: torch.dtype, count: int) -> None:
     policy, _ = policy_of(dtype, activation=activation, shared=shared)
-    inference, rows = NumpyPolicy(policy, activation), rows_of(count, dtype)
+    numpy_policy, rows = NumpyPolicy(policy, activation), rows_of(count, dtype)
     head, values = policy(rows)
-    found = (head_of(inference, rows), *inference.forward(rows.numpy()), inference.value(rows.numpy()))
-    for ours, theirs in zip(found, (head, head, values, values), strict=True):
-        assert ours.shape == theirs.shape
-        np.testing.assert_allclose(ours, theirs.detach(), rtol=0, atol=TOLERANCE[dtype])
+    results = (head_of(numpy_policy, rows), *numpy_policy.forward(rows.numpy()), numpy_policy.value(rows.numpy()))
+    for result, expected in zip(results, (head, head, values, values), strict=True):
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result, expected.detach(), rtol=0, atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("std_size", [0, HEAD])
-def test_follows_the_weights(std_size: int) -> None:
+def test_numpy_policies_follow_the_weights(std_size: int) -> None:
     policy, flat = policy_of(torch.float64, std_size)
-    inference, rows = NumpyPolicy(policy, "tanh"), rows_of(4, torch.float64)
-    before = head_of(inference, rows)
+    numpy_policy, rows = NumpyPolicy(policy, "tanh"), rows_of(4, torch.float64)
+    before = head_of(numpy_policy, rows)
     flat.buffer += 0.25
     head, values = policy(rows)
-    found = (head_of(inference, rows), *inference.forward(rows.numpy()))
-    assert not np.array_equal(found[0], before)
-    for ours, theirs in zip(found, (head[:, :HEAD], head, values), strict=True):
-        np.testing.assert_allclose(ours, theirs.detach(), rtol=0, atol=1e-12)
-    assert (None if inference.log_std is None else inference.log_std.tolist()) == ([0.25] * HEAD if std_size else None)
+    results = (head_of(numpy_policy, rows), *numpy_policy.forward(rows.numpy()))
+    assert not np.array_equal(results[0], before)
+    for result, expected in zip(results, (head[:, :HEAD], head, values), strict=True):
+        np.testing.assert_allclose(result, expected.detach(), rtol=0, atol=1e-12)
+    assert (None if numpy_policy.log_std is None else numpy_policy.log_std.tolist()) == (
+        [0.25] * HEAD if std_size else None
+    )
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
-def test_what_is_not_finite_passes_in_silence(activation: str) -> None:
+def test_non_finite_numbers_raise_no_warning(activation: str) -> None:
     policy, _ = policy_of(torch.float32, activation=activation)
-    inference = NumpyPolicy(policy, activation)
+    numpy_policy = NumpyPolicy(policy, activation)
     rows = np.full((2, OBSERVATION), [[np.inf], [np.nan]], dtype=np.float32)
     with np.errstate(all="raise"):
-        assert inference.forward(rows)[1][1].isnan()
-        assert inference.value(rows)[1].isnan()
+        assert numpy_policy.forward(rows)[1][1].isnan()
+        assert numpy_policy.value(rows)[1].isnan()
         out = np.zeros((2, HEAD), dtype=np.float32)
-        assert np.isnan(silent(inference.head(2))(rows, out)[1]).all()
+        assert np.isnan(silent(numpy_policy.head(2))(rows, out)[1]).all()
         with pytest.raises(FloatingPointError):
-            inference.head(2)(rows, out)
+            numpy_policy.head(2)(rows, out)

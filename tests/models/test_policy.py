@@ -1,4 +1,4 @@
-"""The policy and its flat buffer."""
+"""Tests of the policy and its flat buffer."""
 
 import math
 
@@ -33,8 +33,8 @@ def test_parts_cover_every_parameter_once(shared: bool, std: int) -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_what_a_part_does(shared: bool) -> None:
-    """With separate trunks the value part moves only the values and the policy part only the policy."""
+def test_a_part_changes_only_its_outputs(shared: bool) -> None:
+    """With separate trunks the value part changes only the values and the policy part only the policy."""
     policy = policy_of(shared=shared)
     flat = FlatParameters(policy.parts())
     for name, moves_policy, moves_values in (("policy", True, shared), ("value", False, True)):
@@ -45,7 +45,7 @@ def test_what_a_part_does(shared: bool) -> None:
         assert (not torch.equal(values, new_values)) is moves_values
 
 
-def test_the_buffer_is_the_module() -> None:
+def test_the_buffer_holds_all_parameters() -> None:
     policy = policy_of()
     before = policy(observations())[0].detach()
     flat = FlatParameters(policy.parts())
@@ -63,7 +63,7 @@ def test_the_buffer_is_the_module() -> None:
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_act_and_value_are_the_halves_of_forward(shared: bool) -> None:
+def test_act_and_value_equal_forward(shared: bool) -> None:
     policy = policy_of(shared=shared)
     heads, values = policy(observations())
     assert torch.equal(heads, policy.act(observations())[0])
@@ -73,7 +73,7 @@ def test_act_and_value_are_the_halves_of_forward(shared: bool) -> None:
 
 
 def test_orthogonal_gains() -> None:
-    """Rows (or columns) are orthogonal and have the gain as length."""
+    """The rows (or columns) of the weights are orthogonal, and their length is the gain."""
     policy = policy_of(log_std=-0.5)
     gains = {
         policy.trunk[0]: math.sqrt(2),
@@ -99,13 +99,13 @@ def test_without_orthogonal_weights_are_uniform_in_pytorchs_bounds() -> None:
     assert policy.trunk[2].bias.any()
 
 
-def test_first_weights_are_a_function_of_the_seed() -> None:
-    one, same, other = (torch.cat([p.flatten() for p in policy_of(seed=seed).parameters()]) for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
+def test_initial_weights_follow_from_the_seed() -> None:
+    first, same, other = (torch.cat([p.flatten() for p in policy_of(seed=seed).parameters()]) for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
 
 
-def test_trunks_start_different() -> None:
+def test_trunks_have_different_initial_weights() -> None:
     policy = policy_of()
     assert policy.critic_trunk is not None
     assert not torch.equal(policy.trunk[0].weight, policy.critic_trunk[0].weight)
@@ -119,7 +119,7 @@ def test_trunks_start_different() -> None:
         ({"log_std": 9.0}, "policy.log_std is 9.0"),
     ],
 )
-def test_bad_settings_give_one_line(settings: dict[str, object], line: str) -> None:
+def test_invalid_settings_raise_a_message_of_one_line(settings: dict[str, object], line: str) -> None:
     with pytest.raises(ValueError, match=line) as caught:
         PolicyConfig(**settings)
     assert "\n" not in str(caught.value)

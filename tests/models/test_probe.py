@@ -1,4 +1,4 @@
-"""Trial forward passes through registered encoders and cores: buffers that change, and refusals in one line."""
+"""Tests of trial forward passes through registered encoders and cores: changed buffers, and rejected modules."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ NONE = np.zeros(0, dtype=np.float32)
 
 
 class Encoder(nn.Module):
-    """A layer with `inside` behind it."""
+    """Encoder of a linear layer, followed by the module `inside`."""
 
     def __init__(self, inside: Callable[[], nn.Module], features: int) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Encoder(nn.Module):
 
 
 class Mean(nn.Module):
-    """Subtracts a running mean."""
+    """Layer that subtracts a running mean."""
 
     def __init__(
         self, persistent: bool = True, always: bool = False, detached: bool = True, assigned: bool = False
@@ -64,7 +64,7 @@ class Counts(nn.Module):
 
 
 class Noise(nn.Module):
-    """Draws from a generator of its own."""
+    """Layer that draws from its own generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def spectral() -> nn.Module:
 
 @pytest.fixture
 def encoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], nn.Module]], None]:
-    """`encoder(inside)` registers an encoder under the name `own`."""
+    """Return a function that registers an encoder with the layer `inside` under the name `own`."""
 
     def register(inside: Callable[[], nn.Module]) -> None:
         monkeypatch.setitem(registry._ENCODERS, "own", lambda features, *others: Encoder(inside, features))
@@ -109,39 +109,39 @@ def encoder(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], nn.Module
         (lambda: Mean(detached=False), "'inside.mean' gets a tensor that requires a gradient; detach it"),
     ],
 )  # fmt: skip
-def test_modules_that_depend_on_the_number_of_ranks_are_refused_in_one_line(encoder, inside, problem: str) -> None:
+def test_modules_whose_results_depend_on_the_number_of_ranks_are_rejected(encoder, inside, problem: str) -> None:
     encoder(inside)
     with pytest.raises(ValueError, match=rf"^policy\.encoder is 'own': .*{problem}") as caught:
         agent_of(encoder="own")
     assert "\n" not in str(caught.value)
 
 
-def test_a_core_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Drops(MinGru):
+def test_a_core_is_probed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DropoutCore(MinGru):
         def step(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
             return super().step(nn.functional.dropout(features), state)
 
-    monkeypatch.setitem(registry._CORES, "drops", Drops)
+    monkeypatch.setitem(registry._CORES, "drops", DropoutCore)
     with pytest.raises(ValueError, match=r"^policy\.core is 'drops': it draws from PyTorch's global random generator"):
         agent_of(core="drops", core_size=4)
 
 
 @pytest.mark.parametrize("inside", [spectral, Mean, lambda: Mean(assigned=True), Constant])
-def test_a_trial_leaves_no_trace(encoder, inside) -> None:
+def test_a_probe_changes_neither_module_nor_generator(encoder, inside) -> None:
     encoder(inside)
     before = torch.get_rng_state()
     digests = {agent_of(encoder="own").digest() for _ in range(2)}
     assert len(digests) == 1
     assert torch.equal(torch.get_rng_state(), before)
     agent = agent_of(encoder="own")
-    assert agent.networks.training == (inside is Constant)  # only what training changes needs another mode for acting
+    assert agent.networks.training == (inside is Constant)  # evaluation mode is needed only if training changes buffers
     if inside is not spectral:
-        own = agent.policy.trunk.inside
-        assert torch.equal(own.mean, torch.zeros(SIZE).double()) if inside is not Constant else own.phases.any()
+        module = agent.policy.trunk.inside
+        assert torch.equal(module.mean, torch.zeros(SIZE).double()) if inside is not Constant else module.phases.any()
 
 
-def test_an_encoder_that_takes_indices(encoder) -> None:
-    class Looks(nn.Module):
+def test_an_encoder_of_indices_is_probed(encoder) -> None:
+    class Lookup(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.table = nn.Embedding(2, SIZE)
@@ -150,14 +150,14 @@ def test_an_encoder_that_takes_indices(encoder) -> None:
         def forward(self, rows: Tensor) -> Tensor:
             return self.mean(self.table(rows[:, 0].to(torch.int64)))
 
-    encoder(Looks)
-    registry._ENCODERS["own"] = lambda features, *others: _straight(Looks())
+    encoder(Lookup)
+    registry._ENCODERS["own"] = lambda features, *others: _without_layer(Lookup())
     agent = agent_of(encoder="own")
     assert not agent.networks.training
 
 
-def _straight(module: nn.Module) -> nn.Module:
-    """An encoder that hands the features on."""
+def _without_layer(module: nn.Module) -> nn.Module:
+    """Return an encoder that passes the features directly to `module`."""
     encoder = Encoder(lambda: module, 1)
     encoder.layer = nn.Identity()
     return encoder
@@ -166,20 +166,20 @@ def _straight(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("inside", [spectral, Mean, Constant])
 def test_buffers_are_saved_published_and_digested(encoder, inside) -> None:
     encoder(inside)
-    one, two = agent_of(seed=1, encoder="own"), agent_of(seed=2, encoder="own")
-    names = [name for name in one.state() if name in one.buffers]
+    source, target = agent_of(seed=1, encoder="own"), agent_of(seed=2, encoder="own")
+    names = [name for name in source.state() if name in source.buffers]
     assert names
     for transfer in (
-        lambda: two.load({k: v.clone() for k, v in one.state().items()}),
-        lambda: two.load_published(one.published()),
+        lambda: target.load({k: v.clone() for k, v in source.state().items()}),
+        lambda: target.load_published(source.published()),
     ):
         for name in names:
-            before = one.digest()
-            one.buffers[name].view(-1)[-1] += 0.25
-            assert one.digest() != before
+            before = source.digest()
+            source.buffers[name].view(-1)[-1] += 0.25
+            assert source.digest() != before
         transfer()
-        assert two.digest() == one.digest()
-        assert all(torch.equal(two.buffers[name], one.buffers[name]) for name in names)
+        assert target.digest() == source.digest()
+        assert all(torch.equal(target.buffers[name], source.buffers[name]) for name in names)
 
 
 def test_a_restored_agent_has_the_saved_buffers(encoder) -> None:

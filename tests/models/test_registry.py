@@ -1,4 +1,4 @@
-"""Cores and encoders by name."""
+"""Tests of the registry of cores and encoders."""
 
 import re
 
@@ -22,12 +22,12 @@ def test_a_registered_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "none"])
-def test_names_that_are_taken(name: str) -> None:
+def test_names_that_are_taken_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"there is a policy.core '{name}' already"):
         registry.register_core(name, Gru)
 
 
-def test_unknown_names() -> None:
+def test_unknown_names_are_rejected() -> None:
     with pytest.raises(ValueError, match=re.escape("policy.core is 'lsmt': it must be one of lstm, gru, mingru")):
         registry.core_factory("lsmt")
     with pytest.raises(ValueError, match=r"policy\.encoder is .natural.: it must be one of"):

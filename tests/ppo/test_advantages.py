@@ -1,4 +1,4 @@
-"""Generalized advantage estimation against numbers worked by hand and against its limits."""
+"""Tests of generalized advantage estimation: numbers computed by hand, and its limits."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def gae(terminated: Tensor, truncated: Tensor, valid: Tensor = ALL, gae_lambda: 
     return advantages(REWARDS, VALUES, terminated, truncated, valid, GAMMA, gae_lambda).flatten().tolist()
 
 
-def test_an_episode_that_goes_on() -> None:
+def test_an_episode_without_an_end() -> None:
     # δ2 = 3 + ½·32 - 16 =  3        A2 =  3
     # δ1 = 2 + ½·16 -  8 =  2        A1 =  2 + ¼·3    = 2.75
     # δ0 = 1 + ½· 8 -  4 =  1        A0 =  1 + ¼·2.75 = 1.6875
@@ -48,7 +48,7 @@ def test_truncation_in_the_middle_cuts_only_the_sum() -> None:
     assert gae(NEVER, flags(0, 1, 0)) == [1.5, 2, 3]
 
 
-def test_both_at_once_is_termination() -> None:
+def test_termination_has_priority_over_truncation() -> None:
     assert gae(flags(0, 1, 0), flags(0, 1, 0)) == gae(flags(0, 1, 0), NEVER)
 
 
@@ -58,7 +58,7 @@ def test_termination_in_the_last_row() -> None:
     assert gae(flags(0, 0, 1), NEVER) == [0.6875, -1.25, -13]
 
 
-def test_a_reset_row_is_zero_and_gives_nothing_to_the_row_before() -> None:
+def test_a_reset_row_is_zero_and_does_not_influence_the_row_before() -> None:
     # row 0 ends by truncation: A0 = 1. Row 1 is the reset row. Row 2 begins the next episode: A2 = 3
     assert gae(NEVER, flags(1, 0, 0), valid=flags(1, 0, 1)) == [1, 0, 3]
     # row 0 is a reset row because the episode ended in the rollout before
@@ -67,31 +67,33 @@ def test_a_reset_row_is_zero_and_gives_nothing_to_the_row_before() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(rollouts(), discounts, discounts)
-def test_the_last_observation_of_a_terminated_episode_may_have_any_value(
+def test_the_value_of_the_last_observation_is_ignored_after_termination(
     rollout: dict[str, Tensor], gamma: float, decay: float
 ) -> None:
-    """The value of an environment's NaN, for example: it is that of a reset row, and nothing bootstraps from it."""
-    spoiled = dict(rollout, values=rollout["values"].clone())
-    spoiled["values"][1:][rollout["terminated"]] = torch.nan
-    found, expected = (advantages(**given, gamma=gamma, gae_lambda=decay) for given in (spoiled, rollout))
-    assert torch.equal(found, expected)
+    """The value may be NaN, for example if the observation has a NaN: it belongs to a reset row, and nothing bootstraps
+    from it.
+    """
+    with_nan = dict(rollout, values=rollout["values"].clone())
+    with_nan["values"][1:][rollout["terminated"]] = torch.nan
+    result, expected = (advantages(**arguments, gamma=gamma, gae_lambda=decay) for arguments in (with_nan, rollout))
+    assert torch.equal(result, expected)
 
 
-def test_the_value_of_a_truncated_episode_counts() -> None:
+def test_the_value_of_the_last_observation_is_used_after_truncation() -> None:
     values = VALUES.clone()
     values[2] = torch.nan
     found = advantages(REWARDS, values, NEVER, flags(0, 1, 0), flags(1, 1, 0), GAMMA, LAMBDA).flatten()
     assert found.isnan().tolist() == [True, True, False]
 
 
-def test_environments_do_not_mix() -> None:
+def test_environments_are_independent() -> None:
     pair = torch.cat([NEVER, flags(0, 1, 0)], 1)
     both = [x.expand(-1, 2).contiguous() for x in (REWARDS, VALUES)]
     found = advantages(*both, pair, torch.zeros_like(pair), torch.ones_like(pair), GAMMA, LAMBDA)
     assert found.T.tolist() == [[1.6875, 2.75, 3], [-0.5, -6, 3]]
 
 
-def test_arguments_stay_as_they_are() -> None:
+def test_arguments_are_not_changed() -> None:
     before = [x.clone() for x in (REWARDS, VALUES)]
     gae(flags(0, 1, 0), NEVER)
     assert torch.equal(REWARDS, before[0])
@@ -105,28 +107,28 @@ def test_lambda_0_is_the_one_step_td_error(rollout: dict[str, Tensor], gamma: fl
     found = advantages(**rollout, gamma=gamma, gae_lambda=0.0).tolist()
     for t in range(STEPS):
         for b in range(COUNT):
-            following = 0.0 if rollout["terminated"][t, b] else values[t + 1][b]
-            expected = rewards[t][b] + gamma * following - values[t][b] if rollout["valid"][t, b] else 0.0
+            next_value = 0.0 if rollout["terminated"][t, b] else values[t + 1][b]
+            expected = rewards[t][b] + gamma * next_value - values[t][b] if rollout["valid"][t, b] else 0.0
             assert found[t][b] == pytest.approx(expected, abs=1e-10)
 
 
 @settings(max_examples=60, deadline=None)
 @given(rollouts(), discounts)
-def test_lambda_1_is_the_monte_carlo_return_less_the_value(rollout: dict[str, Tensor], gamma: float) -> None:
-    """Walks forward from every step to the end of its episode or of the rollout."""
+def test_lambda_1_is_the_monte_carlo_return_minus_the_value(rollout: dict[str, Tensor], gamma: float) -> None:
+    """The expected value is a sum from each step to the end of its episode or of the rollout."""
     rewards, values = rollout["rewards"].tolist(), rollout["values"].tolist()
     found = advantages(**rollout, gamma=gamma, gae_lambda=1.0).tolist()
     for b in range(COUNT):
         for start in range(STEPS):
-            gain, weight = 0.0, 1.0
+            total, discount = 0.0, 1.0
             for t in range(start, STEPS):
-                gain += weight * rewards[t][b]
-                weight *= gamma
+                total += discount * rewards[t][b]
+                discount *= gamma
                 if rollout["terminated"][t, b]:
-                    weight = 0.0
+                    discount = 0.0
                 if rollout["terminated"][t, b] or rollout["truncated"][t, b]:
                     break
-            expected = gain + weight * values[t + 1][b] - values[start][b] if rollout["valid"][start, b] else 0.0
+            expected = total + discount * values[t + 1][b] - values[start][b] if rollout["valid"][start, b] else 0.0
             assert found[start][b] == pytest.approx(expected, abs=1e-9)
 
 
@@ -136,30 +138,32 @@ def test_float32_stays_float32() -> None:
     assert found.flatten().tolist() == [1.6875, 2.75, 3]
 
 
-def plain_endless(rewards: Tensor, values: Tensor, valid: Tensor, gamma: float, gae_lambda: float) -> Tensor:
-    """One environment's advantages, with reset rows taken out and everything else in one row."""
+def brute_force_non_episodic(rewards: Tensor, values: Tensor, valid: Tensor, gamma: float, gae_lambda: float) -> Tensor:
+    """Return the advantages of one environment, computed step by step without the reset rows."""
     steps = [t for t in range(len(rewards)) if valid[t]]
-    following = [*steps[1:], len(rewards)]  # what is valued after a step: the observation of the next step that counts
-    found, carried = torch.zeros_like(rewards), torch.zeros(())
-    for t, then in zip(reversed(steps), reversed(following), strict=True):
-        carried = rewards[t] + gamma * values[then] - values[t] + gamma * gae_lambda * carried
-        found[t] = carried
-    return found
+    next_steps = [*steps[1:], len(rewards)]  # the value after a step is that of the next valid step
+    result, advantage = torch.zeros_like(rewards), torch.zeros(())
+    for t, next_step in zip(reversed(steps), reversed(next_steps), strict=True):
+        advantage = rewards[t] + gamma * values[next_step] - values[t] + gamma * gae_lambda * advantage
+        result[t] = advantage
+    return result
 
 
-@pytest.mark.parametrize("corrected", [False, True])
-def test_a_return_that_goes_on_over_the_ends_of_episodes(corrected: bool) -> None:
+@pytest.mark.parametrize("use_vtrace", [False, True])
+def test_returns_may_continue_across_ends_of_episodes(use_vtrace: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     rewards, values = (torch.randn(rows, 3, generator=generator, dtype=torch.float64) for rows in (12, 13))
     valid = torch.ones(12, 3, dtype=torch.bool)
     valid[0, 0] = valid[4, 0] = valid[9, 0] = valid[3, 1] = valid[11, 2] = False
     rewards = torch.where(valid, rewards, 0)
     never = torch.zeros_like(valid)
-    passed, *discounts = without_episode_ends(values, valid, 0.9, 0.8)
-    expected = torch.stack([plain_endless(*x, 0.9, 0.8) for x in zip(rewards.T, values.T, valid.T, strict=True)], 1)
-    if corrected:  # where both policies are the same, v - V is GAE
-        found, targets = vtrace(rewards, passed, torch.zeros_like(rewards), never, never, valid, *discounts)
-        assert torch.allclose(torch.where(valid, targets - passed[:-1], 0), expected, rtol=0, atol=1e-12)
+    bridged_values, *discounts = without_episode_ends(values, valid, 0.9, 0.8)
+    expected = torch.stack(
+        [brute_force_non_episodic(*x, 0.9, 0.8) for x in zip(rewards.T, values.T, valid.T, strict=True)], 1
+    )
+    if use_vtrace:  # v - V is GAE if both policies are equal
+        result, targets = vtrace(rewards, bridged_values, torch.zeros_like(rewards), never, never, valid, *discounts)
+        assert torch.allclose(torch.where(valid, targets - bridged_values[:-1], 0), expected, rtol=0, atol=1e-12)
     else:
-        found = advantages(rewards, passed, never, never, valid, *discounts)
-    assert torch.allclose(found, expected, rtol=0, atol=1e-12)
+        result = advantages(rewards, bridged_values, never, never, valid, *discounts)
+    assert torch.allclose(result, expected, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Distributions against torch.distributions and against what their draws look like."""
+"""Tests of distributions: equal to torch.distributions, and samples with the right frequencies."""
 
 import numpy as np
 import pytest
@@ -36,18 +36,18 @@ def test_gaussian_equals_torch() -> None:
     assert torch.equal(Gaussian(SIZE).mode(parameters), mean)
 
 
-def test_the_largest_of_logit_and_gumbel_noise_is_a_draw() -> None:
+def test_the_argmax_of_logits_and_gumbel_noise_is_a_sample() -> None:
     draws = 40_000
     probabilities = torch.tensor([0.6, 0.25, 0.1, 0.05], dtype=torch.float64)
     categorical = Categorical(4)
     noise = torch.from_numpy(categorical.noise(stream(1, "test"), draws))
     actions = categorical.sample(probabilities.log().expand(draws, -1), noise)
-    found = np.bincount(actions.numpy(), minlength=4) / draws
+    frequencies = np.bincount(actions.numpy(), minlength=4) / draws
     # four standard deviations of a proportion: 4 √(0.6 · 0.4 / 40,000) = 0.0098
-    assert np.abs(found - probabilities.numpy()).max() < 0.0098
+    assert np.abs(frequencies - probabilities.numpy()).max() < 0.0098
 
 
-def test_gaussian_draws() -> None:
+def test_gaussian_samples_have_the_right_mean_and_deviation() -> None:
     draws = 40_000
     gaussian = Gaussian(2)
     parameters = torch.tensor([1.0, -2.0, np.log(0.5), np.log(3.0)], dtype=torch.float64).expand(draws, -1)
@@ -58,10 +58,10 @@ def test_gaussian_draws() -> None:
 
 
 @pytest.mark.parametrize("distribution", [Categorical(3), Gaussian(3)])
-def test_noise_is_a_function_of_the_stream(distribution: Categorical | Gaussian) -> None:
-    first, again, other = (distribution.noise(stream(1, "actions", key), 4, 2) for key in (0, 0, 1))
+def test_noise_depends_only_on_the_stream(distribution: Categorical | Gaussian) -> None:
+    first, same, other = (distribution.noise(stream(1, "actions", key), 4, 2) for key in (0, 0, 1))
     assert first.shape == (4, 2, 3)
-    assert np.array_equal(first, again)
+    assert np.array_equal(first, same)
     assert not np.array_equal(first, other)
 
 
@@ -71,11 +71,11 @@ def test_actions_have_the_documented_types() -> None:
     assert Gaussian(4).sample(mean, torch.zeros(6, 4)).shape == (6, 4)
 
 
-def test_draws_in_numpy_are_samples() -> None:
+def test_sample_numpy_equals_sample() -> None:
     logits, gumbel = normal(5, ROWS, SIZE), Categorical(SIZE).noise(stream(6, "test"), ROWS)
     actions = np.empty(ROWS, dtype=np.int64)
-    spread = Categorical(SIZE).scale_noise(gumbel.copy(), None)
-    assert Categorical(SIZE).sample_numpy(logits.numpy(), spread, actions) is actions
+    scaled_noise = Categorical(SIZE).scale_noise(gumbel.copy(), None)
+    assert Categorical(SIZE).sample_numpy(logits.numpy(), scaled_noise, actions) is actions
     assert np.array_equal(actions, Categorical(SIZE).sample(logits, torch.from_numpy(gumbel)))
     mean, log_std, noise = normal(7, ROWS, SIZE), normal(8, SIZE), normal(9, ROWS, SIZE)
     drawn = np.empty((ROWS, SIZE))
@@ -92,25 +92,30 @@ def test_joint_is_the_product_of_its_components(choices: tuple[int, ...], size: 
     noise = torch.from_numpy(joint.noise(stream(6, "test"), ROWS))
     actions = joint.sample(parameters, noise)
     assert actions.shape == (ROWS, len(choices) + size)
-    chosen = [torch.distributions.Categorical(logits=own) for own in parameters[:, :options].split(choices, -1)]
+    categoricals = [
+        torch.distributions.Categorical(logits=logits) for logits in parameters[:, :options].split(choices, -1)
+    ]
     mean, log_std = parameters[:, options:].split(size, -1) if size else (parameters[:, :0], parameters[:, :0])
-    free = torch.distributions.Normal(mean, log_std.exp())
+    normals = torch.distributions.Normal(mean, log_std.exp())
     log_probs, entropies = joint.log_prob_and_entropy(parameters, actions)
-    expected = sum(part.log_prob(actions[:, k]) for k, part in enumerate(chosen))
-    expected = expected + free.log_prob(actions[:, len(choices) :]).sum(-1)
+    expected = sum(categorical.log_prob(actions[:, k]) for k, categorical in enumerate(categoricals))
+    expected = expected + normals.log_prob(actions[:, len(choices) :]).sum(-1)
     assert torch.allclose(log_probs, expected, rtol=0, atol=1e-12)
     assert torch.allclose(
-        entropies, sum(part.entropy() for part in chosen) + free.entropy().sum(-1), rtol=0, atol=1e-12
+        entropies,
+        sum(categorical.entropy() for categorical in categoricals) + normals.entropy().sum(-1),
+        rtol=0,
+        atol=1e-12,
     )
-    assert torch.equal(joint.mode(parameters)[:, 1], chosen[1].probs.argmax(-1).double())
+    assert torch.equal(joint.mode(parameters)[:, 1], categoricals[1].probs.argmax(-1).double())
     assert torch.equal(joint.mode(parameters)[:, len(choices) :], mean)
-    # a row of the head is the logits and the means; deviations are the same for all
-    spread = joint.scale_noise(noise.numpy().copy(), log_std[0].numpy() if size else None)
-    drawn = joint.sample_numpy(parameters[:, : options + size].numpy(), spread, np.empty(actions.shape))
-    same = torch.cat([parameters[:, : options + size], log_std[:1].expand(ROWS, -1)], -1)
-    np.testing.assert_allclose(drawn, joint.sample(same, noise).numpy(), rtol=0, atol=1e-12)
+    # a row of the head has the logits and the means; all rows have the same deviations
+    scaled_noise = joint.scale_noise(noise.numpy().copy(), log_std[0].numpy() if size else None)
+    drawn = joint.sample_numpy(parameters[:, : options + size].numpy(), scaled_noise, np.empty(actions.shape))
+    same_deviations = torch.cat([parameters[:, : options + size], log_std[:1].expand(ROWS, -1)], -1)
+    np.testing.assert_allclose(drawn, joint.sample(same_deviations, noise).numpy(), rtol=0, atol=1e-12)
 
 
-def test_an_action_has_the_simplest_distribution_that_it_can() -> None:
+def test_simple_actions_have_no_joint_distribution() -> None:
     kinds = [distribution_of(*components) for components in (((4,), 0), ((), 3), ((4,), 1), ((2, 2), 0))]
     assert [type(kind) for kind in kinds] == [Categorical, Gaussian, Joint, Joint]

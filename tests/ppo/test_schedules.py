@@ -1,4 +1,4 @@
-"""Schedules: four kinds, their edges, and one line for every text that is none."""
+"""Tests of schedules: all kinds, their ends, and one line for invalid text."""
 
 import pytest
 from hypothesis import given
@@ -23,19 +23,19 @@ from lockstep.ppo.settings import PPOConfig
         ("piecewise(0.5: 7)", [7] * 5),
     ],
 )
-def test_values(text: float | str, values: list[float]) -> None:
+def test_values_of_schedules(text: float | str, values: list[float]) -> None:
     schedule = Schedule.parse(text)
     assert [schedule(progress / 4) for progress in range(5)] == pytest.approx(values, abs=1e-8)
 
 
-def test_the_ends_are_exact() -> None:
+def test_the_values_at_both_ends_are_exact() -> None:
     for kind in ("linear", "cosine"):
         schedule = Schedule.parse(f"{kind}(0.3, 0.1)")
         assert schedule(0.0) == 0.3
         assert schedule(1.0) == 0.1
 
 
-BAD = [
+INVALID = [
     "", " ", "fast", "linear", "linear()", "linear(1)", "linear(1, 2, 3)", "linear(1, )", "linear(a, b)", "linear(1, 0",
     "linear(1, 0) + 1", "exponential(1, 0)", "cosine(1: 0)", "piecewise()", "piecewise(1, 0)", "piecewise(0: 1, 0: 2)",
     "piecewise(0.5: 1, 0.2: 2)", "piecewise(-0.1: 1)", "piecewise(0: 1, 1.1: 2)", "piecewise(0: 1: 2)", "piecewise(nan: 1)",
@@ -44,8 +44,8 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", BAD, ids=lambda text: repr(text)[:30])
-def test_anything_else_gives_one_line_that_names_the_field(text: float | str) -> None:
+@pytest.mark.parametrize("text", INVALID, ids=lambda text: repr(text)[:30])
+def test_invalid_schedules_raise_one_line_that_names_the_field(text: float | str) -> None:
     with pytest.raises(ValueError, match=r"^ppo\.clip is ") as caught:
         PPOConfig(clip=text)
     message = str(caught.value)
@@ -54,7 +54,7 @@ def test_anything_else_gives_one_line_that_names_the_field(text: float | str) ->
 
 
 @given(st.text(max_size=30))
-def test_no_text_gives_anything_but_a_schedule_or_that_line(text: str) -> None:
+def test_any_text_gives_a_schedule_or_one_line(text: str) -> None:
     try:
         schedule = Schedule.parse(text, "ppo.clip")
     except ValueError as error:

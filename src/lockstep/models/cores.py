@@ -96,15 +96,15 @@ class _Sequential(_Gated):
 
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """See `Core.sequence`."""
-        rows, boundaries, after = features, EpisodeBoundaries.of(resets, features.dtype), list[Tensor]()
+        rows, boundaries, after = features, EpisodeBoundaries.from_resets(resets, features.dtype), list[Tensor]()
         if boundaries is not None:
-            rows = boundaries.spread(rows)
+            rows = boundaries.insert_marker_rows(rows)
         state = torch.where(resets[0].unsqueeze(1), 0, state)
         for layer, before in enumerate(state.split(self.state_blocks * self.output_size, 1)):
             marked = rows if boundaries is None else torch.cat([rows, boundaries.marks], 2)
             rows, *others = self._kernel(marked, before, self._weights(layer, boundaries))
-            after += [rows[-1] if boundaries is None else boundaries.last(rows), *others]
-        return rows if boundaries is None else boundaries.gather(rows), torch.cat(after, 1)
+            after += [rows[-1] if boundaries is None else boundaries.last_rows(rows), *others]
+        return rows if boundaries is None else boundaries.remove_marker_rows(rows), torch.cat(after, 1)
 
     def _weights(self, layer: int, boundaries: EpisodeBoundaries | None) -> list[Tensor]:
         """Return the weights of a layer in the form that PyTorch's kernels expect.

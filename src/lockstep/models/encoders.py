@@ -18,7 +18,7 @@ _Shape = tuple[int, int, int]
 _GAIN = math.sqrt(2)
 _SMALLEST_NATURE = 36
 """Smallest height and width of an image for the `nature` network."""
-_FLATTENED_LIMIT = 1_024
+_FLATTEN_LIMIT = 1_024
 """Largest number of values of an image that is flattened instead of convolved, see `convolutions`."""
 _FEATURE_OUTPUTS = 64
 """Number of outputs of the layer for the features that come with images."""
@@ -109,7 +109,7 @@ def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
     Returns:
         The network and its number of outputs.
     """
-    if math.prod(shape) <= _FLATTENED_LIMIT:
+    if math.prod(shape) <= _FLATTEN_LIMIT:
         return nn.Flatten(), math.prod(shape)
     return (_nature if min(shape[1:]) >= _SMALLEST_NATURE else _impala)(shape)
 
@@ -161,7 +161,7 @@ def _impala(shape: _Shape) -> tuple[nn.Module, int]:
 def _grid(shape: _Shape) -> tuple[nn.Module, int]:
     channels, height, width = shape
     layers = [_Codes(channels), nn.Conv2d(_CODE_SIZE, 32, 3), nn.ReLU(inplace=True)]
-    layers += [nn.Conv2d(32, 32, 3), nn.ReLU(inplace=True), _Flattened()]
+    layers += [nn.Conv2d(32, 32, 3), nn.ReLU(inplace=True), _FlattenChannelsLast()]
     return nn.Sequential(*layers, nn.Linear(32 * (height - 4) * (width - 4), 128), nn.ReLU()), 128
 
 
@@ -185,7 +185,7 @@ class _Codes(nn.Module):
         return cells.view(count, height, width, -1).permute(0, 3, 1, 2)  # channels last: faster convolutions
 
 
-class _Flattened(nn.Module):
+class _FlattenChannelsLast(nn.Module):
     """Flatten layer that keeps the order of channels-last memory: cell by cell.
 
     It trains 1.4 times as fast as nn.Flatten, which permutes the values.

@@ -37,7 +37,7 @@ class EpisodeBoundaries:
     """Kind of each row, one-hot `[M, N, MARKS]`."""
 
     @staticmethod
-    def of(resets: Tensor, dtype: torch.dtype) -> "EpisodeBoundaries | None":
+    def from_resets(resets: Tensor, dtype: torch.dtype) -> "EpisodeBoundaries | None":
         """Create the boundaries for resets, bool `[L, N]`.
 
         Returns None if no episode begins after the first row, because then no row has to be inserted.
@@ -62,15 +62,15 @@ class EpisodeBoundaries:
             torch.from_numpy(marks).to(device, dtype),
         )
 
-    def spread(self, rows: Tensor) -> Tensor:
+    def insert_marker_rows(self, rows: Tensor) -> Tensor:
         """Insert rows of zeros: `[L, N, I]` -> `[M, N, I]`."""
         with_zeros = torch.cat([rows.flatten(0, 1), rows.new_zeros(1, rows.shape[2])])
         return with_zeros.index_select(0, self.order).view(-1, *rows.shape[1:])
 
-    def gather(self, rows: Tensor) -> Tensor:
+    def remove_marker_rows(self, rows: Tensor) -> Tensor:
         """Remove the inserted rows: `[M, N, H]` -> `[L, N, H]`."""
         return rows.flatten(0, 1).index_select(0, self.places).view(-1, *rows.shape[1:])
 
-    def last(self, rows: Tensor) -> Tensor:
+    def last_rows(self, rows: Tensor) -> Tensor:
         """Return the last original row of each sequence: `[M, N, H]` -> `[N, H]`."""
         return rows.flatten(0, 1).index_select(0, self.places[-rows.shape[1] :])

@@ -76,23 +76,23 @@ def defined_in(kind: Literal["core", "encoder"], name: str) -> str | None:
 
     Returns None if there is no factory, as for `none` and `auto`.
     """
-    known: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
-    return getattr(known.get(name), "__module__", None)
+    factories: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
+    return getattr(factories.get(name), "__module__", None)
 
 
 def is_registered(kind: Literal["core", "encoder"], name: str) -> bool:
     """Return True if a user registered this name; False for built-in names, and for `none` and `auto`."""
-    known: Collection[str] = _CORES if kind == "core" else _ENCODERS
-    return name in known and not str(defined_in(kind, name)).startswith("lockstep.")
+    factories: Collection[str] = _CORES if kind == "core" else _ENCODERS
+    return name in factories and not str(defined_in(kind, name)).startswith("lockstep.")
 
 
-def _register(kind: str, known: dict[str, _Factory], name: str, factory: _Factory) -> None:
-    if known.get(name, factory) is not factory or name in _RESERVED:
+def _register(kind: str, factories: dict[str, _Factory], name: str, factory: _Factory) -> None:
+    if factories.get(name, factory) is not factory or name in _RESERVED:
         raise ValueError(f"there is a policy.{kind} {name!r} already: use another name")
-    known[name] = factory
+    factories[name] = factory
 
 
-def _find(kind: str, known: dict[str, _Factory], name: str) -> _Factory:
-    if name not in known:
-        raise ValueError(f"policy.{kind} is {name!r}: it must be one of {', '.join(known)}, or a registered name")
-    return known[name]
+def _find(kind: str, factories: dict[str, _Factory], name: str) -> _Factory:
+    if name not in factories:
+        raise ValueError(f"policy.{kind} is {name!r}: it must be one of {', '.join(factories)}, or a registered name")
+    return factories[name]

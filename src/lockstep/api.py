@@ -146,11 +146,12 @@ def train(
             `**{"ppo.learning_rate": 1e-3}`. `lockstep train --help` lists all fields with their defaults.
 
     Returns:
-        The run. Its `stopped` is True if a signal ended training and the program handled that signal.
+        The run. Its `stopped` is True if a signal stopped training early and the program's handler of that signal returned.
 
     Raises:
         ValueError: A setting is wrong or does not fit the others. The message is one line; nothing has been started.
-        EnvironmentFailed: An environment raised an error, or returned values that its spaces do not allow. A RuntimeError.
+        EnvironmentFailed: An environment raised an error, or returned values that its spaces do not allow. A RuntimeError, and with several
+            ranks only a RuntimeError.
         RankLost: A rank died or timed out. A RuntimeError.
         NonFinite: A loss or gradient became NaN or infinite. An ArithmeticError.
         KeyboardInterrupt: Ctrl-C. Like SIGTERM and SIGUSR1, it reaches the program after the iteration and a checkpoint.

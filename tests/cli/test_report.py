@@ -56,7 +56,7 @@ def test_documented_program_writes_a_report(root: Path, capsys: pytest.CaptureFi
     Path("program.py").write_text(code[1])
     runpy.run_path("program.py")
     output_text = capsys.readouterr().out
-    assert output_text.startswith("runs/first/report.html\nfinished Mark(value=")
+    assert output_text.startswith("runs/first/report.html\nfinished ReturnMilestone(value=")
     assert output_text.rstrip().endswith("--ranks 1")
 
 

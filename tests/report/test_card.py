@@ -10,7 +10,7 @@ import yaml
 from lockstep.config import Config
 from lockstep.report.card import write_card
 from lockstep.report.evaluate import Evaluation
-from lockstep.report.summary import Evaluated, Machine, Mark, RunSummary, Setting
+from lockstep.report.summary import Evaluated, Machine, ReturnMilestone, RunSummary, Setting
 
 pytest.importorskip("huggingface_hub", reason="pip install 'lockstep-rl[hub]'")
 
@@ -32,7 +32,7 @@ def summary(**changes: Any) -> RunSummary:
         env_steps=3678,
         seconds=3.0,
         returns=[],
-        final=Mark(35.4, 15, 3678, 3.0),
+        final=ReturnMilestone(35.4, 15, 3678, 3.0),
         best=None,
         solved=None,
         evaluated=EVALUATED,
@@ -43,7 +43,7 @@ def summary(**changes: Any) -> RunSummary:
         settings=[Setting("run.seed", 3, 1, 1), Setting("ppo.epochs", 5, 10, 10)],
         machine=Machine("3.11", "Linux", "secret-host", "a|b", {"torch": "2.13"}, "", None),
         starts=[],
-        first_steps=None,
+        initial_total_steps=None,
         metrics=[],
     )
     return dataclasses.replace(run, **changes)
@@ -94,7 +94,7 @@ def test_the_claim_of_reproducibility_depends_on_the_run() -> None:
     config = Config()
     inexact = dataclasses.replace(config, plan=dataclasses.replace(config.plan, exact=False))
     assert "equal only up to rounding" in write_card(summary(config=inexact), EVALUATED, "me/first", None)
-    raised = write_card(summary(first_steps=10), EVALUATED, "me/first", None)
+    raised = write_card(summary(initial_total_steps=10), EVALUATED, "me/first", None)
     assert "The budget was raised from 10 to" in raised
     assert "gives the same digest" not in raised
     assert "Use that program to repeat the run" in write_card(summary(env_id="make()"), EVALUATED, "me/first", None)

@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.live_runs import ranks_of, reached, wait_for
 
+from lockstep.processes.exit_codes import FAILED, RANK_LOST
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -67,6 +69,18 @@ def test_no_files_remain_in_shared_memory_or_temporary_folders(run_cli, tmp_path
 def test_exit_code_is_that_of_the_first_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert launch(["digest", str(tmp_path / "missing")], 2, RuntimeConfig()) == 2
     assert "there is no such run" in capfd.readouterr().err
+
+
+def test_of_simultaneous_failures_the_cause_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that lost another one ends with code 4, and the environment that failed with 1."""
+    codes = iter([RANK_LOST, FAILED, RANK_LOST])
+
+    def ended(*arguments: object, **options: object) -> SimpleNamespace:
+        code = next(codes)
+        return SimpleNamespace(poll=lambda: code, wait=lambda: code)
+
+    monkeypatch.setattr(subprocess, "Popen", ended)
+    assert launch(["rank"], 3, RuntimeConfig(backend="gloo")) == FAILED
 
 
 def test_unknown_exit_code_of_a_rank_is_printed_and_mapped(

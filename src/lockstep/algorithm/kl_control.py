@@ -14,7 +14,7 @@ class KLController:
         self._config = config
         self._rate_target = None if config.learning_rate_kl is None else Schedule.parse(config.learning_rate_kl)
         self.rate_factor = 1.0
-        """Factor of all learning rates, with `ppo.learning_rate_kl`."""
+        """Factor of the learning rates of policy and critic, with `ppo.learning_rate_kl`."""
         self.coefficient = config.kl_coefficient
         """Coefficient β of the KL penalty, with the surrogate `kl`."""
 

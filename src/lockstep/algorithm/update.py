@@ -39,7 +39,7 @@ class Rates(NamedTuple):
     value: float
     """Learning rate of the critic."""
     curiosity: float
-    """Learning rate of the predictor of curiosity."""
+    """Learning rate of the curiosity networks."""
     clip: float
     entropy: float
 
@@ -89,7 +89,7 @@ class Update:
         self._schedules = [Schedule.parse(config.learning_rate if value is None else value) for value in settings]
 
     def _optimizer(self, make_kernel: MakeKernel) -> Adam:
-        """Create the optimizer. The predictor of curiosity is a part of its own, outside the norm that is clipped."""
+        """Create the optimizer. The curiosity networks are a separate part, outside the norm that is clipped."""
         agent, config = self.agent, self._config
         parts = {name: part.stop - part.start for name, part in agent.flat.slices.items()}
         curiosity = {name: size for name, size in parts.items() if name == "curiosity"}
@@ -105,7 +105,7 @@ class Update:
         return () if self.agent.curiosity is None else self.agent.curiosity.losses
 
     def make_kernels(self, samples: int) -> None:
-        """Compile all kernels that this rank may use, before training starts. `samples` is the number of one shard in one iteration."""
+        """Compile all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration."""
         agent, config = self.agent, self._config
         if not self._shards or not agent.plain or not isinstance(self._gradient, OrderedGradient):
             return

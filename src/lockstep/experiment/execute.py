@@ -77,7 +77,7 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
 def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int) -> "Run":
     """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
 
-    Raises ValueError if the checkpoint does not fit, NonFinite, RankLost and ReplicasDiffer.
+    Raises ValueError if the checkpoint does not fit, EnvironmentFailed, NonFinite, RankLost and ReplicasDiffer.
     """
     from lockstep.telemetry.attempts import Attempt, record_attempt
 

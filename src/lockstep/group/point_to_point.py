@@ -1,4 +1,4 @@
-"""Messages from one rank to one other through torch.distributed, and which rank is lost when they fail.
+"""Point-to-point messages through torch.distributed, and identification of the rank that failed.
 
 Collectives would report neither how long a rank waited for the others nor which of them is lost. Point-to-point messages show both.
 """

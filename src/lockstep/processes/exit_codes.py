@@ -1,4 +1,4 @@
-"""Exit codes of the command `lockstep` and of ranks. docs/faq.md says what users do about each."""
+"""Exit codes of the command `lockstep` and of ranks. docs/troubleshooting.md says what users do about each."""
 
 __all__ = [
     "BAD_INPUT",
@@ -17,13 +17,13 @@ __all__ = [
 DONE = 0
 """Success."""
 FAILED = 1
-"""Any other error, such as one in an environment or of the compiler."""
+"""Any other error, such as one in an environment or of the compiler, or a rank that a signal killed."""
 BAD_INPUT = 2
 """Wrong usage, or a config that can't run here."""
 NON_FINITE = 3
 """A loss or gradient is NaN or infinite."""
 RANK_LOST = 4
-"""A rank died, ended with an unknown exit code, or did not respond in time."""
+"""A rank lost another one, ended with an unknown exit code, or did not respond in time."""
 REPLICAS_DIFFER = 5
 """Ranks hold different weights."""
 PREEMPTED = 75

@@ -144,7 +144,7 @@ def _repeat(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
         )
     elif run.extended:
         yield (
-            f"The budget was raised from {run.first_steps:,} to {run.config.run.total_steps:,} steps by `resume`. A run that starts with the "
+            f"The budget was raised from {run.initial_total_steps:,} to {run.config.run.total_steps:,} steps by `resume`. A run that starts with the "
             "larger budget gives other numbers if a schedule depends on the budget."
         )
     elif run.command is not None:

@@ -21,7 +21,7 @@ from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
 
-__all__ = ["Evaluated", "Machine", "Mark", "RunSummary", "Setting", "summarize"]
+__all__ = ["Evaluated", "Machine", "ReturnMilestone", "RunSummary", "Setting", "summarize"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -30,12 +30,12 @@ _OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "loggers"
     "runtime.rendezvous",
 }
 """Settings that the repeating command omits: name, folder and display of the run, and how its ranks connect."""
-_DECIDED = {"plan.shards", "rollout.sequence_length", "runtime.player_device"}
+_AUTO_RESOLVED = {"plan.shards", "rollout.sequence_length", "runtime.player_device"}
 """Settings for which None means that the value is chosen when the run is created. `auto` means the same for all settings."""
 
 
 @dataclass(frozen=True)
-class Mark:
+class ReturnMilestone:
     """Mean return of 20 episodes, and the point of training at which it was measured."""
 
     value: float
@@ -57,15 +57,17 @@ class Setting:
     """Value in the preset; the default if the preset does not set the field or the run has no preset."""
 
     @property
-    def decided(self) -> bool:
+    def auto_resolved(self) -> bool:
         """True if the user left the value open (`auto` or none), so that it was chosen when the run was created."""
-        return self.value != self.preset and (self.preset == "auto" or (self.preset is None and self.name in _DECIDED))
+        return self.value != self.preset and (
+            self.preset == "auto" or (self.preset is None and self.name in _AUTO_RESOLVED)
+        )
 
     @property
     def origin(self) -> Literal["default", "preset", "decided", "set"]:
         """Origin of the value; `set` means by a file, a flag or a program."""
         if self.value != self.preset:
-            return "decided" if self.decided else "set"
+            return "decided" if self.auto_resolved else "set"
         return "default" if self.value == self.default else "preset"
 
 
@@ -115,11 +117,11 @@ class RunSummary:
     """Training time, summed over all attempts of an interrupted run."""
     returns: Sequence[float]
     """Returns of the last training episodes up to the newest checkpoint, at most 20."""
-    final: Mark | None
+    final: ReturnMilestone | None
     """Last mean return of 20 episodes."""
-    best: Mark | None
+    best: ReturnMilestone | None
     """Highest mean return of 20 episodes."""
-    solved: Mark | None
+    solved: ReturnMilestone | None
     """First mean return of 20 episodes that is at least `run.solved_return`."""
     evaluated: Evaluated | None
     """Result of `lockstep eval`."""
@@ -136,7 +138,7 @@ class RunSummary:
     machine: Machine
     starts: Sequence[Start]
     """Starts of the run and how each attempt ended; empty for a run of an older lockstep."""
-    first_steps: int | None
+    initial_total_steps: int | None
     """Value of `run.total_steps` at the first start; `resume --total-steps` may have raised it since."""
     metrics: Rows = field(repr=False)
     """Rows of metrics.jsonl."""
@@ -158,7 +160,7 @@ class RunSummary:
     @property
     def extended(self) -> bool:
         """True if the budget was raised after the first start, which changes the course of schedules."""
-        return self.first_steps not in (None, self.config.run.total_steps)
+        return self.initial_total_steps not in (None, self.config.run.total_steps)
 
     @property
     def exact(self) -> bool:
@@ -201,7 +203,7 @@ def summarize(folder: RunFolder) -> RunSummary:
     preset = preset if isinstance(preset, str) and preset in presets.names() else None
     last = rows[-1] if rows else {}
     done, planned = int(_number(last, "iteration") or 0), iterations(config)
-    marks = [mark for row in rows if (mark := _mark(row))]
+    milestones = [mark for row in rows if (mark := _milestone(row))]
     goal = config.run.solved_return
     newest = max(folder.checkpoints(), default=None)
     first, best = environment.get("total_steps"), read_best(folder)
@@ -216,9 +218,9 @@ def summarize(folder: RunFolder) -> RunSummary:
         env_steps=int(_number(last, "env_steps") or 0),
         seconds=_number(last, "seconds") or 0.0,
         returns=_last_returns(folder, newest),
-        final=marks[-1] if marks else None,
-        best=max(marks, key=lambda mark: mark.value, default=None),
-        solved=next((mark for mark in marks if goal is not None and mark.value >= goal), None),
+        final=milestones[-1] if milestones else None,
+        best=max(milestones, key=lambda mark: mark.value, default=None),
+        solved=next((mark for mark in milestones if goal is not None and mark.value >= goal), None),
         evaluated=_evaluated(folder, EVALUATION, "lockstep eval"),
         sampled=_evaluated(folder, SAMPLED_EVALUATION, "lockstep eval --sample"),
         digest=_digest(rows, done),
@@ -227,7 +229,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         settings=_settings(config, preset),
         machine=_machine(environment),
         starts=read_starts(folder),
-        first_steps=first if isinstance(first, int) else None,
+        initial_total_steps=first if isinstance(first, int) else None,
         metrics=rows,
         evaluations=folder.evaluations(),
         best_checkpoint=None if best is None else best.iteration,
@@ -239,11 +241,11 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     return value if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _mark(row: Mapping[str, Any]) -> Mark | None:
+def _milestone(row: Mapping[str, Any]) -> ReturnMilestone | None:
     value, iteration = _number(row, "return_mean_20"), _number(row, "iteration")
     if value is None or iteration is None:
         return None
-    return Mark(value, int(iteration), int(_number(row, "env_steps") or 0), _number(row, "seconds") or 0.0)
+    return ReturnMilestone(value, int(iteration), int(_number(row, "env_steps") or 0), _number(row, "seconds") or 0.0)
 
 
 def _digest(rows: Rows, iteration: int | None) -> str:

@@ -108,7 +108,9 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
         codes = [process.poll() for process in processes]
         ended = [code for code in codes if code is not None]
         if not first_failure and any(ended):
-            rank, first_failure = next((rank, code) for rank, code in enumerate(codes) if code)
+            failures = [(rank, code) for rank, code in enumerate(codes) if code]
+            # if several have failed since the last poll, a rank that lost another one is the consequence, not the cause
+            rank, first_failure = min(failures, key=lambda failure: failure[1] == exit_codes.RANK_LOST)
             deadline = time.monotonic() + _GRACE_AFTER_FAILURE
             if first_failure < 0:
                 name = signal.Signals(-first_failure).name

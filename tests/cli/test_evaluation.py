@@ -170,7 +170,7 @@ def test_the_evaluating_process_ends_with_rank_0(begin, tmp_path: Path) -> None:
         pytest.param(
             ("2", "--env.engine", "envpool", "--run.checkpoint-every", "4"),
             "run.evaluate_every is 2: env.engine 'envpool' begins new episodes at every checkpoint, so it must be a multiple of "
-            "run.checkpoint_every, which is 4",
+            "run.checkpoint_every, which is 4; set it to 4, or env.engine to 'gymnasium'",
             marks=pytest.mark.extra("envpool"),
         ),
     ],

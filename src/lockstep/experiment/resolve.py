@@ -116,7 +116,7 @@ def _check_evaluation(config: Config) -> None:
     if every and every % interval and renews(config.env):
         raise ValueError(
             f"{asked}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
-            f"run.checkpoint_every, which is {interval}"
+            f"run.checkpoint_every, which is {interval}; set it to {interval}, or env.engine to 'gymnasium'"
         )
     try:
         make_one(config.env).close()

@@ -134,7 +134,8 @@ def train(
     """Train an agent until its budget of environment steps is used up, in a new folder of `runs/`.
 
     Args:
-        preset: The name of a preset; `lockstep presets` lists them. None: the defaults.
+        preset: The name of a preset; `lockstep presets` lists them. None: the defaults. With another `env`, its goal and `env.options`
+            are dropped, with a warning.
         env: A Gymnasium id (default "CartPole-v1"), a function or class that makes an environment, or a dict with fields of the
             section `env`, in which `id` may be such a function: `{"id": make_env, "count": 16}`. The function is called once per
             environment, with `env.options` as keywords.
@@ -337,10 +338,6 @@ def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] 
     """Compose a config: settings override `config`, which overrides the preset. Raises ValueError if they conflict."""
     preset_tree: Any = presets.read(preset) if preset else None
     env_id = tree.get("env", {}).get("id")
-    if preset_tree is not None and env_id not in (None, preset_tree["env"]["id"]):
-        raise ValueError(
-            f"env is {env_id!r}: the preset {preset!r} is made for {preset_tree['env']['id']}; remove one of the two"
-        )
     base, file = preset_tree, None if config is None or isinstance(config, Config) else Path(config)
     if isinstance(config, Config):
         if preset:

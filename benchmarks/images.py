@@ -27,7 +27,18 @@ CHILD = (
 def peak(steps: int, shards: int) -> int:
     """Return the peak resident set size in bytes of a run of one iteration."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["train", "pong", "--rollout.steps", steps, "--ppo.epochs", 1, "--plan.shards", shards]
+        words = [
+            "train",
+            "atari",
+            "--env.id",
+            "ALE/Pong-v5",
+            "--rollout.steps",
+            steps,
+            "--ppo.epochs",
+            1,
+            "--plan.shards",
+            shards,
+        ]
         words += ["--ppo.minibatches", COUNT * steps // MINIBATCH, "--total-steps", COUNT * steps, "--out", folder]
         words += ["--ranks", 1, "--run.checkpoint-every", 1000, "--run.progress", "off"]
         command = [sys.executable, "-c", CHILD, *map(str, words)]

@@ -20,6 +20,8 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from lockstep.bench.workloads import PLAIN
+
 TASKS = {
     "HalfCheetah-v5": (
         "--env",
@@ -31,7 +33,16 @@ TASKS = {
         "--ppo.minibatches",
         "16",
     ),
-    "HumanoidStandup-v5": ("--env", "HumanoidStandup-v5", "--rollout.steps", "128", "--ppo.minibatches", "8"),
+    "HumanoidStandup-v5": (
+        "--env",
+        "HumanoidStandup-v5",
+        "--rollout.steps",
+        "128",
+        "--ppo.epochs",
+        "4",
+        "--ppo.minibatches",
+        "8",
+    ),
     "LunarLander-v3": (
         "--env",
         "LunarLander-v3",
@@ -48,7 +59,7 @@ PLANS = {
     "lag 1": ("--plan", "1:1", "--plan.lag", "1"),
     "coupled": ("--plan", "coupled", "--ranks", "2"),
 }
-SHARED = ("--env.engine", "gymnasium", "--env.count", "8", "--plan.shards", "2", "--run.progress", "off")
+SHARED = ("--env.engine", "gymnasium", "--env.count", "8", "--plan.shards", "2", "--run.progress", "off", *PLAIN)
 
 
 def measure(task: str, plan: str, iterations: int, out: Path) -> dict[str, float]:

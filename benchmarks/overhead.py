@@ -23,9 +23,10 @@ from pathlib import Path
 
 from lockstep.bench.repeats import Spread, interleave, spread
 from lockstep.bench.training import peaks
+from lockstep.bench.workloads import PLAIN
 from lockstep.run.environment import describe_environment
 
-WIDE = "--rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4"
+WIDE = " ".join(("--rollout.steps 256 --ppo.epochs 4 --ppo.minibatches 4", *PLAIN))
 WORKLOADS = {
     "`cartpole`, the preset": ("cartpole", 1),
     "CartPole-v1, defaults": ("--env CartPole-v1 --total-steps {steps}", 1),

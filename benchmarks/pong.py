@@ -1,4 +1,4 @@
-"""Compare the preset `pong` with its environments alone and with its network alone. Write benchmarks/pong.json and .md.
+"""Compare the preset `atari` on Pong with its environments alone and with its network alone. Write benchmarks/pong.json and .md.
 
     python benchmarks/pong.py [--repeats 5] [--iterations 8] [--seconds 2] [--out benchmarks/pong.json]
 
@@ -96,7 +96,7 @@ def page(results: dict[str, Spread], machine: str) -> str:
         "",
         "    python benchmarks/pong.py",
         "",
-        "Speed of the preset `pong` on two ranks, of its engine alone with random actions, and of its network alone, on the same two cores. Medians of",
+        "Speed of the preset `atari` on Pong on two ranks, of its engine alone with random actions, and of its network alone, on the same two cores. Medians of",
         f"interleaved repeats, with minimum and maximum. {machine}.",
         "",
         "| | median | min … max |",
@@ -129,7 +129,7 @@ def main() -> None:
         minibatch, acting, epochs, seconds = arguments.alone
         print(passes(int(minibatch), int(acting), int(epochs), seconds))
         return
-    config = resolve(load(presets.read("pong"), None, {}), RANKS)
+    config = resolve(load(presets.read("atari"), None, {"env": {"id": "ALE/Pong-v5"}}), RANKS)
     runs = {
         "training": lambda: train(config, RANKS, arguments.iterations).rate,
         "environments": partial(engine_rate, config, RANKS, arguments.seconds),

@@ -27,6 +27,7 @@ import matplotlib.ticker
 
 from lockstep.bench.repeats import interleave, spread
 from lockstep.bench.training import Training, train
+from lockstep.bench.workloads import PLAIN
 from lockstep.config.compose import load
 from lockstep.config.flags import parse_flags
 from lockstep.experiment.resolve import resolve
@@ -65,6 +66,7 @@ def run(task: str, point: dict[str, int], seconds: float, flags: list[str]) -> T
         *("--rollout.steps", str(BATCH // point["environments"])),
         *("--ppo.minibatches", str(BATCH // point["minibatch"])),
         *("--policy.hidden", str(point["hidden"]), str(point["hidden"])),
+        *("--ppo.epochs", "4", *PLAIN),
     ]
     tree: dict[str, dict[str, object]] = {"runtime": {"device": "cpu"}, "run": {"total_steps": 10**12}}
     for source in (experiment, flags):

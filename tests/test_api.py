@@ -27,7 +27,7 @@ from lockstep.run.stop import SIGNALS
 SMALL: dict[str, Any] = {
     "total_steps": 512,
     "rollout": {"steps": 32},
-    **{"run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off"},
+    **{"run.progress": "off", "run.checkpoint_every": 1, "runtime.compile": "off", "ppo.learning_rate": 3e-4},
 }
 
 

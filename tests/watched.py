@@ -95,7 +95,8 @@ def agent_of(
 
 
 def watch_of(**settings: object) -> Watch:
-    return Watch(agent_of(), PPOConfig(**settings))
+    before = {"learning_rate": 3e-4, "epochs": 4, "minibatches": 4, "recompute_advantages": False}
+    return Watch(agent_of(), PPOConfig(**{**before, **settings}))
 
 
 def drawn(name: str, *shape: int) -> Tensor:

@@ -63,6 +63,23 @@ def estimate(scores: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(value, float(low), float(high))
 
 
+def difference(scores: Sequence[Sequence[float]], others: Sequence[Sequence[float]]) -> Estimate:
+    """Return by how much the interquartile mean of `scores` exceeds that of `others`, with an interval as that of `estimate`."""
+    tasks = [np.asarray(task, dtype=np.float64) for task in (*scores, *others)]
+    count = len(scores)
+
+    def statistic(*tasks: Floats, axis: int = -1) -> Floats:
+        return _pooled_interquartile_mean(*tasks[:count], axis=axis) - _pooled_interquartile_mean(
+            *tasks[count:], axis=axis
+        )
+
+    value = float(statistic(*tasks))
+    if min(map(len, tasks)) < 2:
+        return Estimate(value, np.nan, np.nan)
+    low, high = _interval(tasks, statistic)
+    return Estimate(value, float(low), float(high))
+
+
 def curve(returns: Floats) -> Band:
     """Return the interquartile mean of learning curves, `[seeds, points]`, at every point."""
     value = interquartile_mean(returns, axis=0)

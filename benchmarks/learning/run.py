@@ -1,9 +1,10 @@
 """Train and evaluate the tasks of a table with lockstep, and store one JSON file for each task and seed.
 
-    python benchmarks/learning/run.py TABLE [--seeds 0-4] [--only TASK …] [--jobs N]
+    python benchmarks/learning/run.py TABLE [--seeds 0-4] [--only TASK …] [--variants NAME …] [--jobs N]
 
 The tables are in `tables/`. Each run is `lockstep train`, then `lockstep eval` with the most probable and with sampled
 actions. Runs that have a result are skipped, and an interrupted run is resumed: call the same command again.
+A table with variants runs each of them after the table itself, seed by seed.
 `--scale 0.01 --results DIR` tries a table with a hundredth of its budget.
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from commands import call, run_all
 from records import RESULTS, Record, machine, read_records, result_path, summary, thin_curve, thresholds, write_record
-from tasks import Table, Task, parse_seeds, read_table, selected
+from tasks import Table, Task, parse_seeds, read_table, selected, with_variants
 
 from lockstep import presets
 from lockstep.config.compose import load, merged_tree
@@ -145,6 +146,9 @@ def main() -> int:
     parser.add_argument("table")
     parser.add_argument("--seeds", type=parse_seeds, help="such as 0-4 or 0,3 (default: those of each task)")
     parser.add_argument("--only", nargs="+", metavar="TASK")
+    parser.add_argument(
+        "--variants", nargs="*", metavar="NAME", help="only these (default: all, after the table itself)"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; more than 1 disturbs the measured seconds")
     parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -153,19 +157,22 @@ def main() -> int:
     if arguments.scale != 1 and arguments.results == RESULTS:
         parser.error("--scale needs --results: the repository keeps results of the whole budget only")
     try:
-        table = read_table(arguments.table)
-        tasks = selected(table, arguments.only)
-        check(table, tasks, arguments.scale, arguments.results)
+        tables = with_variants(read_table(arguments.table), arguments.variants)
+        chosen = [(table, task) for table in tables for task in selected(table, arguments.only)]
+        for table in tables:
+            check(table, selected(table, arguments.only), arguments.scale, arguments.results)
     except ValueError as error:
         parser.error(str(error))
     listen()
+    seeds = arguments.seeds or range(max(task.seeds for _, task in chosen))
     work = [
         partial(run, table, task, seed, arguments.scale, arguments.out, arguments.results)
-        for task in tasks
-        for seed in arguments.seeds or range(task.seeds)
-        if not result_path(arguments.results, table.name, task.name, seed).exists()
+        for seed in seeds  # all tasks and variants have a first seed before any has a second one
+        for table, task in chosen
+        if (arguments.seeds or seed < task.seeds)
+        and not result_path(arguments.results, table.name, task.name, seed).exists()
     ]
-    print(f"{table.name}: {len(work)} runs to do", flush=True)
+    print(f"{arguments.table}: {len(work)} runs to do", flush=True)
     return run_all(arguments.jobs, work)
 
 

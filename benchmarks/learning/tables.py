@@ -12,18 +12,20 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from aggregate import Estimate, estimate
+from aggregate import estimate
 from figures import draw_curves, draw_profiles
+from markdown import interval, number
 from records import RESULTS
 from table_results import Runs, TableResults, read_results
-from tasks import read_table, table_names
+from tasks import Table, read_table, table_names
+from variants import variant_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "learning.md"
 
 
-def section(results: TableResults, page: Path) -> str:
-    """Return the Markdown of a table, and draw its figures into the folder `learning/` beside the page."""
-    table = results.table
+def section(table: Table, folder: Path, page: Path) -> str:
+    """Return the Markdown of a table from the results in `folder`, and draw its figures into the folder `learning/` beside the page."""
+    results = read_results(table, folder)
     lines = [f"{table.about} Bars: {table.bars}", ""]
     if any(task.maximum for task in table.tasks.values()):
         lines += [
@@ -31,6 +33,8 @@ def section(results: TableResults, page: Path) -> str:
             "they are returns after training.",
             "",
         ]
+    if table.variants:
+        return "\n".join([*lines, *variant_rows(table, folder)])
     if not results.lockstep:
         return "\n".join([*lines, *_definitions(results), "", "No results yet."])
     lines += [*_returns(results), "", *_speed(results), ""]
@@ -39,9 +43,9 @@ def section(results: TableResults, page: Path) -> str:
     lines.append(f"![Learning curves of {table.name}](learning/{curves.name})")
     if pooled := results.pooled("lockstep"):
         draw_profiles(results, profiles)
-        programs = [f"lockstep {_interval(estimate(pooled))}"]
+        programs = [f"lockstep {interval(estimate(pooled))}"]
         if baseline := results.pooled("sb3"):
-            programs.append(f"Stable-Baselines3 {_interval(estimate(baseline))}")
+            programs.append(f"Stable-Baselines3 {interval(estimate(baseline))}")
         lines += ["", f"Interquartile mean of the normalized scores over all tasks: {', '.join(programs)}.", ""]
         lines.append(f"![Performance profiles of {table.name}](learning/{profiles.name})")
     return "\n".join(lines)
@@ -49,7 +53,7 @@ def section(results: TableResults, page: Path) -> str:
 
 def _definitions(results: TableResults) -> list[str]:
     rows = [
-        f"| {task.name} | {task.steps:,} | {task.seeds} | {_bar(task.bar, task.maximum)} | {_number(task.wanted)} |"
+        f"| {task.name} | {task.steps:,} | {task.seeds} | {_bar(task.bar, task.maximum)} | {number(task.wanted)} |"
         for task in results.table.tasks.values()
     ]
     return ["| task | steps | seeds | bar | wanted |", "| --- | ---: | ---: | ---: | ---: |", *rows]
@@ -69,13 +73,13 @@ def _returns(results: TableResults) -> list[str]:
             f"{task.steps:,}",
             str(len(scores)),
             _bar(task.bar, task.maximum),
-            _number(task.wanted),
-            f"**{_interval(runs.estimate)}**" if runs.estimate.value >= task.wanted else _interval(runs.estimate),
-            _number(statistics.fmean(scores)),
-            _number(statistics.median(scores)),
-            _interval(estimate([runs.scores("sampled")])),
+            number(task.wanted),
+            f"**{interval(runs.estimate)}**" if runs.estimate.value >= task.wanted else interval(runs.estimate),
+            number(statistics.fmean(scores)),
+            number(statistics.median(scores)),
+            interval(estimate([runs.scores("sampled")])),
             f"{estimate([runs.normalized]).value:.2f}",
-            _interval(baseline.estimate) if baseline else "–",
+            interval(baseline.estimate) if baseline else "–",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
@@ -90,7 +94,7 @@ def _speed(results: TableResults) -> list[str]:
     for name, runs in results.lockstep.items():
         speed = statistics.median(record["steps_per_second"] for record in runs.records)
         baseline = results.sb3.get(name)
-        cells = [name, _number(runs.task.wanted), *_threshold(runs), f"{speed:,.0f}"]
+        cells = [name, number(runs.task.wanted), *_threshold(runs), f"{speed:,.0f}"]
         cells += _threshold(baseline) if baseline else ["–", "–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     processors = sorted({record["processor"] for runs in results.lockstep.values() for record in runs.records})
@@ -106,18 +110,7 @@ def _threshold(runs: Runs) -> list[str]:
 
 
 def _bar(bar: float, maximum: bool) -> str:
-    return f"{_number(bar)}{'†' if maximum else ''}"
-
-
-def _interval(value: Estimate) -> str:
-    if math.isnan(value.low):
-        return _number(value.value)
-    return f"{_number(value.value)} [{_number(value.low)}, {_number(value.high)}]"
-
-
-def _number(value: float) -> str:
-    """Format a number with four significant digits, or as a whole number from 1,000 on."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if abs(value) >= 1 else f"{value:.2f}"
+    return f"{number(bar)}{'†' if maximum else ''}"
 
 
 def fill(text: str, sections: dict[str, str]) -> str:
@@ -137,9 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args(argv)
-    sections = {
-        name: section(read_results(read_table(name), arguments.results), arguments.page) for name in table_names()
-    }
+    sections = {name: section(read_table(name), arguments.results, arguments.page) for name in table_names()}
     arguments.page.write_text(fill(arguments.page.read_text(encoding="utf-8"), sections), encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Definitions of the tables in `tables/`: tasks with their budget, their settings and the return to reach."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
@@ -73,6 +73,8 @@ class Table:
     baseline: str
     """Table whose runs of Stable-Baselines3 are compared with these, where it has the task."""
     tasks: dict[str, Task]
+    variants: dict[str, "Table"] = field(default_factory=dict)
+    """The same tasks with other settings, to be compared with this table."""
 
 
 def table_names(folder: Path = FOLDER) -> list[str]:
@@ -100,7 +102,22 @@ def read_table(name: str, folder: Path = FOLDER) -> Table:
         )
         for task, fields in tree["tasks"].items()
     }
-    return Table(name, tree["about"], tree["bars"], tree.get("baseline", name), tasks)
+    variants = {
+        variant: Table(f"{name}-{variant}", fields["about"], "", "", _with_flags(tasks, fields["flags"]))
+        for variant, fields in tree.get("variants", {}).items()
+    }
+    return Table(name, tree["about"], tree["bars"], tree.get("baseline", name), tasks, variants)
+
+
+def _with_flags(tasks: dict[str, Task], flags: dict[str, dict[str, object]]) -> dict[str, Task]:
+    """Return the tasks with further settings."""
+    return {
+        name: replace(
+            task,
+            flags={section: task.flags.get(section, {}) | flags.get(section, {}) for section in task.flags | flags},
+        )
+        for name, task in tasks.items()
+    }
 
 
 def selected(table: Table, only: list[str] | None) -> list[Task]:
@@ -109,6 +126,16 @@ def selected(table: Table, only: list[str] | None) -> list[Task]:
     if unknown:
         raise ValueError(f"{unknown[0]}: there is no such task in {table.name}; there are {', '.join(table.tasks)}")
     return [task for name, task in table.tasks.items() if only is None or name in only]
+
+
+def with_variants(table: Table, only: list[str] | None) -> list[Table]:
+    """Return a table and its variants, or the variants named in `only`. Raises ValueError for an unknown name."""
+    unknown = [name for name in only or [] if name not in table.variants]
+    if unknown:
+        raise ValueError(
+            f"{unknown[0]}: there is no such variant of {table.name}; there are {', '.join(table.variants)}"
+        )
+    return [table, *table.variants.values()] if only is None else [table.variants[name] for name in only]
 
 
 def parse_seeds(text: str) -> list[int]:

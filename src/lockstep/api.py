@@ -165,7 +165,7 @@ def train(
     _refuse_launchers(ranks)
     tree, make = _settings_tree({**settings, **({} if env is None else {"env": env})})
     start = resolve_start(_compose_config(preset, config, tree), None, ranks)
-    resolved = resolve(start.config, ranks, start.plan)
+    resolved = resolve(start.config, ranks, start.plan, preset)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
         # `resolve` has created one environment; if the function returns that one again, this call raises ValueError
@@ -349,7 +349,7 @@ def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] 
         if env_id and base["env"]["id"] == EnvConfig.id:
             # the default, most likely not set: the goal of the Config is not for that environment
             del base["env"]["id"]
-    flags = import_env_module(base, file, tree)
+    flags = import_env_module(base, file, tree, example=presets.example(preset))
     for line in dropped_fields(base, file, flags):
         warnings.warn(line, stacklevel=3)  # at the call of `train`
     return compose(base, file, flags)

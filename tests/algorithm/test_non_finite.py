@@ -78,7 +78,9 @@ def test_an_update_names_it_on_every_rank(case: str) -> None:
 
     def train(group: Group, shards: Sequence[int]) -> str:
         with pytest.raises(NonFinite) as caught:
-            Update(agent_of(), PPOConfig(), group, shards, SEED)([rollouts[shard] for shard in shards], ITERATION, 0.0)
+            Update(agent_of(), PPOConfig(epochs=2, minibatches=2), group, shards, SEED)(
+                [rollouts[shard] for shard in shards], ITERATION, 0.0
+            )
         return str(caught.value)
 
     for shares in SHARES:

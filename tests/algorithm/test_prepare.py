@@ -16,7 +16,7 @@ from lockstep.ppo.settings import PPOConfig
 from lockstep.randomness import stream
 
 SHARDS, EPOCHS, MINIBATCHES = 4, 3, 2
-CONFIG = PPOConfig(epochs=EPOCHS, minibatches=MINIBATCHES, learning_rate=0.01)
+CONFIG = PPOConfig(epochs=EPOCHS, minibatches=MINIBATCHES, learning_rate=0.01, recompute_advantages=False)
 SHARES = {
     "one rank": [(0, 1, 2, 3)],
     "two": [(0, 1), (2, 3)],
@@ -66,7 +66,9 @@ def test_advantages_with_a_mean_far_above_their_deviation(dtype: torch.dtype, me
         noise = torch.from_numpy(stream(SEED, "large", shard).standard_normal(rollout.rewards.shape))
         rollout.rewards.copy_(torch.where(rollout.valid, mean + deviation * noise, 0))
         rollout.values.zero_()
-    config = PPOConfig(gamma=0.0, epochs=EPOCHS, minibatches=MINIBATCHES)  # advantages are the rewards
+    config = PPOConfig(
+        gamma=0.0, epochs=EPOCHS, minibatches=MINIBATCHES, recompute_advantages=False
+    )  # advantages are the rewards
     batch = Preparation(agent, config, Solo(), range(2), SEED, UpdateOptions())(rollouts, ITERATION, 0.0)
     for expected, parts in zip(batch.advantage_statistics.flatten(0, 1).tolist(), minibatches_of(batch), strict=True):
         rows = torch.cat(parts).to(torch.float64)
@@ -104,7 +106,7 @@ def test_sharing_is_another_choice_of_samples() -> None:
     distances = []
     for minibatches in (1, 2):
         agents = [agent_of(), agent_of()]
-        config = PPOConfig(epochs=EPOCHS, minibatches=minibatches, learning_rate=0.01)
+        config = PPOConfig(epochs=EPOCHS, minibatches=minibatches, learning_rate=0.01, recompute_advantages=False)
         for agent, share_data in zip(agents, (False, True), strict=True):
             update = Update(agent, config, Solo(), range(2), SEED, UpdateOptions(share_data=share_data))
             update(rollouts_of(agent), ITERATION, 0.0)

@@ -129,7 +129,7 @@ def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -
 
 
 def test_vtrace_on_policy_with_lambda_1_is_no_correction() -> None:
-    config = PPOConfig(gae_lambda=1.0, learning_rate=0.01)
+    config = PPOConfig(gae_lambda=1.0, learning_rate=0.01, epochs=4, minibatches=4, recompute_advantages=False)
     plain, corrected = Watch(agent_of(), config), Watch(agent_of(), config, vtrace=True)
     metrics = [plain(), corrected()]
     assert torch.allclose(plain.agent.flat.buffer, corrected.agent.flat.buffer, rtol=0, atol=1e-10)
@@ -138,7 +138,7 @@ def test_vtrace_on_policy_with_lambda_1_is_no_correction() -> None:
 
 
 def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
-    config = PPOConfig(epochs=2, minibatches=3, max_grad_norm=None)
+    config = PPOConfig(epochs=2, minibatches=3, max_grad_norm=None, recompute_advantages=False)
     agent = agent_of()
     rollouts = rollouts_of(agent)
     move(agent)
@@ -158,7 +158,7 @@ def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
 
 
 def test_one_step_is_one_reduction() -> None:
-    watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3))
+    watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3, recompute_advantages=False))
     watch()
     assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", "advantages", *["gradients"] * 6]
 
@@ -166,7 +166,7 @@ def test_one_step_is_one_reduction() -> None:
 def test_a_rank_that_trains_on_nothing_takes_no_part() -> None:
     agent, group = agent_of(), Watched()
     before = agent.digest()
-    assert Update(agent, PPOConfig(), group, (), SEED)([], ITERATION, 0.0) == {}
+    assert Update(agent, PPOConfig(minibatches=4), group, (), SEED)([], ITERATION, 0.0) == {}
     assert not group.totals
     assert agent.digest() == before
 
@@ -180,7 +180,9 @@ def test_a_gpu_gives_the_same_weights_to_rounding(spaces: Spaces, options: dict[
         agent = agent_of(spaces, normalize=True, device=device)
         rollouts = rollouts_of(agent_of(spaces, normalize=True))
         move(agent)
-        Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01), **options)(rollouts)
+        Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01, recompute_advantages=False), **options)(
+            rollouts
+        )
         weights.append(agent.flat.buffer.cpu())
     assert torch.allclose(*weights, rtol=0, atol=1e-9)
 
@@ -278,7 +280,7 @@ def test_metrics_of_a_single_step() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"policy_epochs": 2, "value_epochs": 3}], ids=["together", "apart"])
 def test_state_goes_on_exactly(settings: dict[str, int]) -> None:
-    config = PPOConfig(learning_rate=0.01, learning_rate_kl=1e-6, **settings)
+    config = PPOConfig(learning_rate=0.01, learning_rate_kl=1e-6, minibatches=4, **settings)
     through = Watch(agent_of(), config)
     through()
     resumed = Watch(agent_of(seed=2), config)

@@ -77,7 +77,7 @@ def test_figures_name_seeds_fields_and_axes(here: Path, capsys: pytest.CaptureFi
     assert "intrinsic return" in (here / "a.svg").read_text()
     assert output(capsys, "car", "--what", "policy", "--out", "a.svg")[0] == 0
     text = (here / "a.svg").read_text()
-    for words in ("position", "velocity (per step)", "most probable action", "push left", "value (discounted return)"):
+    for words in ("position", "velocity (per step)", "most probable action", "push left", "value (of scaled rewards)"):
         assert words in text
 
 

@@ -173,7 +173,9 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder whose `runs/` holds a short run of CartPole."""
     folder = tmp_path_factory.mktemp("trained")
-    run_in(folder, "train", "--env", "CartPole-v1", "--total-steps", "3000", "--name", "first")
+    run_in(
+        folder, "train", "--env", "CartPole-v1", "--rollout.steps", "128", "--total-steps", "3000", "--name", "first"
+    )
     return folder
 
 
@@ -194,7 +196,18 @@ def test_digest_is_that_of_the_saved_agent(run: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.slow
 def test_the_same_experiment_twice_is_identical(run: Path) -> None:
-    done = command(run.parent.parent, "train", "--env", "CartPole-v1", "--total-steps", "3000", "--name", "second")
+    done = command(
+        run.parent.parent,
+        "train",
+        "--env",
+        "CartPole-v1",
+        "--rollout.steps",
+        "128",
+        "--total-steps",
+        "3000",
+        "--name",
+        "second",
+    )
     assert done.returncode == 0, done.stderr
     done = command(run.parent.parent, "diff", "first", "second")
     assert (done.returncode, done.stdout) == (0, "identical for 2 iterations\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.config import VERSION
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import read_starts
 
@@ -60,7 +61,7 @@ def test_train_writes_the_run_folder(run_cli, root: Path, tmp_path: Path) -> Non
     documented = (root / "docs" / "metrics.md").read_text()
     assert not [name for name in rows[-1] if f"`{name}`" not in documented]
     config = json.loads((run / "config.json").read_text())
-    assert (config["version"], config["env"]["engine"], config["plan"]["shards"]) == (1, "gymnasium-vector", 1)
+    assert (config["version"], config["env"]["engine"], config["plan"]["shards"]) == (VERSION, "gymnasium-vector", 1)
     environment = json.loads((run / "environment.json").read_text())
     assert {"torch", "numpy", "gymnasium"} < environment["packages"].keys()
     assert sorted(path.name for path in (run / "checkpoints" / "00000004").iterdir()) == [
@@ -169,8 +170,8 @@ def test_invalid_arguments_are_reported_in_one_line(
 
 
 def test_invalid_config_files_are_reported_in_one_line(run_cli, tmp_path: Path) -> None:
-    (tmp_path / "newer.yaml").write_text("version: 2\n")
-    assert_refused(run_cli("train", "--config", "newer.yaml"), "version 2 is newer", "upgrade")
+    (tmp_path / "newer.yaml").write_text(f"version: {VERSION + 1}\n")
+    assert_refused(run_cli("train", "--config", "newer.yaml"), f"version {VERSION + 1} is newer", "upgrade")
     (tmp_path / "unknown.yaml").write_text("ppo:\n  clipp: 0.2\n")
     assert_refused(run_cli("train", "--config", "unknown.yaml"), "ppo.clipp", "did you mean ppo.clip")
     assert_refused(run_cli("train", "cartpol"), "cartpol", "did you mean cartpole")
@@ -212,9 +213,9 @@ def test_checkpoint_with_other_shapes_is_reported_in_one_line(run_cli, tmp_path:
     tree["policy"]["hidden"] = [32, 32]
     config.write_text(json.dumps(tree))
     assert_refused(run_cli("resume", "first", "--total-steps", 2048), "does not fit", "policy.")
-    tree["version"] = 2
+    tree["version"] = VERSION + 1
     config.write_text(json.dumps(tree))
-    assert_refused(run_cli("resume", "first"), "version 2", "upgrade")
+    assert_refused(run_cli("resume", "first"), f"version {VERSION + 1}", "upgrade")
 
 
 def test_resume_refuses_a_folder_that_is_not_a_run(run_cli, tmp_path: Path) -> None:

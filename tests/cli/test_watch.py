@@ -16,10 +16,11 @@ from tests.live_runs import wait_for
 
 from lockstep.cli import watch
 from lockstep.cli.main import main
+from lockstep.config import VERSION
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import read_starts, record_attempt
 
-TREE = {"version": 1, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None}}
+TREE = {"version": VERSION, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None}}
 
 
 class FakeTraining:

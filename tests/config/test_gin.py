@@ -170,7 +170,7 @@ def test_number_of_iterations_is_converted_with_the_merged_config(tmp_path: Path
     path.write_text("train.num_iter = 50\n")
     preset = {"env": {"count": 8}, "rollout": {"steps": 400}}
     assert load(preset, path, {}).run.total_steps == 50 * 8 * 400
-    assert load(None, path, {"env": {"count": "3"}}).run.total_steps == 50 * 3 * 128
+    assert load(None, path, {"env": {"count": "3"}}).run.total_steps == 50 * 3 * 256
     assert load(preset, path, {"run": {"total_steps": "7000"}}).run.total_steps == 7000
     assert merged_tree(preset, path, {})["run"] == {"total_steps": 50 * 8 * 400}
     with pytest.raises(

@@ -107,7 +107,9 @@ def test_a_fault_in_lockstep_is_not_taken_for_one_of_an_encoder(monkeypatch: pyt
 @pytest.mark.parametrize(("lag", "separate"), [(0, False), (1, True)])
 def test_components_of_a_rank_that_plays_and_trains(lag: int, separate: bool) -> None:
     tree = {"env": {"id": "CartPole-v1", "count": 4, "engine": "gymnasium"}, "rollout": {"steps": 8}}
-    resolved = decode({**tree, "plan": {"shards": 2, "lag": lag}, "runtime": {"compile": "off"}}, Config())
+    resolved = decode(
+        {**tree, "ppo": {"minibatches": 2}, "plan": {"shards": 2, "lag": lag}, "runtime": {"compile": "off"}}, Config()
+    )
     plan = Plan.make(resolved.plan, 1)
     components = build(resolved, plan, alone.runtime())
     try:

@@ -21,6 +21,7 @@ from lockstep.runtime.rank_info import RankInfo
 TREE = {
     "env": {"id": "CartPole-v1", "count": 8, "engine": "gymnasium"},
     "rollout": {"steps": 16},
+    "ppo": {"minibatches": 4},
     "plan": {"shards": 4},
     "run": {"total_steps": 512},
     "runtime": {"device": "cpu", "compile": "off"},

@@ -12,7 +12,7 @@ def test_cartpole_is_a_preset() -> None:
 def test_every_preset_is_a_valid_config_with_a_description(name: str) -> None:
     config = load(presets.read(name), None, {})
     assert 0 < len(presets.text(name).partition("\n")[0]) <= 120
-    assert config.env.count * config.rollout.steps % config.ppo.minibatches == 0
+    assert config.env.count * config.rollout.steps % (config.ppo.minibatches or 1) == 0
 
 
 def test_message_about_an_unknown_preset_names_the_nearest() -> None:

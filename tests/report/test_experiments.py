@@ -1,10 +1,15 @@
 from typing import Any
 
+from lockstep.config import VERSION
 from lockstep.report.experiments import Recorded, group
 
 
 def run(name: str, seed: int = 1, **sections: dict[str, Any]) -> Recorded:
-    tree = {"version": 1, "ppo": {"clip": "0.2", "epochs": 4}, "run": {"seed": seed, "name": name, "total_steps": 9}}
+    tree = {
+        "version": VERSION,
+        "ppo": {"clip": "0.2", "epochs": 4},
+        "run": {"seed": seed, "name": name, "total_steps": 9},
+    }
     for section, content in sections.items():
         tree[section] = {**tree.get(section, {}), **content}  # type: ignore[dict-item]
     return Recorded(name, tree, [])

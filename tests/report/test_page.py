@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.config import VERSION
 from lockstep.report import page
 from lockstep.run.folder import RunFolder
 
@@ -57,7 +58,12 @@ def rows(count: int = 30, **more: Any) -> str:
 
 
 def make_run(folder: Path, name: str = "run", metrics: str | None = None, **sections: Any) -> RunFolder:
-    tree = {"version": 1, **sections, "run": {"total_steps": 30 * 1024, **sections.get("run", {})}}
+    tree = {
+        "version": VERSION,
+        "rollout": {"steps": 128},
+        **sections,
+        "run": {"total_steps": 30 * 1024, **sections.get("run", {})},
+    }
     run = RunFolder.create(folder / name, tree, {"preset": "cartpole", "ranks": 1, "packages": {"torch": "9.9"}})
     (run.path / "metrics.jsonl").write_text(rows() if metrics is None else metrics)
     return run

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockstep import presets
+from lockstep.config import VERSION
+from lockstep.presets.families import FAMILIES
 from lockstep.report.summary import RunSummary, summarize
 from lockstep.run.folder import RunFolder
 
@@ -67,7 +69,7 @@ def test_results_and_settings(run_cli: Callable[..., tuple[int, str, str]], tmp_
 
 def make_run(tmp_path: Path, metrics: str = "", **more: object) -> Path:
     """Create a minimal run folder."""
-    tree: dict[str, object] = {"version": 1, "run": {"total_steps": 2048}, **more}
+    tree: dict[str, object] = {"version": VERSION, "run": {"total_steps": 4096}, **more}
     RunFolder.create(tmp_path / "run", tree, {})
     (tmp_path / "run/metrics.jsonl").write_text(metrics)
     return tmp_path / "run"
@@ -78,7 +80,7 @@ def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     assert (summary.status, summary.iteration, summary.iterations, summary.digest) == ("unfinished", 0, 2, "")
     assert (summary.final, summary.best, summary.solved, summary.checkpoint, summary.steps_per_second) == (None,) * 5
     assert (summary.preset, summary.expected, summary.returns, summary.machine.packages) == (None, None, [], {})
-    assert summary.command == "lockstep train --env CartPole-v1 --total-steps 2048"
+    assert summary.command == "lockstep train --env CartPole-v1 --total-steps 4096"
 
 
 def test_an_incomplete_row(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_an_environment_of_a_program_has_no_command(tmp_path: Path) -> None:
 def test_the_command_omits_ranks_that_the_plan_does_not_allow(tmp_path: Path) -> None:
     path = make_run(tmp_path, plan={"kind": "one-trainer"})
     (path / "environment.json").write_text('{"ranks": 1, "preset": "no such", "packages": 7, "total_steps": "x"}')
-    assert read_summary(path).command == "lockstep train --env CartPole-v1 --plan one-trainer --total-steps 2048"
+    assert read_summary(path).command == "lockstep train --env CartPole-v1 --plan one-trainer --total-steps 4096"
 
 
 def test_stored_evaluations(tmp_path: Path) -> None:
@@ -126,6 +128,6 @@ def test_stored_evaluations(tmp_path: Path) -> None:
 
 def test_expected_results_of_presets() -> None:
     expected = {name: presets.expected(name) for name in presets.names()}
-    assert {name for name, text in expected.items() if text is None} == {"breakout", "pong"}
+    assert {name for name, text in expected.items() if text is None} == set(FAMILIES)
     assert expected["pusher"] == "mean return of -35 over the last 20 episodes (a random policy has -150)."
     assert str(expected["mountaincar-continuous-no-velocity"]).endswith("-100: the goal is not reached.")

@@ -37,7 +37,7 @@ CONFIG = Config(
     env=EnvConfig(id="CartPole-v1", engine="gymnasium", count=4),
     rollout=RolloutConfig(steps=16),
     policy=PolicyConfig(hidden=(8,)),
-    ppo=PPOConfig(minibatches=2, epochs=2),
+    ppo=PPOConfig(learning_rate=3e-4, minibatches=2, epochs=2),
     plan=PlanConfig(shards=2),
     run=RunConfig(checkpoint_every=2, loggers=(), progress="off"),
 )

@@ -10,7 +10,12 @@ from lockstep.sweep.results import FAILED, best, run_row, summary_rows, table
 
 def member(folder: Path, seed: int, clip: float, final: float | None, checkpoint: bool = True) -> Member:
     """Create a run folder with one iteration."""
-    tree = {"run": {"seed": seed, "total_steps": 1024}, "ppo": {"clip": clip}, "runtime": {"device": "cpu"}}
+    tree = {
+        "rollout": {"steps": 128},
+        "run": {"seed": seed, "total_steps": 1024},
+        "ppo": {"clip": clip},
+        "runtime": {"device": "cpu"},
+    }
     values = {"ppo.clip": clip, "run.seed": seed}
     run = make_member(load(None, None, tree), None, values, folder, f"clip-{clip}-{seed}")
     run.folder.path.mkdir()

@@ -15,6 +15,7 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from tensorboard.context import RequestContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
+from lockstep.config import VERSION
 from lockstep.telemetry import tensorboard as events
 from lockstep.telemetry.loggers import TensorBoard
 from lockstep.telemetry.tensorboard import EventFile
@@ -73,7 +74,7 @@ def test_repeated_iterations_are_shown_once(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_run_is_a_row_of_the_hparams_tab(tmp_path: Path) -> None:
     config = {
-        "version": 1,
+        "version": VERSION,
         "ppo": {"clip": 0.2, "separate": False, "epochs": 4},
         "env": {"id": "Pong", "threads": None},
     }

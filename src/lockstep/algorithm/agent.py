@@ -180,7 +180,10 @@ class Agent:
         steps, count = rollout.rewards.shape
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
-            resets = torch.cat([torch.zeros(1, count, dtype=torch.bool), ~rollout.valid]).to(self.device)
+            never = torch.zeros(1, count, dtype=torch.bool)
+            resets = torch.cat([never, ~rollout.valid]).to(self.device)
+            # a terminal observation may be NaN: it has no value, but the memory would carry it on
+            rows = torch.where(torch.cat([never, rollout.terminated]).view(-1, 1), 0, rows)
             parameters, values = self.policy(rows, pixels.to(self.device), rollout.states[0].to(self.device), resets)
         elif self._numpy_policy is not None and not self.layout.two_heads:
             parameters, values = self._numpy_policy.forward(rows.numpy())

@@ -59,7 +59,7 @@ class Preparation:
         self._group = group
         self._options = options
         self._epochs = max(config.epochs_of_policy, config.epochs_of_value)
-        self._order = SampleOrder(seed, shards, self._epochs, config.minibatches)
+        self._order = SampleOrder(seed, shards, self._epochs, config.minibatch_count)
 
     def _reduce_curiosity(self, rows: Tensor) -> Tensor:
         return self._group.reduce(group_rows(rows, self._options.fused), "curiosity")

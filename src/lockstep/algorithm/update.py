@@ -109,7 +109,7 @@ class Update:
         agent, config = self.agent, self._config
         if not self._shards or not agent.plain or not isinstance(self._gradient, OrderedGradient):
             return
-        rows = (samples // config.minibatches) * (len(self._shards) if self.fused else 1)
+        rows = (samples // config.minibatch_count) * (len(self._shards) if self.fused else 1)
         policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None
         masks: list[TrainMask] = [(True, True)]
         masks += [(True, False)] * (policy > value)
@@ -183,7 +183,7 @@ class Update:
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
         """Take a step for every minibatch until all epochs are done or `ppo.kl_stop` is exceeded."""
         config = self._config
-        accumulator, stopped = MeanAccumulator(config.minibatches, self._curiosity_losses), False
+        accumulator, stopped = MeanAccumulator(config.minibatch_count, self._curiosity_losses), False
         for minibatch, scalars in zip(batch.minibatches(), self._loss_scalars(batch, rates), strict=True):
             epoch = minibatch.epoch
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value

@@ -4,10 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ENVIRONMENTS", "PEERS", "STEPS", "WORKLOADS", "Peer", "Workload"]
+__all__ = ["ENVIRONMENTS", "PEERS", "PLAIN", "STEPS", "WORKLOADS", "Peer", "Workload"]
 
 ENVIRONMENTS = 8
 STEPS = 256
+PLAIN = (
+    *("--ppo.learning-rate", "3e-4", "--policy.log-std", "0"),
+    *("--policy.no-normalize-observations", "--ppo.no-normalize-rewards", "--ppo.no-recompute-advantages"),
+)
+"""Flags that turn off what the defaults of other implementations do not have."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,11 @@ class Workload:
     """Size of the LSTMs, one for the policy and one for the critic; 0 means no memory."""
 
     def flags(self, environments: int = ENVIRONMENTS, steps: int = STEPS) -> list[str]:
-        """Return the workload as flags of `lockstep train`. All other settings have their defaults."""
+        """Return the workload as flags of `lockstep train`, with `PLAIN`. All other settings have their defaults."""
         sizes = ["--env.count", str(environments), "--rollout.steps", str(steps)]
         update = ["--ppo.epochs", str(self.epochs), "--ppo.minibatches", str(self.minibatches)]
         memory = ["--policy.core", "lstm", "--policy.core-size", str(self.memory)] if self.memory else []
-        return ["--env", self.env_id, *sizes, *update, "--ppo.entropy", str(self.entropy), *memory]
+        return ["--env", self.env_id, *sizes, *update, "--ppo.entropy", str(self.entropy), *memory, *PLAIN]
 
     def command(self, peer: "Peer", interpreter: str, updates: int) -> list[str]:
         """Return the command that runs the workload with a peer."""

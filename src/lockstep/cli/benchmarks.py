@@ -37,7 +37,7 @@ def compose_config(args: argparse.Namespace, tree: Mapping[str, Mapping[str, obj
     Print a note for each field that is dropped. Raises ValueError if one of them is invalid.
     """
     preset = presets.read(args.preset) if args.preset else None
-    tree = import_env_module(preset, args.config, tree)
+    tree = import_env_module(preset, args.config, tree, example=presets.example(args.preset))
     for line in dropped_fields(preset, args.config, tree):
         print_line(line)
     return load(preset, args.config, tree)

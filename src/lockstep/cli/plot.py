@@ -194,7 +194,7 @@ def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
     path = _output_path([folder], args, "-" + "-".join(map(str, args.axes)) if args.axes else "")
     state_map = map_states(agent, env.observation_space, args.axes, config.env.id)
     spaces = env.observation_space, env.action_space
-    draw_map(state_map, agent, spaces, config.env.id, path, config.ppo.normalize_rewards)
+    draw_map(state_map, agent, spaces, config.env.id, path, bool(config.ppo.normalize_rewards))
     return [path]
 
 
@@ -218,5 +218,5 @@ def _draw_trajectory(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
             video = None
     env = make_one(config.env)
     env.close()
-    draw_trajectory(trajectory, env, config.env.id, path, config.ppo.normalize_rewards)
+    draw_trajectory(trajectory, env, config.env.id, path, bool(config.ppo.normalize_rewards))
     return [path, *([video] if video else [])]

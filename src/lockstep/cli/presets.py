@@ -20,10 +20,10 @@ def main(argv: Sequence[str]) -> int:
 
 def _table() -> str:
     rows = [("name", "environment", "steps", "goal")]
-    for name in presets.names():
-        config = load(presets.read(name), None, {})
-        goal = config.run.solved_return
-        rows.append((name, config.env.id, f"{config.run.total_steps:,}", "–" if goal is None else f"{goal:,g}"))
+    for name in sorted(presets.names(), key=lambda name: (presets.family(name) is None, name)):
+        config, family = load(presets.read(name), None, {}), presets.family(name)
+        env_id, goal = family.about if family else config.env.id, config.run.solved_return
+        rows.append((name, env_id, f"{config.run.total_steps:,}", "–" if goal is None else f"{goal:,g}"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}" for a, b, c, d in rows]
     lines.append("\nsteps: budget. goal: mean return of the last 20 episodes. Start one with: lockstep train NAME")

@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
         return load(preset, args.config, flags)
 
     preset = presets.read(args.preset) if args.preset else None
-    tree = import_env_module(preset, args.config, tree, id_given="env.id" in {*over, *spaces})
+    tree = import_env_module(preset, args.config, tree, "env.id" in {*over, *spaces}, presets.example(args.preset))
     base = compose({})
     folder = args.out or Path(RunConfig.folder) / f"{_folder_name(args.preset or base.env.id)}-sweep"
     sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line)

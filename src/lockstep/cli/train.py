@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         tree, rest = parse_flags(argv)
         args = parser.read(rest)
         preset = presets.read(args.preset) if args.preset else None
-        flags = import_env_module(preset, args.config, tree)
+        flags = import_env_module(preset, args.config, tree, example=presets.example(args.preset))
         config = load(preset, args.config, flags)
         listen_under_launcher(rank_info)
         from lockstep.experiment.execute import create_run
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
         resolved_start = resolve_start(config, rank_info, args.ranks)
         rank_info, plan = resolved_start.rank_info, resolved_start.plan
-        resolved_config = resolve(resolved_start.config, plan.ranks, plan)
+        resolved_config = resolve(resolved_start.config, plan.ranks, plan, args.preset)
         if rank_info is None or rank_info.rank == 0:
             for line in (
                 *dropped_fields(preset, args.config, flags),

@@ -15,8 +15,8 @@ from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["VERSION", "Config"]
 
-VERSION = 1
-"""Version of the format of config files. It increases when an existing file would get a different meaning."""
+VERSION = 2
+"""Version of the format of config files. It increases when an existing file would get a different meaning. `versions` has what changed."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from lockstep.config import Config
+from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
 from lockstep.config.gin_aliases import Iterations
 from lockstep.config.task_fields import DroppedField, drop_task_fields
+from lockstep.config.versions import former_defaults
 from lockstep.envs.modules import import_environments, import_registered
 from lockstep.envs.settings import EnvConfig
 
@@ -54,15 +55,25 @@ def merged_tree(preset: Tree | None, file: Path | None, flags: Tree) -> dict[str
 
 
 def import_env_module(
-    preset: Tree | None, file: Path | None, flags: Mapping[str, Mapping[str, object]], id_given: bool = False
+    preset: Tree | None,
+    file: Path | None,
+    flags: Mapping[str, Mapping[str, object]],
+    id_given: bool = False,
+    example: str | None = None,
 ) -> Mapping[str, Mapping[str, object]]:
     """Import the module that the flags name in `env.module`, and return the flags with the environment to train on.
 
     If no source sets `env.id` and the caller does not provide it either (`id_given`), use the only environment that the
-    module registers. Raises ValueError as `load`, `import_environments` and `import_registered` do.
+    module registers. Raises ValueError as `load`, `import_environments` and `import_registered` do, and if there is
+    neither an environment nor a module and the preset is for a family of environments, with `example` as one of them.
     """
     module = load(preset, file, flags).env.module
-    if module is None or id_given or "id" in merged_tree(preset, file, flags).get("env", {}):
+    id_given = id_given or "id" in merged_tree(preset, file, flags).get("env", {})
+    if module is None and example is not None and not id_given:
+        raise ValueError(
+            f"--env is missing: the preset is for a family of environments; choose one, such as --env {example}"
+        )
+    if module is None or id_given:
         import_environments(module)
         return flags
     return {**flags, "env": {**flags.get("env", {}), "id": import_registered(module, EnvConfig.id)}}
@@ -73,10 +84,11 @@ def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> tuple
 
     Return the merged tree, and the fields that were dropped because a later source sets another environment.
     """
-    file_tree = _nest_dotted_keys(read(file), file) if file is not None else {}
+    version, file_content = read(file) if file is not None else (VERSION, {})
+    file_tree = _nest_dotted_keys(file_content, file)
     for tree in (preset or {}, file_tree):
         _check_module(tree, flags)
-    merged: dict[str, object] = {}
+    merged: dict[str, object] = {**former_defaults(version)}
     dropped: list[DroppedField] = []
     for tree in (preset or {}, file_tree, flags):
         merged, dropped_by_tree = drop_task_fields(merged, tree)
@@ -111,7 +123,7 @@ def _convert_iterations(merged: dict[str, object]) -> dict[str, object]:
     return {**merged, "run": {**run, "total_steps": total.number * config.env.count * config.rollout.steps}}
 
 
-def _nest_dotted_keys(tree: Tree, file: Path) -> dict[str, object]:
+def _nest_dotted_keys(tree: Tree, file: Path | None) -> dict[str, object]:
     """Move every dotted key, such as `ppo.clip`, into its section.
 
     Raises ValueError if a field is given in both spellings.

@@ -11,17 +11,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from lockstep.config import VERSION
 from lockstep.config.gin import parse_gin
 
-__all__ = ["format_yaml", "parse_yaml", "read"]
+__all__ = ["VersionedTree", "format_yaml", "parse_yaml", "read"]
 
 
-def read(path: Path) -> dict[str, object]:
-    """Read the tree of a `.yaml`, `.yml`, `.json` or `.gin` file, without its `version`.
+class VersionedTree(NamedTuple):
+    """Content of a config file."""
+
+    version: int
+    """Version of the format; `VERSION` if the file does not give it."""
+    tree: dict[str, object]
+    """Sections and dotted keys."""
+
+
+def read(path: Path) -> VersionedTree:
+    """Read a `.yaml`, `.yml`, `.json` or `.gin` file.
 
     Raises ValueError, with a one-line message, if the file is missing, can't be read, has another extension or a newer
     version, if its syntax is broken, or if it gives a key twice.
@@ -47,11 +57,12 @@ def read(path: Path) -> dict[str, object]:
         tree = {}
     if not isinstance(tree, dict):
         raise ValueError(f"{path}: it must hold sections, such as `env:`, with fields below them")
-    return _pop_version(tree, path)
+    version = _pop_version(tree, path)
+    return VersionedTree(version, tree)
 
 
-def _pop_version(tree: dict[str, object], path: Path) -> dict[str, object]:
-    """Remove `version` from the tree and return the tree.
+def _pop_version(tree: dict[str, object], path: Path) -> int:
+    """Remove `version` from the tree and return it.
 
     Raises ValueError if the version is invalid or newer than `VERSION`.
     """
@@ -62,7 +73,7 @@ def _pop_version(tree: dict[str, object], path: Path) -> dict[str, object]:
         raise ValueError(
             f"{path}: config version {version} is newer than this lockstep reads ({VERSION}): upgrade lockstep"
         )
-    return tree
+    return version
 
 
 def parse_yaml(text: str) -> object:

@@ -127,9 +127,14 @@ def _suggest_flag(dotted_name: str, command_flags: Sequence[str]) -> str:
     return f"; did you mean --{nearest.replace('_', '-')}?" if nearest else "; --help lists all flags"
 
 
+def _is_boolean(field_type: Any) -> bool:
+    """Return True for a boolean field, also one that may be none."""
+    return bool in (field_type, *get_args(field_type))
+
+
 def _negated_value(name: str, field_type: Any, values: list[str] | None) -> str:
     """Return the value of a negated flag. Raises ValueError if the field is not a boolean or a value is given."""
-    if field_type is not bool:
+    if not _is_boolean(field_type):
         raise ValueError(
             f"{name}: only a boolean flag can be negated; set --{name.removeprefix('--no-').removeprefix('--')} to a value"
         )
@@ -150,8 +155,9 @@ def _take_value(name: str, field_type: Any, values: list[str] | None, words: lis
         return values[0] if len(values) == 1 else values
     if values:
         return values[0]
-    if field_type is bool:
-        return words.pop(0) if words and words[0].lower() in ("true", "false") else "true"
+    if _is_boolean(field_type):
+        texts = ("true", "false", "none") if field_type is not bool else ("true", "false")
+        return words.pop(0) if words and words[0].lower() in texts else "true"
     if not words or _is_flag(words[0]):
         raise ValueError(f"{name} needs a value")
     return words.pop(0)

@@ -60,7 +60,7 @@ def _panel(name: str, section: Any) -> Panel:
 
 
 def _flag(path: str, hint: Any) -> str:
-    if hint is bool:
+    if bool in (hint, *get_args(hint)):
         section, _, field = path.partition(".")
         return f"--{path}, --{section}.no-{field}"
     return f"--{path} {_metavar(hint)}"

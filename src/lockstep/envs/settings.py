@@ -51,7 +51,7 @@ class EnvConfig:
 class RolloutConfig:
     """Steps and sequences that are collected in one iteration."""
 
-    steps: int = 128
+    steps: int = 256
     """Steps that every environment takes in one iteration. Usually 16 to 2048."""
     sequence_length: int | None = None
     """Steps through which gradients are propagated back, if the policy has memory (`policy.core`). Minibatches consist of

@@ -104,7 +104,7 @@ def make_agent(
 ) -> Agent:
     """Create an agent with initial weights, on the CPU by default. `spaces` are those of the environment, if they are known already."""
     dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32
-    spaces, rewards, seed = spaces or describe_env(config.env), config.ppo.normalize_rewards, config.run.seed
+    spaces, rewards, seed = spaces or describe_env(config.env), bool(config.ppo.normalize_rewards), config.run.seed
     device = device or torch.device("cpu")
     return Agent(spaces, config.policy, rewards, seed, dtype, device, autocast, config.curiosity)
 

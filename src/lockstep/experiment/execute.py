@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
+from lockstep.config.versions import former_defaults
 from lockstep.experiment.resolve import importable, iterations
 from lockstep.run.environment import describe_environment
 from lockstep.run.folder import RunFolder
@@ -71,7 +72,7 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
         raise ValueError(
             f"{path}/config.json has version {version}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
         )
-    return folder, decode(tree, Config())
+    return folder, decode(tree, decode(former_defaults(version), Config()))
 
 
 def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int) -> "Run":

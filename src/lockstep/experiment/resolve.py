@@ -11,6 +11,7 @@ from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit, renews
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
+from lockstep.presets import check_family
 from lockstep.runtime.checks import compile_problem
 from lockstep.telemetry.trackers import check_trackers
 
@@ -22,6 +23,10 @@ __all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
 _REPAYS = 5_000
 """Gradient steps from which compiling is worth its time. A compiled step is about 0.7 ms faster, and all runs with the same shapes, such as
 other seeds, use the same kernels: compiling is repaid by the fourth run at the latest."""
+_MINIBATCH = 64
+"""Steps in a minibatch, if their number is not set."""
+_MINIBATCHES = 32
+"""Maximum of the default number of minibatches."""
 _SEQUENCE = 32
 """Maximum of the default sequence length."""
 _MOST_STEPS = 100_000_000
@@ -30,9 +35,9 @@ _LIMITS = 10
 """Number of episode limits between two checkpoints below which `cut_episodes` warns."""
 
 
-def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:
+def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | None = None) -> Config:
     """Return the config with every choice made: counts, shards, engine. It depends on the config, the number of ranks, and what is installed.
-    `plan` is the plan of these ranks, if it has been made already.
+    `plan` is the plan of these ranks, if it has been made already. `preset` is the one from which the config comes.
 
     Raises ValueError in one line if the config can't be run.
     """
@@ -46,14 +51,7 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:
     if env.count % shards:
         raise ValueError(f"env.count is {env.count}: it must be divisible by plan.shards, which is {shards}")
     count = env.count // shards
-    config = _with_sequences(config)
-    sequences, length = count * config.rollout.steps, config.rollout.sequence_length
-    if sequences // (length or 1) % config.ppo.minibatches:
-        cut = f" / {length} steps of a sequence" if length else ""
-        raise ValueError(
-            f"ppo.minibatches is {config.ppo.minibatches}: it must divide a shard's rollout, {count} environments x "
-            f"{config.rollout.steps} steps{cut} = {sequences // (length or 1)}"
-        )
+    config = _with_minibatches(_with_sequences(config), shards)
     batch = env.count * config.rollout.steps
     if config.run.total_steps < batch:
         raise ValueError(
@@ -67,6 +65,8 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
     spaces = describe_env(env)
+    check_family(preset, env.id, bool(spaces.images), spaces.continuous_size > 0)
+    config = _with_spaces(config, spaces)
     _check_policy(config, spaces)
     _check_curiosity(config, spaces, count * config.rollout.steps)
     check_trackers(config.run.loggers)
@@ -87,7 +87,7 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None) -> Config:
 def _check_ppo(config: Config) -> None:
     """Raise ValueError for options of PPO that exclude each other."""
     steers = config.ppo.learning_rate_kl is not None or config.ppo.surrogate == "kl"
-    if steers and config.ppo.epochs_of_policy * config.ppo.minibatches == 1:
+    if steers and config.ppo.epochs_of_policy * config.ppo.minibatch_count == 1:
         raise ValueError(
             "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
         )
@@ -218,6 +218,34 @@ def _with_sequences(config: Config) -> Config:
     return dataclasses.replace(config, rollout=dataclasses.replace(rollout, sequence_length=length))
 
 
+def _with_minibatches(config: Config, shards: int) -> Config:
+    """Return the config with the number of minibatches resolved. Raises ValueError if it does not fit."""
+    rollout, minibatches = config.rollout, config.ppo.minibatches
+    count, length = config.env.count // shards, rollout.sequence_length or 1
+    units = count * rollout.steps // length
+    if minibatches is None:
+        most = min(_MINIBATCHES, max(1, config.env.count * rollout.steps // _MINIBATCH))
+        minibatches = max(number for number in range(1, most + 1) if units % number == 0)
+    if units % minibatches:
+        cut = f" / {length} steps of a sequence" if rollout.sequence_length else ""
+        raise ValueError(
+            f"ppo.minibatches is {minibatches}: it must divide a shard's rollout, {count} environments x {rollout.steps} steps{cut} = {units}"
+        )
+    return dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, minibatches=minibatches))
+
+
+def _with_spaces(config: Config, spaces: "Spaces") -> Config:
+    """Return the config with the fields resolved that depend on the spaces: normalization and the initial standard deviation."""
+    policy, ppo = config.policy, config.ppo
+    if spaces.continuous_size:
+        policy = dataclasses.replace(policy, log_std=policy.initial_log_std(spaces.continuous_size))
+    if policy.normalize_observations is None:
+        policy = dataclasses.replace(policy, normalize_observations=spaces.feature_size > 0)
+    if ppo.normalize_rewards is None:
+        ppo = dataclasses.replace(ppo, normalize_rewards=not ppo.clip_rewards)
+    return dataclasses.replace(config, policy=policy, ppo=ppo)
+
+
 def compiles(config: Config) -> bool:
     """Return True if the run needs a compiler. Raises ValueError for `runtime.compile` `on` if nothing can be compiled."""
     runtime, ppo = config.runtime, config.ppo
@@ -240,7 +268,7 @@ def compiles(config: Config) -> bool:
             "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers, but "
             f"{obstacle}"
         )
-    steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatches
+    steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatch_count
     return not obstacle and (runtime.compile == "on" or (runtime.compile == "auto" and steps >= _REPAYS))
 
 

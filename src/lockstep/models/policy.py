@@ -72,7 +72,8 @@ class Policy(nn.Module):
         self.policy_head = Linear(width, head_size, dtype=dtype)
         self.value_head = Linear(width, 1, dtype=dtype)
         self.intrinsic_head = Linear(width, 1, dtype=dtype) if two_heads else None
-        self.log_std = nn.Parameter(torch.full((std_size,), config.log_std, dtype=dtype)) if std_size else None
+        std = torch.full((std_size,), config.initial_log_std(std_size), dtype=dtype) if std_size else None
+        self.log_std = None if std is None else nn.Parameter(std)
         gains: dict[nn.Module | None, float] = {
             self.policy_head: _POLICY_GAIN,
             self.value_head: _VALUE_GAIN,

@@ -1,5 +1,6 @@
 """The `policy` section of the config."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,15 +30,17 @@ class PolicyConfig:
     """One trunk (encoder and memory) for policy and critic instead of one each."""
     orthogonal: bool = True
     """Orthogonal initialization: gain √2 in the trunk, 0.01 in the policy head, 1 in the value head. Off: PyTorch's default."""
-    log_std: float = 0.0
-    """Continuous actions: natural logarithm of the initial standard deviation, which is learned and does not depend on the state."""
+    log_std: float | None = None
+    """Continuous actions: natural logarithm of the initial standard deviation, which is learned and does not depend on the state. None:
+    -ln(A) / 2 for A components, so that the expected squared norm of the initial noise is 1 for any A."""
     noise_exponent: float = 0.0
     """Continuous actions: exponent β of the exploration noise, whose power over the steps of a rollout is 1 / f^β. 0: white noise,
     independent from step to step; 1: pink noise. Correlated noise explores further (Hollenstein et al. 2024, arXiv:2312.11091)."""
     squash: bool = False
     """Continuous actions: map actions into their bounds by tanh. Off: clip them to their bounds."""
-    normalize_observations: bool = False
-    """Normalize observations by their running mean and standard deviation, over all shards, and clip them to ±10."""
+    normalize_observations: bool | None = None
+    """Normalize observations by their running mean and standard deviation, over all shards, and clip them to ±10. None: unless they are
+    images only."""
 
     def __post_init__(self) -> None:
         if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):
@@ -47,7 +50,11 @@ class PolicyConfig:
         for name in ("core_size", "core_layers"):
             if not 1 <= getattr(self, name) <= 16_384:
                 raise ValueError(f"policy.{name} is {getattr(self, name)}: it must be from 1 to 16,384")
-        if not -10 <= self.log_std <= 5:
+        if self.log_std is not None and not -10 <= self.log_std <= 5:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")
         if not 0 <= self.noise_exponent <= 2:
             raise ValueError(f"policy.noise_exponent is {self.noise_exponent}: it must be between 0 and 2")
+
+    def initial_log_std(self, size: int) -> float:
+        """Return `log_std` for actions with `size` continuous components, at least one."""
+        return round(math.log(1 / size) / 2, 3) if self.log_std is None else self.log_std

@@ -14,7 +14,7 @@ class PPOConfig:
     `piecewise(0: 1, 0.5: 0.1, 1: 0)` over the fraction of the run that is done.
     """
 
-    learning_rate: float | str = 3e-4
+    learning_rate: float | str = "linear(3e-4, 0)"
     """Learning rate of Adam: a schedule. Usually 1e-4 to 1e-3."""
     value_learning_rate: float | str | None = None
     """Learning rate of the critic: a schedule. None: that of the policy. A value requires separate trunks."""
@@ -25,14 +25,15 @@ class PPOConfig:
     """Discount factor per step. Usually 0.9 to 0.999."""
     gae_lambda: float = 0.95
     """λ of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo. Usually 0.9 to 1."""
-    epochs: int = 4
+    epochs: int = 10
     """Passes over the rollouts in one update. Usually 3 to 20."""
     policy_epochs: int | None = None
     """Passes that train the policy. None: `epochs`. A value other than `value_epochs` requires separate trunks."""
     value_epochs: int | None = None
     """Passes that train the critic. None: `epochs`."""
-    minibatches: int = 4
-    """Minibatches per epoch. A minibatch has `env.count * rollout.steps / minibatches` steps, an equal number from each shard."""
+    minibatches: int | None = None
+    """Minibatches per epoch. A minibatch has `env.count * rollout.steps / minibatches` steps, an equal number from each shard. None: as many
+    as give minibatches of 64 steps, at most 32."""
     surrogate: Literal["clip", "kl"] = "clip"
     """Objective: `clip` is equation 7 of the paper, `kl` its adaptive KL penalty (equation 8)."""
     clip: float | str = 0.2
@@ -56,15 +57,15 @@ class PPOConfig:
     separate_grad_norms: bool = False
     """Clip the gradients of policy and critic separately, each to `max_grad_norm`. Requires separate trunks. Off: clip both by their common
     norm, in which large value errors leave little of the policy's gradient."""
-    recompute_advantages: bool = False
+    recompute_advantages: bool = True
     """Recompute advantages and value targets before every epoch after the first, with the current critic (Andrychowicz et al. 2021,
     arXiv:2006.05990)."""
     normalize_advantages: bool = True
     """Normalize the advantages of each minibatch, over all shards, to mean 0 and standard deviation 1."""
     clip_rewards: bool = False
     """Train on the sign of rewards, -1, 0 or 1 (Mnih et al. 2015). Reported returns are not clipped."""
-    normalize_rewards: bool = False
-    """Divide rewards by the running standard deviation of the discounted return, over all shards."""
+    normalize_rewards: bool | None = None
+    """Divide rewards by the running standard deviation of the discounted return, over all shards. None: unless `clip_rewards` is true."""
     adam_epsilon: float = 1e-5
     """Adam's ε."""
 
@@ -77,10 +78,7 @@ class PPOConfig:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"ppo.{name} is {value}: it must be between {low:g} and {high:g}")
-        for name in ("epochs", "minibatches"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"ppo.{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("policy_epochs", "value_epochs"):
+        for name in ("epochs", "minibatches", "policy_epochs", "value_epochs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"ppo.{name} is {value}: it must be at least 1")
@@ -100,6 +98,12 @@ class PPOConfig:
             raise ValueError("ppo.clip_rewards is true: it excludes ppo.normalize_rewards; set only one of the two")
         if self.value_coefficient < 0:
             raise ValueError(f"ppo.value_coefficient is {self.value_coefficient}: it must not be negative")
+
+    @property
+    def minibatch_count(self) -> int:
+        """`minibatches` of a resolved config."""
+        assert self.minibatches is not None, "the config is not resolved: ppo.minibatches is None"
+        return self.minibatches
 
     @property
     def separate(self) -> bool:

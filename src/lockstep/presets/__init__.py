@@ -5,7 +5,9 @@ from importlib.resources import files
 
 import yaml
 
-__all__ = ["expected", "names", "read", "text"]
+from lockstep.presets.families import FAMILIES, Family
+
+__all__ = ["check_family", "example", "expected", "family", "names", "read", "text"]
 
 
 def names() -> list[str]:
@@ -34,6 +36,34 @@ def read(name: str) -> dict[str, object]:
     tree = yaml.safe_load(text(name))
     assert isinstance(tree, dict)
     return tree
+
+
+def family(name: str | None) -> Family | None:
+    """Return the family of a preset that leaves the environment to the user, or None."""
+    return FAMILIES.get(name or "")
+
+
+def example(name: str | None) -> str | None:
+    """Return an environment of the family of a preset, None if the preset has its own environment."""
+    chosen = family(name)
+    return chosen and chosen.example
+
+
+def check_family(name: str | None, env_id: str, images: bool, continuous: bool) -> None:
+    """Raise ValueError, naming a preset that fits, if the preset is for a family without this environment.
+
+    Args:
+        name: The preset. None: none was given, and nothing is checked.
+        env_id: The environment, for the message.
+        images: True if its observations have images.
+        continuous: True if its actions have continuous components.
+    """
+    chosen = family(name)
+    if chosen is None or chosen.fits(images, continuous):
+        return
+    fitting = next(other for other, family in FAMILIES.items() if family.fits(images, continuous))
+    problem = "discrete actions only" if chosen.images in (None, images) else "images" if images else "no images"
+    raise ValueError(f"preset {name}: {env_id} has {problem}; use the preset {fitting}")
 
 
 def expected(name: str) -> str | None:

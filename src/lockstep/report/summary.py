@@ -30,7 +30,15 @@ _OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "loggers"
     "runtime.rendezvous",
 }
 """Settings that the repeating command omits: name, folder and display of the run, and how its ranks connect."""
-_AUTO_RESOLVED = {"plan.shards", "rollout.sequence_length", "runtime.player_device"}
+_AUTO_RESOLVED = {
+    "plan.shards",
+    "policy.log_std",
+    "policy.normalize_observations",
+    "ppo.minibatches",
+    "ppo.normalize_rewards",
+    "rollout.sequence_length",
+    "runtime.player_device",
+}
 """Settings for which None means that the value is chosen when the run is created. `auto` means the same for all settings."""
 
 
@@ -175,7 +183,7 @@ class RunSummary:
         tree: dict[str, dict[str, object]] = {}
         for setting in self.settings:
             section, _, name = setting.name.partition(".")
-            required = setting.name == "env.id" and self.preset is None
+            required = setting.name == "env.id" and (self.preset is None or presets.family(self.preset) is not None)
             if required or (setting.value != setting.preset and setting.name not in _OMITTED):
                 tree.setdefault(section, {})[name] = setting.value
         words = ["lockstep", "train", *([self.preset] if self.preset else []), *as_flags(tree), *self._ranks()]

@@ -45,14 +45,17 @@ class Member:
         return RunFolder(Path(self.config.run.folder) / self.name)
 
 
-def make_member(config: Config, ranks: int | None, values: Mapping[str, object], folder: Path, name: str) -> Member:
-    """Resolve a config and return the member. `ranks` None means the smallest number of ranks that the plan allows.
+def make_member(
+    config: Config, ranks: int | None, values: Mapping[str, object], folder: Path, name: str, preset: str | None = None
+) -> Member:
+    """Resolve a config and return the member. `ranks` None means the smallest number of ranks that the plan allows. `preset` is the one
+    from which the config comes.
 
     Raises ValueError if the config cannot be run.
     """
     config = replace(config, run=replace(config.run, folder=str(folder), name=name, progress="off"))
     start = resolve_start(config, None, ranks or default_ranks(config.plan, 1))
-    return Member(values, resolve(start.config, start.ranks, start.plan), start.ranks)
+    return Member(values, resolve(start.config, start.ranks, start.plan, preset), start.ranks)
 
 
 def labels(paths: Sequence[str]) -> dict[str, str]:

@@ -57,7 +57,7 @@ class Sweep:
                 identity, name = decoded, name_of(decoded)
             if any(name == other.name for other in members):
                 raise ValueError(f"{name}: two of the combinations are the same run; remove one")
-            members.append(make_member(config, self.ranks, identity, self.folder / "runs", name))
+            members.append(make_member(config, self.ranks, identity, self.folder / "runs", name, self.preset))
         return members
 
     def check(self, over: Mapping[str, Sequence[str]], spaces: Mapping[str, Search]) -> list[Member]:

@@ -1,0 +1,28 @@
+"""Every family preset learns as recorded: a change of the algorithm that alters learning or bits is seen here first."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.presets.golden import CASES, GOLDEN, Outcome, processor
+
+from lockstep.presets.families import FAMILIES
+
+pytestmark = [pytest.mark.slow, pytest.mark.extra("ale_py", "Box2D", "mujoco")]
+
+
+def test_every_family_has_a_case() -> None:
+    assert set(CASES) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("preset", CASES)
+def test_short_runs_learn_as_recorded(run_cli, tmp_path: Path, preset: str) -> None:
+    finished = run_cli(*CASES[preset].words(preset))
+    assert finished.rc == 0, finished
+    outcome, recorded = Outcome.read(tmp_path / "runs" / preset), json.loads(GOLDEN.read_text())[preset]
+    least = CASES[preset].least
+    assert least is None or (outcome.curve[-1] or -1e9) >= least, outcome.curve
+    if processor() not in recorded["digests"]:
+        pytest.skip(f"no digest is recorded for {processor()}; the return is as high as it has to be")
+    again = "if the change is deliberate, run `python -m tests.presets.golden` and explain it in CHANGELOG.md"
+    assert outcome == Outcome(recorded["curve"], recorded["digests"][processor()]), again

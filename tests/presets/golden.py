@@ -46,8 +46,8 @@ class Case(NamedTuple):
 
 CASES = {
     "classic": Case("CartPole-v1", 8_192, 40),
-    "box2d": Case("LunarLander-v3", 20_480, -180),
-    "mujoco": Case("Reacher-v5", 20_480, -35),
+    "box2d": Case("LunarLander-v3", 20_480, -120),
+    "mujoco": Case("InvertedPendulum-v5", 12_288, 40),
     "memory": Case("cartpole-no-velocity", 4_096, 20),
     "sparse": Case("pendulum-sparse", 8_192, None),
     "atari": Case("ALE/Pong-v5", 2_048, None),

@@ -12,8 +12,8 @@ from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
 
 
-def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
-    """Every size costs a compilation."""
+def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
+    """Each block size needs its own compilation."""
     agent, sizes = agent_of(), []
     count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + len(RowScalars._fields)
     rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))

@@ -1,4 +1,4 @@
-"""Records of one iteration: what trainers pack is what every rank reads, and how long each rank waited."""
+"""Records of one iteration: packing by trainers, decoding on every rank, and idle times."""
 
 import numpy as np
 import pytest

@@ -128,15 +128,15 @@ def test_loading_a_state_gives_an_equal_agent() -> None:
     assert one.digest() != two.digest()
 
 
-def test_the_digest_covers_every_number() -> None:
+def test_digest_covers_every_number() -> None:
     agent = agent_of(normalize_observations=True)
     observe(agent, observations())
-    seen = {agent.digest()}
+    digests = {agent.digest()}
     for name, tensor in agent.state().items():
         flat = tensor.view(-1)
         flat[-1] = torch.nextafter(flat[-1], torch.full_like(flat[-1], 9))
-        seen.add(agent.digest())
-        assert len(seen) == 1 + list(agent.state()).index(name) + 1, name
+        digests.add(agent.digest())
+        assert len(digests) == 1 + list(agent.state()).index(name) + 1, name
 
 
 @pytest.mark.parametrize("mismatch", ["missing tensor", "unknown tensor", "shape", "dtype"])

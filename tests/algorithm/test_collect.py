@@ -216,10 +216,12 @@ def test_episodes_and_discounted_returns_equal_a_simple_loop(seed: int) -> None:
 def test_values_and_log_probs_are_computed_with_the_collecting_weights(rollouts: list[Rollout]) -> None:
     agent = agent_of()
     for rollout in rollouts:
-        seen = agent.normalize(rollout.observations)
+        normalized = agent.normalize(rollout.observations)
         assert rollout.values.shape == (STEPS + 1, COUNT)
-        assert torch.allclose(rollout.values, agent.policy.value(seen), rtol=0, atol=1e-13)
-        expected = torch.distributions.Categorical(logits=agent.policy.act(seen[:-1])[0]).log_prob(rollout.actions)
+        assert torch.allclose(rollout.values, agent.policy.value(normalized), rtol=0, atol=1e-13)
+        expected = torch.distributions.Categorical(logits=agent.policy.act(normalized[:-1])[0]).log_prob(
+            rollout.actions
+        )
         assert torch.allclose(rollout.log_probs, expected, rtol=0, atol=1e-13)
 
 
@@ -256,8 +258,8 @@ def test_actions_depend_on_the_random_stream_of_shard_and_iteration(spaces: Spac
     parameters, _, _ = agent.policy.act(agent.normalize(rollout.observations[2]))
     assert torch.allclose(rollout.actions[2], agent.distribution.sample(parameters, noise[2]), rtol=0, atol=1e-12)
     assert isinstance(shard.engine, Scripted)
-    for drawn, taken in zip(rollout.actions, shard.engine.taken, strict=True):
-        assert np.array_equal(taken, drawn if spaces is DISCRETE else drawn.clamp(-1, 1))
+    for drawn, env_action in zip(rollout.actions, shard.engine.taken, strict=True):
+        assert np.array_equal(env_action, drawn if spaces is DISCRETE else drawn.clamp(-1, 1))
     (other_shard,) = play(shard_of(agent, index=2), agent, range(5, 6))
     (other_iteration,) = play(shard_of(agent, index=3), agent, range(6, 7))
     for other in (other_shard, other_iteration):

@@ -11,9 +11,9 @@ FAST = {"learning_rate": 0.02, "epochs": 4, "minibatches": 3}
 def test_kl_stop_skips_the_first_step_above_the_limit(stop_after: int) -> None:
     free = watch_of(**FAST)
     assert free()["kl_stopped"] == 0
-    seen = free.divergences()
-    limit = (max(seen[:stop_after]) + seen[stop_after]) / 2
-    assert max(seen[:stop_after]) < limit < seen[stop_after], "these numbers do not test a stop here"
+    divergences = free.divergences()
+    limit = (max(divergences[:stop_after]) + divergences[stop_after]) / 2
+    assert max(divergences[:stop_after]) < limit < divergences[stop_after], "these numbers do not test a stop here"
     stopped = watch_of(kl_stop=limit, **FAST)
     metrics = stopped()
     assert metrics["kl_stopped"] == 1

@@ -67,9 +67,9 @@ def test_the_error_of_a_program_is_reported(tmp_path: Path) -> None:
 
 
 def test_ratios_compare_the_first_program_with_the_others_within_a_repeat() -> None:
-    ours = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
-    theirs = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
-    finishes = {"lockstep, 1 rank": ours, "Stable-Baselines3 2.9.2": theirs}
+    first = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
+    second = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
+    finishes = {"lockstep, 1 rank": first, "Stable-Baselines3 2.9.2": second}
     recorded = record(finishes, "lockstep, 1 rank")["Stable-Baselines3 2.9.2"]
     assert isinstance(recorded, dict)
     assert recorded["faster"] == {"median": 3.0, "least": 2.0, "most": 3.0}

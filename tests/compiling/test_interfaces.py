@@ -40,7 +40,7 @@ def test_versions_are_the_requirement_of_the_package(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "nothing.at_all"), ("torch.nothing", "at_all")])
-def test_missing_interface_is_one_line(module: str, name: str) -> None:
+def test_missing_interface_is_reported_in_one_line(module: str, name: str) -> None:
     with pytest.raises(InterfaceMissing) as caught:
         private_interface(module, name)
     assert str(caught.value) == (
@@ -100,7 +100,7 @@ def test_products_stay_as_they_are_without_the_operation_of_onednn(
 @pytest.mark.parametrize(
     ("installed", "fits"), [("2.13.0+cpu", True), ("2.13.9", True), ("2.12.1", False), ("2.14.0", False)]
 )
-def test_other_versions_do_not_compile(installed: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_of_pytorch_do_not_compile(installed: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interfaces, "version", lambda name: installed)
     problem = f"PyTorch {installed} is not torch>=2.13,<2.14, whose private interfaces compiling needs"
     assert version_problem() == (None if fits else problem)

@@ -32,17 +32,17 @@ def valid_next_rows(rollouts: Sequence[Rollout], name: str, size: int) -> np.nda
 
 @pytest.mark.parametrize("spaces", [VECTOR, MASKED, IMAGES])
 def test_running_statistics_cover_all_shards(spaces: Spaces) -> None:
-    method, seen = method_of("rnd", spaces), []
+    method, all_rollouts = method_of("rnd", spaces), []
     for iteration in range(3):
         rollouts = [rollout_of(spaces, 20, 4, f"{iteration} {shard}", 1 + shard) for shard in range(2)]
         method.observe(rollouts, ordered_sum)
-        seen += rollouts
+        all_rollouts += rollouts
     for name, tensor_name, size in (
         ("features", "observations", spaces.feature_size),
         ("pixels", "pixels", spaces.pixel_count),
     ):
         if size:
-            found, expected = method.moments[name], valid_next_rows(seen, tensor_name, size)
+            found, expected = method.moments[name], valid_next_rows(all_rollouts, tensor_name, size)
             assert found.count.item() == len(expected)
             np.testing.assert_allclose(found.mean, expected.mean(0), rtol=1e-12)
             np.testing.assert_allclose(found.std, np.sqrt(expected.var(0) + 1e-8), rtol=1e-9)

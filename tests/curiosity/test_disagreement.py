@@ -84,33 +84,36 @@ def test_only_the_ensemble_is_trained() -> None:
     assert not any(torch.equal(a, b) for a, b in zip(before, method.parts().values(), strict=True))
 
 
-def transitions(now: Tensor, then: Tensor, action: Tensor) -> Transitions:
+def transitions(observations: Tensor, next_observations: Tensor, actions: Tensor) -> Transitions:
     """Return transitions of one step, with one environment per row."""
-    count = len(now)
+    count = len(observations)
     return Transitions(
-        torch.stack([now, then]), torch.empty(2, count, 0), action.unsqueeze(0), torch.ones(1, count, dtype=torch.bool)
+        torch.stack([observations, next_observations]),
+        torch.empty(2, count, 0),
+        actions.unsqueeze(0),
+        torch.ones(1, count, dtype=torch.bool),
     )
 
 
 def test_rewards_of_observed_transitions_decrease() -> None:
     method = method_of("disagreement", SPACES, hidden=(32,))
-    now, action = normal("now", 256, 3), normal("action", 256, 1).clamp(-1, 1)
-    steps = transitions(now, 0.9 * now + 0.3 * action, action)
-    elsewhere = transitions(now - 6, 0.9 * (now - 6) + 0.3 * action, action)
+    observations, actions = normal("now", 256, 3), normal("action", 256, 1).clamp(-1, 1)
+    steps = transitions(observations, 0.9 * observations + 0.3 * actions, actions)
+    elsewhere = transitions(observations - 6, 0.9 * (observations - 6) + 0.3 * actions, actions)
     before, far = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, elsewhere))
     loss = train(method, method.columns(steps), None, steps=300, rate=2e-2)
-    seen, unseen = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, elsewhere))
+    observed, unobserved = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, elsewhere))
     assert loss < 0.05
-    assert seen < 0.01 * before
-    assert unseen > 0.02 * far
-    assert unseen > 50 * seen
+    assert observed < 0.01 * before
+    assert unobserved > 0.02 * far
+    assert unobserved > 50 * observed
 
 
 def test_rewards_of_random_transitions_decrease() -> None:
     """Random next observations cannot be predicted, so the loss stays; but all members converge to their mean."""
     method = method_of("disagreement", SPACES)
-    now, action = normal("now", 2048, 3), normal("action", 2048, 1).clamp(-1, 1)
-    steps = transitions(now, normal("then", 2048, 3), action)
+    observations, actions = normal("now", 2048, 3), normal("action", 2048, 1).clamp(-1, 1)
+    steps = transitions(observations, normal("then", 2048, 3), actions)
     (before,) = rewards(method, steps)
     first = method.loss(method.columns(steps), None).mean()
     last = train(method, method.columns(steps), None, steps=100, rate=2e-2)

@@ -48,7 +48,7 @@ def raw_rewards(rollout: Rollout) -> np.ndarray:
 
 def test_rewards_are_divided_by_the_deviation_of_the_discounted_return_over_all_shards() -> None:
     intrinsic, _ = intrinsic_rewards_of()
-    running, seen = np.zeros((2, COUNT)), []
+    running, discounted_returns = np.zeros((2, COUNT)), []
     for _ in range(2):  # the return goes on from one rollout to the next
         shard_rollouts = rollouts()
         found = intrinsic(shard_rollouts)
@@ -57,9 +57,9 @@ def test_rewards_are_divided_by_the_deviation_of_the_discounted_return_over_all_
                 for b in range(COUNT):
                     if rollout.valid[t, b]:
                         running[shard, b] = GAMMA * running[shard, b] + raw_rewards(rollout)[t, b]
-                        seen.append(running[shard, b])
+                        discounted_returns.append(running[shard, b])
         for bonus, rollout in zip(found, shard_rollouts, strict=True):
-            assert np.allclose(bonus.rewards, raw_rewards(rollout) / np.std(seen), rtol=1e-6)
+            assert np.allclose(bonus.rewards, raw_rewards(rollout) / np.std(discounted_returns), rtol=1e-6)
 
 
 def test_rewards_are_unchanged_without_normalization() -> None:

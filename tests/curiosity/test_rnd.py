@@ -82,9 +82,9 @@ def test_rewards_of_observed_vectors_decrease() -> None:
     elsewhere = Transitions(-3 - steps.features.abs(), steps.pixels, steps.actions, steps.valid)
     before = rewards(method, steps)[0].mean()
     train(method, method.columns(steps), None, steps=400, rate=1e-2)
-    seen, unseen = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, elsewhere))
-    assert seen < 1e-3 * before
-    assert unseen > 50 * seen
+    observed, unobserved = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, elsewhere))
+    assert observed < 1e-3 * before
+    assert unobserved > 50 * observed
 
 
 def test_rewards_of_observed_images_decrease() -> None:
@@ -92,6 +92,6 @@ def test_rewards_of_observed_images_decrease() -> None:
     steps, other = observed_steps(method, ONLY_IMAGES, 4, 2), observed_steps(method, ONLY_IMAGES, 4, 2, "other")
     before = rewards(method, steps)[0].mean()
     train(method, method.columns(steps), image_pairs(steps), steps=300, rate=1e-2)
-    seen, unseen = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, other))
-    assert seen < 0.01 * before
-    assert unseen > 5 * seen
+    observed, unobserved = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, other))
+    assert observed < 0.01 * before
+    assert unobserved > 5 * observed

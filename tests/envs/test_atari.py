@@ -181,9 +181,9 @@ def test_renewed_games_depend_only_on_the_iteration(name: str) -> None:
     for engine in (one, other):
         engine.renew(50)
     assert np.array_equal(one.pixels, other.pixels)
-    again = bits(play(one, actions))
-    assert again == bits(play(other, actions))
-    assert again[:37] != bits(first)
+    renewed_rows = bits(play(one, actions))
+    assert renewed_rows == bits(play(other, actions))
+    assert renewed_rows[:37] != bits(first)
 
 
 def test_single_games_are_restored_by_replay() -> None:
@@ -198,7 +198,7 @@ def test_single_games_are_restored_by_replay() -> None:
 
 
 @pytest.mark.extra("envpool")
-def test_an_episode_may_be_a_life() -> None:
+def test_episodes_may_end_with_each_life() -> None:
     engine = engine_of("envpool", "Breakout", episodic_life=True)
     engine.reset()
     rows = play(engine, random_actions(engine, 700))
@@ -225,7 +225,7 @@ def test_an_episode_may_be_a_life() -> None:
         (EnvConfig(id="CartPole-v1", engine="ale"), "env.engine is 'ale': this engine has only Atari games such as ALE/Pong-v5, not 'CartPole-v1'; use 'gymnasium'"),
     ],
 )  # fmt: skip
-def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
+def test_invalid_config_is_reported_in_one_line(config: EnvConfig, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         describe_env(config)
 

@@ -33,7 +33,7 @@ from lockstep.envs.single import Recipe
         (EnvConfig(id="pendulum-dense", engine="gymnasium-vector"), "env.engine is 'gymnasium-vector': pendulum-dense has no vector version; use 'gymnasium'"),
     ],
 )  # fmt: skip
-def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
+def test_invalid_config_is_reported_in_one_line(config: EnvConfig, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         describe_env(config)
 
@@ -45,12 +45,12 @@ def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
         (EnvConfig(engine="envpool", options={"g": 3}), "env.options has 'g', which CartPole-v1 does not take"),
     ],
 )  # fmt: skip
-def test_bad_input_to_envpool_raises_one_line(config: EnvConfig, message: str) -> None:
+def test_invalid_config_for_envpool_is_reported_in_one_line(config: EnvConfig, message: str) -> None:
     pytest.importorskip("envpool")
-    test_bad_input_raises_one_line(config, message)
+    test_invalid_config_is_reported_in_one_line(config, message)
 
 
-def test_bad_option_values_raise_one_line() -> None:
+def test_invalid_option_values_are_reported_in_one_line() -> None:
     pytest.importorskip("Box2D")
     with pytest.raises(
         ValueError,
@@ -59,7 +59,7 @@ def test_bad_option_values_raise_one_line() -> None:
         describe_env(EnvConfig(id="LunarLander-v3", options={"gravity": 5}))
 
 
-def test_old_mujoco_versions_raise_one_line() -> None:
+def test_old_mujoco_versions_are_reported_in_one_line() -> None:
     pytest.importorskip("mujoco")
     with pytest.raises(ValueError, match=r"^env.id is 'Reacher-v2': the environment can't be created: .*$"):
         describe_env(EnvConfig(id="Reacher-v2"))

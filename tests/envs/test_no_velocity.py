@@ -15,7 +15,7 @@ ENGINES = ["gymnasium", "gymnasium-async", "gymnasium-vector", "envpool"]
 
 @pytest.mark.parametrize("task", list(NO_VELOCITY_TASKS))
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_task_is_its_original_without_some_columns(task: str, name: str) -> None:
+def test_task_omits_columns_of_the_original_environment(task: str, name: str) -> None:
     for module in (REQUIRED_MODULES.get(task), "envpool" if name == "envpool" else None):
         if module:
             pytest.importorskip(module)

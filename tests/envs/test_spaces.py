@@ -123,7 +123,7 @@ def test_masks_are_the_last_columns() -> None:
         layout.rows(stacked(space, [observation]), {}, np.array([False]))
 
 
-def test_masks_in_the_info() -> None:
+def test_masks_in_the_info_dictionary() -> None:
     mask = np.array([0, 1, 1], dtype=np.int8)
     spaces = describe(TWO, kinds.Discrete(3), "X-v0", {"action_mask": mask})
     assert (spaces.observation_size, spaces.mask_size) == (5, 3)

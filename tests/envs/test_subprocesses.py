@@ -89,7 +89,7 @@ def test_a_failing_worker_is_named() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_close_ends_workers_with_inherited_handlers_and_stopped_ones() -> None:
+def test_close_ends_stopped_workers_and_workers_with_inherited_handlers() -> None:
     handler = signal.signal(signal.SIGTERM, lambda *_: None)  # a rank has such a handler, which its forks inherit
     try:
         engine = start_engine()
@@ -103,7 +103,7 @@ def test_close_ends_workers_with_inherited_handlers_and_stopped_ones() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_die_with_their_rank(signal_number: signal.Signals, environ: dict[str, str]) -> None:
+def test_workers_end_with_their_rank(signal_number: signal.Signals, environ: dict[str, str]) -> None:
     program = (
         "from lockstep.envs.catalog import make_engine; from lockstep.envs.settings import EnvConfig; import time\n"
         "engine = make_engine(EnvConfig(id='CartPole-v1', engine='gymnasium-async', count=3), 1, 0, 1); engine.reset()\n"

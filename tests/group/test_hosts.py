@@ -39,7 +39,7 @@ def test_two_hosts_give_the_results_of_one_rank(begin: Callable[[str], Ranks]) -
 
 
 @pytest.mark.parametrize("operation", ["reduce", "receive"])
-def test_rank_killed_on_the_other_host_is_named(operation: str, begin: Callable[[str], Ranks]) -> None:
+def test_rank_killed_on_the_other_host_is_reported(operation: str, begin: Callable[[str], Ranks]) -> None:
     *others, killed = begin(operation)
     for rank in others:
         printed, errors = rank.communicate()

@@ -29,8 +29,8 @@ def right(observation: NDArray[np.float32], info: dict[str, Any]) -> int:
 
 def test_episodes_are_complete_and_start_with_their_seeds() -> None:
     env = gym.make("CartPole-v1")
-    first, second, again = play_episodes(env, lambda: right, [1, 2, 1])
-    assert first == again
+    first, second, repeated = play_episodes(env, lambda: right, [1, 2, 1])
+    assert first == repeated
     assert all(total == length and 5 < length < 20 for total, length in (first, second))
     env.close()
 

@@ -101,5 +101,5 @@ def test_launcher_process_skips_shells(environ: dict[str, str]) -> None:
         assert launcher == os.getpid() != parent
 
 
-def test_launcher_of_a_rank_of_lockstep_is_its_parent() -> None:
+def test_launcher_of_a_rank_started_by_lockstep_is_its_parent() -> None:
     assert launcher_process(RankInfo(0, 2)) == os.getppid()

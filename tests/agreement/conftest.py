@@ -9,7 +9,7 @@ from subprocess import Popen
 import pytest
 from tests.agreement.matrix import Trained, trainer
 from tests.conftest import TRAINS, plain_environ
-from tests.warm import Forked, Warm, serving
+from tests.warm import ForkedProgram, Warm, serving
 
 RANDOM_HASHES = {"PYTHONHASHSEED": "random"}
 """Environment variables of all processes. With a fixed hash seed the order of sets would be equal, which could hide differences."""
@@ -37,7 +37,7 @@ class AlternatingServers:
         self._servers = cycle(servers)
         self.suits = servers[0].suits
 
-    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> Forked:
+    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> ForkedProgram:
         """See `Warm.start`."""
         return next(self._servers).start(*words, cwd=cwd, environ=environ)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithm.test_agent import CONTINUOUS, DISCRETE, SIZE, agent_of, observations, observe
-from tests.watched import chosen, judged
+from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import Spaces
@@ -45,7 +45,7 @@ def test_numpy_and_pytorch_policies_give_the_same_actions(
         actions = torch.zeros(noise.shape, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
         actor = agent.actor(noise, actions.numpy())
         env_actions = np.array([actor.act(t, observed[t].numpy()).copy() for t in range(steps)])
-        results = (actor.log_probs(), agent.values(observed), *judged(agent, observed, actions))
+        results = (actor.log_probs(), agent.values(observed), *evaluate_rows(agent, observed, actions))
         results_of_agents.append([actions.numpy(), env_actions, *(x.numpy() for x in results)])
     for numpy_result, pytorch_result in zip(*results_of_agents, strict=True):
         assert numpy_result.dtype == pytorch_result.dtype
@@ -66,4 +66,4 @@ def test_autocast_disables_the_numpy_policy() -> None:
     for autocast, expected in ((nullcontext, True), (partial(torch.autocast, "cpu", torch.bfloat16), False)):
         agent = Agent(CONTINUOUS, config, False, 1, torch.float32, autocast=autocast)
         assert (agent._numpy_policy is not None) is expected
-        assert chosen(agent, observations().astype(np.float32), stream(1, "test")).dtype == np.float32
+        assert choose_actions(agent, observations().astype(np.float32), stream(1, "test")).dtype == np.float32

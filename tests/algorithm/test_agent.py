@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.watched import chosen, judged
+from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import Spaces
@@ -56,7 +56,7 @@ def test_squashed_actions_are_scaled_to_the_bounds() -> None:
 
 def test_discrete_actions_are_passed_unchanged() -> None:
     agent = agent_of(DISCRETE)
-    actions = chosen(agent, observations(), stream(1, "test"))
+    actions = choose_actions(agent, observations(), stream(1, "test"))
     assert actions.dtype == np.int64
     assert set(actions.tolist()) <= {0, 1, 2, 3}
 
@@ -73,7 +73,7 @@ def test_evaluate_and_act_use_the_same_policy(spaces: Spaces) -> None:
     actor = agent.actor(noise, actions.numpy())
     for t in range(steps):
         actor.act(t, rows[t].numpy())
-    values, log_probs = judged(agent, rows, actions)
+    values, log_probs = evaluate_rows(agent, rows, actions)
     assert torch.allclose(actor.log_probs(), log_probs, rtol=0, atol=1e-12)
     assert torch.allclose(agent.values(rows), values, rtol=0, atol=1e-12)
     assert values.shape == (steps + 1, count)
@@ -94,13 +94,15 @@ def test_evaluate_and_act_use_the_same_policy(spaces: Spaces) -> None:
 def test_mode_is_the_most_probable_action() -> None:
     agent, rows = agent_of(), observations()
     mean = agent.policy.act(torch.from_numpy(rows))[0][:, :2].detach().numpy()
-    np.testing.assert_array_equal(chosen(agent, rows), np.clip(mean, CONTINUOUS.action_low, CONTINUOUS.action_high))
+    np.testing.assert_array_equal(
+        choose_actions(agent, rows), np.clip(mean, CONTINUOUS.action_low, CONTINUOUS.action_high)
+    )
 
 
 def test_networks_receive_normalized_observations() -> None:
     agent = agent_of(normalize_observations=True)
     rows = observations(1000, mean=50.0, std=4.0)
-    before = chosen(agent, rows)
+    before = choose_actions(agent, rows)
     assert torch.equal(
         agent.normalize(torch.from_numpy(rows)), torch.from_numpy(rows).clamp(-10, 10)
     )  # nothing seen yet
@@ -108,7 +110,7 @@ def test_networks_receive_normalized_observations() -> None:
     normalized = agent.normalize(torch.from_numpy(rows)).numpy()
     np.testing.assert_allclose(normalized.mean(0), 0, atol=1e-9)
     np.testing.assert_allclose(normalized.std(0), 1, atol=1e-6)
-    assert not np.array_equal(chosen(agent, rows), before)
+    assert not np.array_equal(choose_actions(agent, rows), before)
     assert agent.normalize(torch.full((1, SIZE), 1e9, dtype=torch.float64)).tolist() == [[10] * SIZE]
 
 
@@ -123,7 +125,7 @@ def test_loading_a_state_gives_an_equal_agent() -> None:
     assert one.digest() != two.digest()
     two.load({name: tensor.clone() for name, tensor in one.state().items()})
     assert one.digest() == two.digest()
-    assert np.array_equal(chosen(one, observations()), chosen(two, observations()))
+    assert np.array_equal(choose_actions(one, observations()), choose_actions(two, observations()))
     observe(two, observations())  # and it is a copy
     assert one.digest() != two.digest()
 

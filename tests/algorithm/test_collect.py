@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from tests.watched import chosen
+from tests.watched import choose_actions
 
 from lockstep.algorithm.acting import Actor
 from lockstep.algorithm.agent import Agent
@@ -346,5 +346,5 @@ def test_no_global_generator_is_used() -> None:
             shard = shard_of(agent)
             update = Update(agent, PPOConfig(minibatches=2), Solo(), (0,), seed=1)
             update(collect([shard], agent, 1), 1, 0.0)
-            chosen(agent, np.zeros((2, 3)), stream(1, "test"))
+            choose_actions(agent, np.zeros((2, 3)), stream(1, "test"))
     assert states() == before

@@ -4,7 +4,18 @@ import pytest
 import torch
 from tests.algorithm.test_prepare import CONFIG, SHARDS, SHARES
 from tests.threaded import on_ranks
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, ROWS, SEED, Watched, agent_of, move, rollouts_of
+from tests.watched import (
+    CONTINUOUS,
+    DISCRETE,
+    ITERATION,
+    PLAIN,
+    ROWS,
+    SEED,
+    RecordingGroup,
+    agent_of,
+    perturb,
+    rollouts_of,
+)
 
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation
@@ -28,7 +39,7 @@ def train(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     agent = agent_of(spaces, normalize=True, curiosity=curiosity)
     rollouts = rollouts_of(agent, SHARDS)
-    move(agent)
+    perturb(agent)
     update = Update(agent, config, group, shards, SEED, UpdateOptions(**options))
     metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
     state = {**agent.state(), **update.state()}
@@ -76,7 +87,7 @@ def test_fused_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None
 
 
 def test_fused_rank_contributes_one_row() -> None:
-    class Counting(Watched):
+    class Counting(RecordingGroup):
         def reduce(self, parts: torch.Tensor, phase: str) -> torch.Tensor:
             assert len(parts) == 1, phase
             return super().reduce(parts, phase)

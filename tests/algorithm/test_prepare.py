@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.threaded import on_ranks
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, move, rollouts_of
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, perturb, rollouts_of
 from torch import Tensor
 
 from lockstep.algorithm.options import UpdateOptions
@@ -91,7 +91,7 @@ def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, options: dict[s
     def train(group: Group, shards: object) -> tuple[str, dict[str, float]]:
         agent = agent_of(spaces, normalize=True)
         rollouts = rollouts_of(agent, SHARDS)
-        move(agent)
+        perturb(agent)
         update = Update(agent, CONFIG, group, shards, SEED, UpdateOptions(**options))
         metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
         return agent.digest(), metrics

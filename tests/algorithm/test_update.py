@@ -13,10 +13,10 @@ from tests.watched import (
     SHARDS,
     SIZE,
     STEPS,
+    RecordingGroup,
     Watch,
-    Watched,
     agent_of,
-    move,
+    perturb,
     rollouts_of,
     watch_of,
 )
@@ -88,7 +88,7 @@ def test_gradient_equals_that_of_the_whole_batch(spaces: Spaces, shared: bool, s
     config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, **settings)
     agent = agent_of(spaces, shared)
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     expected = expected_gradient(agent, batch_of(rollouts, config), config)
     watch = Watch(agent, config)
     watch(rollouts)
@@ -102,7 +102,7 @@ def test_vtrace_uses_the_policy_and_values_of_the_trainer(spaces: Spaces) -> Non
     config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, value_clip=0.05)
     agent = agent_of(spaces)
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     batch, ratios = batch_of(rollouts, config), []
     for name in ("log_probs", "values", "advantages", "targets"):
         batch[name] = batch[name].clone()
@@ -141,7 +141,7 @@ def test_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None:
     config = PPOConfig(epochs=2, minibatches=3, max_grad_norm=None)
     agent = agent_of()
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     watch, mirror = Watch(agent, config), agent_of()
     mirror.flat.buffer.copy_(agent.flat.buffer)
     watch(rollouts)
@@ -164,7 +164,7 @@ def test_each_gradient_step_has_one_reduction() -> None:
 
 
 def test_rank_without_shards_takes_no_part_in_the_update() -> None:
-    agent, group = agent_of(), Watched()
+    agent, group = agent_of(), RecordingGroup()
     before = agent.digest()
     assert Update(agent, PPOConfig(), group, (), SEED)([], ITERATION, 0.0) == {}
     assert not group.totals
@@ -179,7 +179,7 @@ def test_gpu_gives_the_same_weights_up_to_rounding(spaces: Spaces, options: dict
     for device in ("cpu", "cuda"):
         agent = agent_of(spaces, normalize=True, device=device)
         rollouts = rollouts_of(agent_of(spaces, normalize=True))
-        move(agent)
+        perturb(agent)
         Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01), **options)(rollouts)
         weights.append(agent.flat.buffer.cpu())
     assert torch.allclose(*weights, rtol=0, atol=1e-9)
@@ -258,7 +258,7 @@ def test_metrics_of_a_single_step() -> None:
     config = PPOConfig(epochs=1, minibatches=1, entropy=0.01)
     agent = agent_of()
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     batch = batch_of(rollouts, config)
     rows = {name: tensor[batch["valid"]] for name, tensor in batch.items()}
     parameters, values = agent.policy(rows["observations"])

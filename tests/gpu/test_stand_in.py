@@ -40,7 +40,7 @@ def fixture_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     words = ["-std=c++20", "-O0", "-shared", "-fPIC", *(f"-I{folder}" for folder in folders), HERE / "stand_in.cpp"]
     linked = [f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch_folder / 'lib'}", "-o", library]
     subprocess.run(["g++", *words, *linked], check=True)
-    path = os.pathsep.join([str(HERE / "first"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(HERE / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": path, "LOCKSTEP_TEST_GPU": str(library), "OMP_NUM_THREADS": "1"}
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests import alone
+from tests.cpu_runtime import cpu_runtime
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import collect
@@ -79,7 +79,7 @@ def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
 def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
     """Return the largest difference between the trained weights of both programs, and between trained and initial weights."""
     config = config_of(settings)
-    components = build(config, Plan.make(config.plan, 1), alone.runtime())
+    components = build(config, Plan.make(config.plan, 1), cpu_runtime())
     shards, update = components.shards, components.update
     first = weights_of(update.agent, settings.shared)
     for iteration in range(1, settings.iterations + 1):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tests import alone
+from tests.cpu_runtime import cpu_runtime
 from torch import Tensor
 
 from lockstep.algorithm.collect import collect
@@ -60,7 +60,7 @@ def prepared(
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
     plan = Plan.make(config.plan, group.size)
-    components = build(config, plan, alone.runtime(group))
+    components = build(config, plan, cpu_runtime(group))
     telemetry = partial(Recorder, config=config.run, modules=())
     return components, Run(folder, config.run, plan, config.plan.lag, group, components.trainers, last, 1, telemetry)
 
@@ -203,7 +203,7 @@ def test_solved_at_is_restored(tmp_path: Path) -> None:
 def test_observation_statistics_cover_all_valid_observations(lag: int) -> None:
     policy = dataclasses.replace(CONFIG.policy, normalize_observations=True)
     config = dataclasses.replace(CONFIG, policy=policy, plan=PlanConfig(shards=2, lag=lag))
-    components = build(config, Plan.make(config.plan, 1), alone.runtime())
+    components = build(config, Plan.make(config.plan, 1), cpu_runtime())
     observed = []
     for iteration in range(1, 6):
         collect(components.shards, components.exchange.acting, iteration)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from tests.live_runs import digests
 from tests.runtime.test_hosts import FakeGroup
-from tests.watched import judged
+from tests.watched import evaluate_rows
 
 from lockstep.algorithm.agent import Agent
 from lockstep.group.solo import Solo
@@ -81,7 +81,7 @@ def test_agent_is_initialized_equally_on_every_device() -> None:
     for on_cpu, on_gpu in zip(*outputs, strict=True):
         assert on_gpu.device == CPU
         assert torch.allclose(on_cpu, on_gpu, atol=1e-5)
-    for on_cpu, on_gpu in zip(judged(cpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), judged(gpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
+    for on_cpu, on_gpu in zip(evaluate_rows(cpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), evaluate_rows(gpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
         assert on_gpu.device == CPU
         assert torch.allclose(on_cpu, on_gpu, atol=1e-5)
 

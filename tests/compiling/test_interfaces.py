@@ -35,7 +35,7 @@ def compile_doubled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[T
     return ahead_of_time(Doubled(), (torch.ones(3),))(torch.ones(3))
 
 
-def test_versions_are_the_requirement_of_the_package(root: Path) -> None:
+def test_supported_versions_equal_the_requirement_of_the_package(root: Path) -> None:
     assert f'"{TORCH_VERSIONS}"' in (root / "pyproject.toml").read_text()
 
 
@@ -60,7 +60,7 @@ def test_missing_interface_is_reported_in_one_line(module: str, name: str) -> No
     ],
 )
 @pytest.mark.slow
-def test_compiler_without_one_of_its_interfaces(
+def test_missing_interface_of_the_compiler_is_reported(
     module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private_interface(module, name)
@@ -73,7 +73,7 @@ def test_compiler_without_one_of_its_interfaces(
 
 
 @pytest.mark.slow
-def test_libraries_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_interface_for_loading_libraries_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_doubled(tmp_path, monkeypatch)[0].tolist() == [2, 2, 2]
     monkeypatch.delattr(torch._C._aoti, "AOTIModelContainerRunnerCpu")
     with pytest.raises(
@@ -83,7 +83,7 @@ def test_libraries_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("has_operation", [True, False])
-def test_products_stay_as_they_are_without_the_operation_of_onednn(
+def test_products_are_not_rewritten_without_the_onednn_operation(
     has_operation: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operations = SimpleNamespace(_linear_pointwise=None) if has_operation else SimpleNamespace()

@@ -302,9 +302,7 @@ def test_unusable_cache_folder_is_reported_in_one_line(monkeypatch: pytest.Monke
         ahead_of_time(Doubled("nowhere"), (torch.ones(3),))
 
 
-def test_instructions_are_tested_if_the_compiler_does_not_support_all(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_instruction_sets_are_tested_after_a_compiler_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "attempts").touch()
 
     def compiled(formula: object, examples: object, folder: Path, threads: int, vec_isa_ok: bool | None) -> Path:

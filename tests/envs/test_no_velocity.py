@@ -46,7 +46,7 @@ def test_task_omits_columns_of_the_original_environment(task: str, name: str) ->
     original.close()
 
 
-def test_the_columns_are_positions() -> None:
+def test_remaining_columns_are_positions() -> None:
     env = make_one(EnvConfig(id="cartpole-no-velocity"))
     observation, _ = env.reset(seed=1)
     assert np.array_equal(observation, env.unwrapped.state[[0, 2]].astype(np.float32))  # type: ignore[attr-defined]

@@ -121,14 +121,14 @@ def test_workers_end_with_their_rank(signal_number: signal.Signals, environ: dic
             rank.kill()
 
 
-def test_closing_twice_and_before_the_first_reset() -> None:
+def test_engine_can_be_closed_twice_and_before_the_first_reset() -> None:
     engine = make_engine(EnvConfig(engine="gymnasium-async", count=2), 1, 0, 1)
     engine.close()
     engine.close()
 
 
 @pytest.mark.parametrize("name", ["_poll_pipe_envs", "_check_spaces", "_raise_if_errors"])
-def test_gymnasium_without_a_method_that_is_overridden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_private_method_of_gymnasium_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(AsyncVectorEnv, name)
     with pytest.raises(ValueError, match=rf"gymnasium .* has no AsyncVectorEnv\.{name}; install 'gymnasium>=1\.4,<2'"):
         start_engine()

@@ -58,7 +58,7 @@ def test_comparison_of_evaluations(tmp_path: Path) -> None:
         draw_returns(group([*runs, run(3)]), tmp_path / "b.svg", "steps", metric="evaluation")
 
 
-def test_all_curves_over_time(tmp_path: Path) -> None:
+def test_training_curves_over_wall_time(tmp_path: Path) -> None:
     draw_curves(group([run(1), run(2)]), tmp_path / "a.svg", "seconds")
     text = (tmp_path / "a.svg").read_text()
     for words in ("wall time (min)", "policy loss", "value loss", "entropy (nats)", "KL divergence (nats)", "2 seeds"):
@@ -67,7 +67,7 @@ def test_all_curves_over_time(tmp_path: Path) -> None:
     assert "quartile" in text
 
 
-def test_a_single_run_shows_its_iterations_too(tmp_path: Path) -> None:
+def test_single_run_also_shows_single_iterations(tmp_path: Path) -> None:
     draw_curves(group([run(1, intrinsic_return=2.0)]), tmp_path / "a.svg", "steps", 475)
     text = (tmp_path / "a.svg").read_text()
     for words in ("run-1", "last 20 episodes", "iteration", "goal 475", "intrinsic return"):

@@ -139,7 +139,7 @@ def test_discrete_values_are_drawn_as_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 17])
-def test_few_components_have_panels_and_many_are_rows(size: int, tmp_path: Path) -> None:
+def test_few_components_are_drawn_in_panels_and_many_as_rows(size: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
     class Wide(Unrendered):

@@ -35,7 +35,7 @@ def test_episodes_are_complete_and_start_with_their_seeds() -> None:
     env.close()
 
 
-def test_truncation_ends_an_episode_too() -> None:
+def test_truncation_ends_an_episode() -> None:
     env = gym.make("Pendulum-v1")
     episodes = list(play_episodes(env, lambda: lambda observation, info: np.zeros(1), [1]))
     assert [length for _, length in episodes] == [200]

@@ -32,7 +32,7 @@ def evaluate(folder: RunFolder, **means: float) -> Evaluations:
     return evaluations
 
 
-def test_the_last_iteration_is_evaluated_too() -> None:
+def test_last_iteration_is_evaluated() -> None:
     assert [iteration for iteration in range(1, 111) if is_due(iteration, 40, 110)] == [40, 80, 110]
     assert not is_due(110, None, 110)
 

@@ -34,7 +34,7 @@ def rank_info_of(rank: int) -> RankInfo:
     return RankInfo(rank, 3, rank, 3)
 
 
-def test_single_rank_on_the_cpu() -> None:
+def test_single_rank_uses_the_cpu() -> None:
     devices = choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), HOST_SLOT, [0], [0])
     assert (devices.trainer, devices.player, devices.own_gpus) == (CPU, CPU, False)
 
@@ -132,13 +132,13 @@ class TestOnTheGPU:
         assert train_on_gpu(run_cli, tmp_path, "two", "--ranks", 2) == alone
         assert train_on_gpu(run_cli, tmp_path, "four", "--ranks", 4, "--runtime.backend", "gloo") == alone
 
-    def test_players_on_the_cpu(self, run_cli, tmp_path: Path) -> None:
+    def test_players_on_the_cpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
         player = ("--runtime.player-device", "cpu")
         alone = train_on_gpu(run_cli, tmp_path, "alone", *player, "--ranks", 1)
         assert train_on_gpu(run_cli, tmp_path, "pair", *player, "--plan", "1:1") == alone
         assert train_on_gpu(run_cli, tmp_path, "players", *player, "--plan", "one-trainer", "--ranks", 3) == alone
 
-    def test_bfloat16(self, run_cli, tmp_path: Path) -> None:
+    def test_bfloat16_gives_the_same_bits_on_two_ranks(self, run_cli, tmp_path: Path) -> None:
         bf16 = ("--runtime.precision", "bf16")
         assert train_on_gpu(run_cli, tmp_path, "one", *bf16, "--ranks", 1) == train_on_gpu(
             run_cli, tmp_path, "two", *bf16, "--ranks", 2
@@ -150,7 +150,7 @@ class TestOnTheGPU:
         assert train_on_gpu(run_cli, tmp_path, "one", *fabric, "--ranks", 1) == alone
         assert train_on_gpu(run_cli, tmp_path, "two", *fabric, "--ranks", 2) == alone
 
-    def test_training_with_ddp(self, run_cli, tmp_path: Path) -> None:
+    def test_ddp_trains_on_the_gpu(self, run_cli, tmp_path: Path) -> None:
         assert train_on_gpu(run_cli, tmp_path, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
 
     @pytest.mark.skipif(

@@ -143,7 +143,7 @@ def launchers_and_bad_inputs() -> list[object]:
 
 
 @pytest.mark.parametrize(("launcher", "bad", "part"), launchers_and_bad_inputs())
-def test_bad_input_is_reported_once_and_creates_no_run(
+def test_invalid_input_is_reported_once_and_creates_no_run(
     run_cli, tmp_path: Path, launcher: tuple[str, ...], bad: list[str], part: str
 ) -> None:
     finished = run_cli("train", "cartpole", *bad, "--name", "run", prefix=launcher)

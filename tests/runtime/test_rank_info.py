@@ -66,7 +66,7 @@ def test_local_rank_is_unknown_if_the_launcher_does_not_set_it() -> None:
     ("tasks", "node", "local_size"),
     [("4", "0", 4), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("1,2", "1", 2), ("", "0", None), ("2", "5", None)],
 )
-def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
+def test_slurm_tasks_per_node_give_the_local_size(tasks: str, node: str, local_size: int | None) -> None:
     rank_info = find_rank_info(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
     assert rank_info is not None
     assert rank_info.local_size == local_size

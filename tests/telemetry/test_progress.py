@@ -111,7 +111,9 @@ def test_the_display_depends_on_the_option_and_the_terminal(folder: RunFolder) -
     assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # the output of tests is piped
 
 
-def test_a_narrower_terminal_shows_one_view(folder: RunFolder, environ: dict[str, str]) -> None:
+def test_view_is_erased_completely_after_the_terminal_becomes_narrower(
+    folder: RunFolder, environ: dict[str, str]
+) -> None:
     """A terminal that becomes narrower wraps the lines of the last view into more rows. All of these rows must be erased."""
     primary, terminal = pty.openpty()
     command = [sys.executable, "-c", DRAW, str(folder.path)]

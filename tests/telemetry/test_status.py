@@ -66,7 +66,7 @@ def test_recent_iterations_have_more_weight() -> None:
     assert in_turn.seconds_left(100) == pytest.approx(21)
 
 
-def test_the_number_of_ranks_may_change() -> None:
+def test_status_after_a_change_of_the_number_of_ranks() -> None:
     status = status_after(row(1, idle=[0.5, 0.5]))
     status.append(row(2, idle=[0.1, 0.2, 0.3]))
     status.update()

@@ -1,4 +1,4 @@
-"""A C++ compiler that keeps its results: tests compile the same few kernels again and again, each in an empty cache of its own.
+"""Cache of compiler results: many tests compile the same few kernels, each with an empty kernel cache.
 
 `compiler.py FOLDER COMPILER ARGUMENT …` runs the compiler, and stores its output in FOLDER under a hash of all that it depends on: the
 compiler, its arguments, its inputs, PyTorch's version, and the processor. `install` puts it before all others in PATH, as `g++`.
@@ -18,7 +18,7 @@ _LIMIT = 400
 
 
 def install(cache: Path) -> str:
-    """The value of PATH with which `g++` is this one; the old value where there is no g++."""
+    """Install the wrapper, and return the value of PATH with which `g++` is the wrapper, or the old value if there is no g++."""
     path, folder = os.environ.get("PATH", ""), cache / "bin"
     outside = os.pathsep.join(entry for entry in path.split(os.pathsep) if entry != str(folder))
     compiler = shutil.which("g++", path=outside)
@@ -40,7 +40,7 @@ def _last_use(path: Path) -> float:
 
 
 def key_of(compiler: str, arguments: list[str]) -> str | None:
-    """The hash of what an output depends on; None where only the compiler can tell."""
+    """Return the hash of all inputs of a compilation, or None if they are not known from the arguments."""
     output = arguments[arguments.index("-o") + 1]
     inputs = [word for word in arguments if not word.startswith("-") and word != output]
     if not all(word.endswith(_INPUTS) and Path(word).is_file() for word in inputs if "/" in word or "." in word):
@@ -65,7 +65,7 @@ def key_of(compiler: str, arguments: list[str]) -> str | None:
 
 
 def main(folder: Path, compiler: str, arguments: list[str]) -> int:
-    """Runs the compiler, unless its output is stored. Returns its exit code."""
+    """Run the compiler, unless its output is stored. Return its exit code."""
     key = None
     if arguments.count("-o") == 1 and arguments[-1] != "-o":
         key = key_of(compiler, arguments)

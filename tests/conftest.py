@@ -1,4 +1,4 @@
-"""What all tests share: one thread, real processes, and reasons for what is skipped."""
+"""Configuration and fixtures of all tests: order, skipped tests, threads, and processes that run lockstep."""
 
 import ctypes
 import importlib.util
@@ -16,38 +16,38 @@ import hypothesis
 import pytest
 import torch
 from tests import compiler
-from tests.warm import ROOT, Cold, Finished, Program, Warm, serving
+from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, serving
 
 TRAINS = ("lockstep.cli.work", "lockstep.api")
-"""What a process that trains imports."""
+"""Modules that a training process imports."""
 LONGEST = ("tests/gpu/", "tests/pages/", "tests/compiling/", "tests/agreement/")
-"""Tests that come first, in this order."""
+"""Folders of tests that run first, in this order."""
 
-# On a machine that is busy everything is slow, which is no fault of a test's.
+# A test must not fail because the machine is busy.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """What a module makes once for all its tests is made once: one process does them all.
+    """Run all tests of a module with module fixtures in one process, so that each fixture is created once.
 
-    (Groups by mark do nothing under pytest 9.2: pytest-dev/pytest-xdist#1386.)
+    Groups by mark have no effect with pytest 9.2 (pytest-dev/pytest-xdist#1386).
     """
     from xdist.scheduler import LoadScopeScheduling
 
     config.option.loadscopereorder = False  # see pytest_collection_modifyitems
 
-    class Together(LoadScopeScheduling):
+    class ModuleFixtureScheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
-            return module if _makes_once(module) else nodeid
+            return module if _has_module_fixtures(module) else nodeid
 
-    return Together(config, log)
+    return ModuleFixtureScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest come first: a long one that came last would run alone, while other processes have nothing to do."""
+    """Run the longest tests first, so that none of them runs last, while the other processes are idle."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
 
     def place(item: pytest.Item) -> tuple[int, bool]:
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @cache
-def _makes_once(module: str) -> bool:
+def _has_module_fixtures(module: str) -> bool:
     return 'scope="module"' in (ROOT / module).read_text()
 
 
@@ -87,59 +87,59 @@ def _egl() -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def ctrl_c_is_heard() -> None:
-    """Shells start what they put into the background, a whole test run too, so that it and all that it starts ignore Ctrl-C."""
+def default_sigint_handler() -> None:
+    """Restore the handler of Ctrl-C, which shells disable for background processes and their children."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """Bits depend on the number of threads, and two test processes share two cores."""
+def single_thread() -> None:
+    """Use one thread: bits depend on the number of threads, and test processes share the cores."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiled_once() -> None:
-    """Kernels are compiled once for all tests and their processes; they are named by all that they depend on, this checkout's sources too."""
+def kernel_cache() -> None:
+    """Use one kernel cache for all tests and their processes. Its keys contain all inputs of a kernel, including the sources of this checkout."""
     os.environ["LOCKSTEP_CACHE"] = str(ROOT / ".cache" / "kernels")
     os.environ["PATH"] = compiler.install(ROOT / ".cache")
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The checkout."""
+    """Root folder of the checkout."""
     return ROOT
 
 
 def plain_environ() -> dict[str, str]:
-    """Environment variables for a subprocess that runs this checkout's code and prints plain text, 120 columns wide."""
+    """Return environment variables for a subprocess that runs the code of this checkout and prints plain text, 120 columns wide."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     shown = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
-    alone = {"PET_STANDALONE": "1"}  # or torchrun would have the same port in all tests
+    alone = {"PET_STANDALONE": "1"}  # otherwise torchrun uses the same port in all tests
     return inherited | shown | alone | {"PYTHONPATH": path}
 
 
 @pytest.fixture
 def environ() -> dict[str, str]:
-    """See `plain_environ`."""
+    """Environment variables for subprocesses; see `plain_environ`."""
     return plain_environ()
 
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    """Starts processes that have imported PyTorch already."""
+    """Server that starts processes with PyTorch already imported."""
     with serving(plain_environ(), *TRAINS) as server:
         yield server
 
 
 @pytest.fixture
 def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[..., Finished]:
-    """`run_cli("train", "cartpole", …)` runs `python -m lockstep …` in `tmp_path` and gives (rc, stdout, stderr).
+    """Return `run_cli("train", "cartpole", …)`, which runs `python -m lockstep …` in `tmp_path` and returns (rc, stdout, stderr).
 
-    Keywords: `timeout` in seconds, after which the command and all that it started are killed and the test fails; `cwd`;
-    `env`, added to the environment; `prefix`, words before `lockstep` instead of `python -m`, say of torchrun.
+    Keywords: `timeout` in seconds, after which the command and its children are killed and the test fails; `cwd`;
+    `env`, added to the environment; `prefix`, words before `lockstep` instead of `python -m`, for example of torchrun.
     """
 
     def run(
@@ -152,7 +152,7 @@ def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[...
         variables = environ | (env or {})
         if prefix or not warm.suits(variables):
             command = [*(prefix or (sys.executable, "-m")), "lockstep", *map(str, args)]
-            started: Program = Cold(command, cwd, variables)
+            started: Program = SpawnedProgram(command, cwd, variables)
         else:
             started = warm.start(*args, cwd=cwd, environ=variables)
         try:
@@ -169,7 +169,7 @@ def run_cli(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Callable[...
 
 @pytest.fixture(scope="session")
 def run_in(warm: Warm) -> Callable[..., None]:
-    """`run_in(folder, "train", …)` runs `lockstep …` in `folder`, which must succeed: for fixtures that last longer than one test."""
+    """Return `run_in(folder, "train", …)`, which runs `lockstep …` in `folder` and checks that it succeeds, for module fixtures."""
 
     def run(folder: Path, *args: object) -> None:
         started = warm.start(*args, cwd=folder, environ=plain_environ())
@@ -184,9 +184,9 @@ def run_in(warm: Warm) -> Callable[..., None]:
 
 @pytest.fixture
 def begin(tmp_path: Path, environ: dict[str, str], warm: Warm) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`begin(*args)` starts `lockstep …` without waiting for it; all that is left of it is killed after the test.
+    """Return `begin(*args)`, which starts `lockstep …` without waiting for it. Its remaining processes are killed after the test.
 
-    With `cold`, neither it nor its ranks are forked from a process that has imported PyTorch.
+    With `cold`, the command and its ranks are started as users start them, not forked from a process that has imported PyTorch.
     """
     started: list[subprocess.Popen[str]] = []
 

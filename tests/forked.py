@@ -1,4 +1,4 @@
-"""`subprocess.Popen` for programs that are forked by a server of tests/warm.py instead of started: it saves importing PyTorch, 2 s each."""
+"""`subprocess.Popen` for programs that a server of tests/warm.py forks, which saves the import of PyTorch, about 2 s each."""
 
 import json
 import os
@@ -13,31 +13,31 @@ from typing import Any
 __all__ = ["FIRST", "PLAIN", "SERVERS", "ForkedPopen", "fork_ranks", "request", "suits"]
 
 SERVERS = "LOCKSTEP_TEST_SERVERS"
-"""The variable with the addresses of the servers that fork ranks: rank 0 comes from the first, rank 1 from the second, and so on in turn."""
+"""Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
-"""Variables that nothing reads while it is imported, or that it sets itself; the same holds for those of lockstep."""
+"""Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep."""
 FIRST = 3
-"""The first descriptor above stdin, stdout and stderr."""
+"""First file descriptor above stdin, stdout and stderr."""
 
 
 def suits(environ: dict[str, str], base: dict[str, str]) -> bool:
-    """Whether a program with this environment imports the same as one with the environment `base`."""
+    """Return True if a program with this environment imports the same modules as one with the environment `base`."""
     differ = {name for name, _ in environ.items() ^ base.items()}
     return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
 
 
-def request(address: str, asked: dict[str, Any], files: Sequence[int]) -> socket.socket:
-    """Ask the server to fork. The answers are lines: the process id, then the exit code. The process is killed when the socket is closed."""
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(address)
-    socket.send_fds(line, [f"{json.dumps(asked)}\n".encode()], list(files))
-    return line
+def request(address: str, task: dict[str, Any], files: Sequence[int]) -> socket.socket:
+    """Ask the server to fork. It answers with two lines: the process id, then the exit code. It kills the process when the socket is closed."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    socket.send_fds(connection, [f"{json.dumps(task)}\n".encode()], list(files))
+    return connection
 
 
 class ForkedPopen(subprocess.Popen[Any]):
-    """`python [-P] -m MODULE WORDS …`, forked by the server at the address `server`; started as usual if that is None.
+    """`python [-P] -m MODULE WORDS …`, forked by the server at the address `server`, or started as usual if it is None.
 
-    Descriptors of `pass_fds` become 3, 4, …, which LOCKSTEP_MEMORY is told. It has a session of its own.
+    The process has its own session. Descriptors of `pass_fds` become 3, 4, …, and LOCKSTEP_MEMORY is changed accordingly.
     """
 
     def __init__(self, args: Sequence[str], *positional: Any, server: str | None = None, **options: Any) -> None:
@@ -57,20 +57,20 @@ class ForkedPopen(subprocess.Popen[Any]):
         if pass_fds and "LOCKSTEP_MEMORY" in environ:
             environ["LOCKSTEP_MEMORY"] = str(FIRST + list(pass_fds).index(int(environ["LOCKSTEP_MEMORY"])))
         blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
-        asked = {"module": module, "words": words, "cwd": str(cwd or os.getcwd()), "environ": environ}  # noqa: PTH109
-        own = [end if end >= 0 else place for place, end in enumerate(child_ends)]
-        self._line = request(self._server, asked | {"safe": safe, "blocked": blocked}, [*own, *pass_fds])
-        self._answers = self._line.makefile()
+        task = {"module": module, "words": words, "cwd": str(cwd or os.getcwd()), "environ": environ}  # noqa: PTH109
+        descriptors = [end if end >= 0 else place for place, end in enumerate(child_ends)]
+        self._connection = request(self._server, task | {"safe": safe, "blocked": blocked}, [*descriptors, *pass_fds])
+        self._answers = self._connection.makefile()
         self.pid = int(self._answers.readline())
         self._child_created = True
         self._close_pipe_fds(*pipes[:6])
 
     def _ended(self, timeout: float | None) -> bool:
-        """Wait that long, at most, for the end of the process, and set its exit code."""
-        if self.returncode is None and select.select([self._line], [], [], timeout)[0]:
+        """Wait at most `timeout` seconds for the end of the process, and set its exit code. Return True if it has ended."""
+        if self.returncode is None and select.select([self._connection], [], [], timeout)[0]:
             self.returncode = int(self._answers.readline() or -signal.SIGKILL)
             self._answers.close()
-            self._line.close()
+            self._connection.close()
         return self.returncode is not None
 
     def _internal_poll(self, *arguments: Any, **options: Any) -> int | None:
@@ -88,7 +88,7 @@ class ForkedPopen(subprocess.Popen[Any]):
 
 
 def fork_ranks(base: dict[str, str]) -> None:
-    """From now on the ranks that this process launches are forked. `base` is the environment of the servers."""
+    """Replace `subprocess.Popen`, so that ranks launched by this process are forked. `base` is the environment of the servers."""
     servers = os.environ[SERVERS].split(os.pathsep)
 
     class Popen(ForkedPopen):

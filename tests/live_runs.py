@@ -1,4 +1,4 @@
-"""Looking at runs and their processes from outside."""
+"""Metrics and processes of a run that other processes train."""
 
 import json
 import time
@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.warm import words_of
+from tests.warm import arguments_file
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """Metrics of every iteration so far. A last line that is being written, or was cut off by a kill, is left out."""
+    """Return the metrics of all finished iterations, without an incomplete last line."""
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def reached(run: Path, iterations: int) -> Callable[[], bool]:
-    """Whether a run has done so many iterations, for `wait_for`."""
+    """Return a condition for `wait_for`: the run has finished so many iterations."""
     return lambda: len(rows(run)) >= iterations
 
 
 def digests(run: Path) -> list[str]:
-    """Digest after every iteration."""
+    """Return the digest of every iteration."""
     return [row["digest"] for row in rows(run)]
 
 
 def ranks_of(run: Path) -> list[int]:
-    """Process ids of everything alive whose command line names `run`, and of its environment workers."""
+    """Return the ids of live processes whose command line names `run`, and of their environment workers."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -36,7 +36,7 @@ def ranks_of(run: Path) -> list[int]:
             words = process.joinpath("cmdline").read_bytes().split(b"\0")
             if b"tests.warm" in words:  # it was forked
                 words = (
-                    words_of(words[words.index(b"tests.warm") + 1].decode(), int(process.name))
+                    arguments_file(words[words.index(b"tests.warm") + 1].decode(), int(process.name))
                     .read_bytes()
                     .split(b"\0")
                 )
@@ -48,7 +48,7 @@ def ranks_of(run: Path) -> list[int]:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -> None:
-    """Returns when `condition` holds; fails the test when it does not come to hold."""
+    """Wait until `condition` is true; fail the test after `seconds`. `what` describes the condition."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network namespaces with a cable between them, each with a name of its own."""
+"""Two hosts on this machine: network namespaces with separate host names, connected by a virtual Ethernet pair."""
 
 import os
 import shutil
@@ -13,17 +13,17 @@ NAMES = tuple(f"lockstep-{os.getpid()}-{end}" for end in "ab")
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
 
 
-def ip(*words: str) -> None:
+def run_ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
-def plug(place: int) -> None:
-    """A host of its own: a namespace with one end of a cable, that knows both hosts' names."""
+def connect_host(place: int) -> None:
+    """Move one end of the virtual Ethernet pair into a namespace, and configure its address and the names of both hosts."""
     name, cable = NAMES[place], f"ls{os.getpid()}{place}"
-    ip("link", "set", cable, "netns", name)
-    ip("-n", name, "address", "add", f"{ADDRESSES[place]}/24", "dev", cable)
-    ip("-n", name, "link", "set", cable, "up")
-    ip("-n", name, "link", "set", "lo", "up")
+    run_ip("link", "set", cable, "netns", name)
+    run_ip("-n", name, "address", "add", f"{ADDRESSES[place]}/24", "dev", cable)
+    run_ip("-n", name, "link", "set", cable, "up")
+    run_ip("-n", name, "link", "set", "lo", "up")
     hosts = Path("/etc/netns") / name / "hosts"
     hosts.parent.mkdir(parents=True)
     lines = [f"{address} {host}" for address, host in zip(ADDRESSES, NAMES, strict=True)]
@@ -32,15 +32,15 @@ def plug(place: int) -> None:
 
 @contextmanager
 def two_hosts() -> Iterator[None]:
-    """Skips the test where there can't be any."""
+    """Create two hosts for the duration of the block. Skip the test if that is not possible."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
         pytest.skip("two hosts on one machine need root, iproute2 and unshare")
     try:
         for name in NAMES:
-            ip("netns", "add", name)
-        ip("link", "add", f"ls{os.getpid()}0", "type", "veth", "peer", "name", f"ls{os.getpid()}1")
+            run_ip("netns", "add", name)
+        run_ip("link", "add", f"ls{os.getpid()}0", "type", "veth", "peer", "name", f"ls{os.getpid()}1")
         for place in range(2):
-            plug(place)
+            connect_host(place)
         yield
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
@@ -51,11 +51,11 @@ def two_hosts() -> Iterator[None]:
 
 
 def on_host(place: int) -> tuple[str, ...]:
-    """Words before a command that shall run on the first (0) or second (1) host."""
+    """Return the words before a command that run it on the first (0) or second (1) host."""
     name = NAMES[place]
     return ("ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname {name} && exec "$@"', "sh")
 
 
-def unplug() -> None:
-    """Takes the cable out of the second host."""
-    ip("-n", NAMES[1], "link", "set", f"ls{os.getpid()}1", "down")
+def disconnect_second_host() -> None:
+    """Disconnect the second host."""
+    run_ip("-n", NAMES[1], "link", "set", f"ls{os.getpid()}1", "down")

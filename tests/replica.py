@@ -1,6 +1,6 @@
-"""One trainer of several, started by test_ddp.py: `replica.py RANK SIZE FOLDER`.
+"""Program of one trainer, started by test_ddp.py: `replica.py RANK SIZE FOLDER`.
 
-Does every case with the policy in DistributedDataParallel, and leaves `rank.case.npy`: weights, optimizer and metrics.
+It trains every case with the policy in DistributedDataParallel, and writes weights, optimizer state and metrics to `RANK.CASE.npy`.
 """
 
 import sys
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from tests.models.test_probe import Encoder, Mean
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, SEED, agent_of, move, rollouts_of
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, SEED, agent_of, perturb, rollouts_of
 from torch import nn
 from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -53,7 +53,7 @@ def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = 
     kind = words.pop("spaces", DISCRETE), words.pop("shared", False)
     agent = agent_of(*kind, normalize=True, curiosity=curiosity, encoder=words.pop("encoder", "auto"))
     rollouts = rollouts_of(agent, SHARDS)
-    move(agent)
+    perturb(agent)
     config = PPOConfig(minibatches=2, learning_rate=0.01, **words)
     update = Update(agent, config, group, shards, SEED, UpdateOptions(**options), replicate=replicate)
     steps = 0.0
@@ -68,11 +68,11 @@ def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = 
 
 
 REDUCED: list[int] = []
-"""One entry per reduction of a bucket of gradients; there is one bucket here."""
+"""One entry per all-reduce of a gradient bucket; all parameters are in one bucket."""
 
 
 def replicate(module: nn.Module) -> nn.Module:
-    def count(nothing: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def count(state: None, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         REDUCED.append(bucket.index())
         return allreduce_hook(None, bucket)
 

@@ -67,7 +67,7 @@ def make_env() -> gym.Env[Any, Any]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -109,7 +109,7 @@ def test_help_of_train_has_the_defaults_of_its_settings() -> None:
         assert f"`{short}={defaults[short]!r}`" in text.replace("100_000", "100000")
 
 
-def test_train_accepts_a_function_as_environment(here: Path) -> None:
+def test_train_accepts_a_function_as_environment(working_folder: Path) -> None:
     before = [signal.getsignal(number) for number in SIGNALS], torch.get_num_threads()
     torch.set_num_threads(2)
     run = lockstep.train(env=make_env, seed=3, **SMALL)
@@ -136,7 +136,7 @@ def test_id_and_function_give_the_same_digest() -> None:
     assert lockstep.train(config=config, **SMALL).digest == made.digest
 
 
-def test_a_goal_of_another_environment_is_dropped_with_a_warning(here: Path) -> None:
+def test_a_goal_of_another_environment_is_dropped_with_a_warning(working_folder: Path) -> None:
     config = Config(run=RunConfig(solved_return=5))
     assert (
         lockstep.train(
@@ -151,7 +151,7 @@ def test_a_goal_of_another_environment_is_dropped_with_a_warning(here: Path) -> 
     assert caught[0].filename == __file__
 
 
-def test_a_preset_may_be_used_with_another_environment(here: Path) -> None:
+def test_a_preset_may_be_used_with_another_environment(working_folder: Path) -> None:
     """Its settings stay, its goal is dropped, as on the command line."""
     with pytest.warns(UserWarning, match="run.solved_return 475 is dropped: it was set for CartPole-v1"):
         run = lockstep.train("cartpole", env={"id": "Acrobot-v1", "engine": "gymnasium"}, **SMALL)
@@ -227,14 +227,16 @@ ONE = Guess()
         ({"env": {"module": "nothing_of_this_name"}}, "there is no module 'nothing_of_this_name'"),
     ],
 )  # fmt: skip
-def test_invalid_arguments_raise_one_line_and_write_no_files(here: Path, arguments: dict[str, Any], line: str) -> None:
+def test_invalid_arguments_raise_one_line_and_write_no_files(
+    working_folder: Path, arguments: dict[str, Any], line: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(line)) as raised:
-        lockstep.train(**{**arguments, "out": here / "runs"})
+        lockstep.train(**{**arguments, "out": working_folder / "runs"})
     assert "\n" not in str(raised.value)
-    assert not (here / "runs").exists()
+    assert not (working_folder / "runs").exists()
 
 
-def test_run_of_a_function_requires_the_function(run_cli, here: Path) -> None:
+def test_run_of_a_function_requires_the_function(run_cli, working_folder: Path) -> None:
     run = lockstep.train(env=lambda: gym.make("CartPole-v1"), name="mine", **SMALL)
     code = "import lockstep; lockstep.load('runs/mine')"
     words = ("resume", "runs/mine", "--total-steps", 1024)
@@ -341,10 +343,10 @@ refused(policy={"core": "own"})
 
 
 @pytest.mark.slow
-def test_ranks_import_the_function_from_its_module(here: Path, environ: dict[str, str]) -> None:
-    (here / "elsewhere").mkdir()
-    (here / "elsewhere" / "mine.py").write_text(MODULE)
-    (here / "script.py").write_text(SCRIPT)
+def test_ranks_import_the_function_from_its_module(working_folder: Path, environ: dict[str, str]) -> None:
+    (working_folder / "elsewhere").mkdir()
+    (working_folder / "elsewhere" / "mine.py").write_text(MODULE)
+    (working_folder / "script.py").write_text(SCRIPT)
     done = subprocess.run([sys.executable, "script.py"], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if re.match(r"[0-9a-f]{64} |ranks is", line)]

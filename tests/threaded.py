@@ -1,4 +1,4 @@
-"""Several ranks in one process, each a thread: groups of any shape, without waiting for processes to start."""
+"""Groups of ranks that are threads of this process, which need no time to start."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +14,13 @@ from lockstep.group.solo import Solo
 Result = TypeVar("Result")
 
 
-class Threaded(Solo):
-    """One rank. `rows` is what all of them put down."""
+class ThreadGroup(Solo):
+    """Group in which each rank is a thread. `rows` are the contributions of all ranks."""
 
-    def __init__(self, rank: int, rows: list[Tensor], meeting: Barrier) -> None:
+    def __init__(self, rank: int, rows: list[Tensor], barrier: Barrier) -> None:
         super().__init__()
         self.rank, self.size = rank, len(rows)
-        self._rows, self._meeting = rows, meeting
+        self._rows, self._barrier = rows, barrier
 
     def gather(self, parts: Tensor, phase: str) -> Tensor:
         self._rows[self.rank] = parts.clone()
@@ -30,22 +30,22 @@ class Threaded(Solo):
         return everything
 
     def barrier(self, phase: str, patience: float = 1) -> None:
-        self._meeting.wait(timeout=20)
+        self._barrier.wait(timeout=20)
 
     def close(self) -> None:
-        self._meeting.abort()
+        self._barrier.abort()
 
 
 def on_ranks(shares: Sequence[Sequence[int]], work: Callable[[Group, Sequence[int]], Result]) -> list[Result]:
-    """`work(group, shards)` on one rank per share, all at once; what each returned."""
-    rows, meeting = [torch.zeros(0)] * len(shares), Barrier(len(shares))
-    groups = [Threaded(rank, rows, meeting) for rank in range(len(shares))]
+    """Run `work(group, shards)` concurrently on one rank per share; return the results in rank order."""
+    rows, barrier = [torch.zeros(0)] * len(shares), Barrier(len(shares))
+    groups = [ThreadGroup(rank, rows, barrier) for rank in range(len(shares))]
 
-    def run(group: Threaded, shards: Sequence[int]) -> Result:
+    def run(group: ThreadGroup, shards: Sequence[int]) -> Result:
         try:
             return work(group, shards)
         except BaseException:
-            group.close()  # or the others would wait
+            group.close()  # otherwise the other ranks would wait
             raise
 
     with ThreadPoolExecutor(len(shares)) as threads:

@@ -1,10 +1,10 @@
-"""Programs that need not import PyTorch first, half of what short tests take: they are forked from a process that has.
+"""Server that has imported PyTorch and forks programs, which saves half of the time of short tests.
 
-`python -m tests.warm SOCKET MODULE …` imports the modules, listens there, and ends with the process that started it. It forks for every
+`python -m tests.warm SOCKET MODULE …` imports the modules, listens on the socket, and ends with its parent process. It forks for each
 request, and the fork forks again:
 
-    test ── module, words, folder, environment, open files ──▶ waits for the program, tells its process id and how it ended
-                                                               └─ the program, in a session of its own
+    test ── module, words, folder, environment, open files ──▶ waits for the program, sends its process id and exit code
+                                                               └─ the program, in its own session
 
 The program is killed when the connection is closed. A program that launches ranks has them forked in the same way.
 """
@@ -34,7 +34,7 @@ _PIECE = 65536
 
 
 class Finished(NamedTuple):
-    """What a command left."""
+    """Exit code and output of a finished command."""
 
     rc: int
     stdout: str
@@ -42,17 +42,17 @@ class Finished(NamedTuple):
 
 
 class Program(Protocol):
-    """One that was started."""
+    """Program that was started."""
 
     def wait(self, timeout: float) -> Finished:
-        """Returns when it and all that it started have closed their outputs. Raises TimeoutExpired, after killing them."""
+        """Wait until the program and its children have closed their outputs. After `timeout` seconds kill them and raise TimeoutExpired."""
 
     def kill(self) -> None:
-        """Kills it and what it started, if it has not ended."""
+        """Kill the program and its children, if it has not ended."""
 
 
-class Cold:
-    """A program that is started as usual."""
+class SpawnedProgram:
+    """Program that is started as usual."""
 
     def __init__(self, command: Sequence[str], cwd: Path, environ: dict[str, str]) -> None:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -74,11 +74,11 @@ class Cold:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-class Forked:
-    """A program that was forked."""
+class ForkedProgram:
+    """Program that was forked by the server."""
 
-    def __init__(self, line: socket.socket, outputs: Sequence[int]) -> None:
-        self._line, self._answers = line, line.makefile()
+    def __init__(self, connection: socket.socket, outputs: Sequence[int]) -> None:
+        self._connection, self._answers = connection, connection.makefile()
         self._pid, self._code = int(self._answers.readline()), None
         self._texts = [b""] * len(outputs)
         self._readers = [Thread(target=self._read, args=pair, daemon=True) for pair in enumerate(outputs)]
@@ -110,7 +110,7 @@ class Forked:
         if self._code is None:
             self._kill()
         self._answers.close()
-        self._line.close()
+        self._connection.close()
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -118,31 +118,31 @@ class Forked:
 
 
 class Warm:
-    """The process that is forked, as tests see it."""
+    """Client of the server that forks programs."""
 
     def __init__(self, address: str, environ: dict[str, str]) -> None:
         self.address, self.peers, self._environ = address, [address], environ
 
     def suits(self, environ: dict[str, str]) -> bool:
-        """Whether a program with this environment imports the same."""
+        """Return True if a program with this environment imports the same modules as the server."""
         return suits(environ, self._environ)
 
     def start(
         self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep", files: Sequence[int] = ()
-    ) -> Forked:
-        """Starts `python -m MODULE WORDS …`, which finds `files` open as 3, 4, …."""
+    ) -> ForkedProgram:
+        """Start `python -m MODULE WORDS …`, which inherits `files` as descriptors 3, 4, …."""
         pipes = [os.pipe() for _ in range(2)]
-        own = [os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes)]
-        asked = {"module": module, "words": list(map(str, words)), "cwd": str(cwd), "environ": self._served(environ)}
-        line = request(self.address, asked, [*own, *files])
-        for file in own:
+        descriptors = [os.open(os.devnull, os.O_RDONLY), *(write for _, write in pipes)]
+        task = {"module": module, "words": list(map(str, words)), "cwd": str(cwd), "environ": self._served(environ)}
+        connection = request(self.address, task, [*descriptors, *files])
+        for file in descriptors:
             os.close(file)
-        return Forked(line, [read for read, _ in pipes])
+        return ForkedProgram(connection, [read for read, _ in pipes])
 
     def begin(
         self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep", files: Sequence[int] = ()
     ) -> "subprocess.Popen[str]":
-        """The same, as a `Popen` with two pipes. Descriptor LOCKSTEP_MEMORY, one of `files`, gets the number that it has there."""
+        """Start it as a `Popen` with two pipes. LOCKSTEP_MEMORY, one of `files`, is set to the number of the inherited descriptor."""
         return ForkedPopen(
             [sys.executable, "-m", module, *map(str, words)],
             cwd=cwd,
@@ -161,7 +161,7 @@ class Warm:
 
 @contextmanager
 def serving(environ: dict[str, str], *modules: str) -> Iterator[Warm]:
-    """One that lives as long as the block, and imports `modules` beforehand."""
+    """Run a server that has imported `modules` for the duration of the block."""
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         address = f"{folder}/socket"
         command = [sys.executable, "-m", "tests.warm", address, *modules]
@@ -175,7 +175,7 @@ def serving(environ: dict[str, str], *modules: str) -> Iterator[Warm]:
                 process.kill()
 
 
-def become(
+def run_program(
     files: Sequence[int],
     module: str,
     words: list[str],
@@ -184,7 +184,7 @@ def become(
     safe: bool = False,
     blocked: Sequence[int] = (),
 ) -> None:
-    """Runs the program in this process. `safe` is Python's option -P; `blocked` are the signals that are held back at first."""
+    """Run the program in this process. `safe` is Python's option -P; `blocked` are the initially blocked signals."""
     os.setsid()
     os.chdir(cwd)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -207,44 +207,44 @@ def become(
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def answer(line: socket.socket, address: str) -> bool:
-    """Does what is asked on a connection. True in the new program, once that has ended without exiting."""
-    content, files, *_ = socket.recv_fds(line, _PIECE, 16)
+def handle_request(connection: socket.socket, address: str) -> bool:
+    """Handle the request on a connection. Return True in the forked program, after it has ended without an exit."""
+    content, files, *_ = socket.recv_fds(connection, _PIECE, 16)
     while not content.endswith(b"\n"):
-        content += line.recv(_PIECE)
-    asked, parent = json.loads(content), os.getpid()
+        content += connection.recv(_PIECE)
+    task, parent = json.loads(content), os.getpid()
     child = os.fork()
     if child == 0:
-        line.close()
+        connection.close()
         die_with_parent(parent)
-        words_of(address, os.getpid()).write_text("\0".join(asked["words"]))
-        become(files, **asked)
+        arguments_file(address, os.getpid()).write_text("\0".join(task["words"]))
+        run_program(files, **task)
         return True
     for file in files:
         os.close(file)
-    line.sendall(f"{child}\n".encode())
-    Thread(target=end_with, args=(line,), daemon=True).start()
+    connection.sendall(f"{child}\n".encode())
+    Thread(target=exit_when_closed, args=(connection,), daemon=True).start()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    words_of(address, child).unlink(missing_ok=True)
+    arguments_file(address, child).unlink(missing_ok=True)
     with suppress(OSError):
-        line.sendall(f"{code}\n".encode())
+        connection.sendall(f"{code}\n".encode())
     os._exit(0)
 
 
-def end_with(line: socket.socket) -> None:
-    """Ends this process, and with it the program, when the other side closes the connection or has ended."""
+def exit_when_closed(connection: socket.socket) -> None:
+    """Exit when the connection is closed. The program is killed with this process, its parent."""
     with suppress(OSError):
-        line.recv(1)
+        connection.recv(1)
     os._exit(1)
 
 
-def words_of(address: str, process: int) -> Path:
-    """The file with the words of a forked program, whose command line is that of the server."""
+def arguments_file(address: str, process: int) -> Path:
+    """Return the file with the arguments of a forked program. Its command line in /proc is that of the server."""
     return Path(f"{address}.{process}")
 
 
 def main(address: str, *modules: str) -> None:
-    """Listens."""
+    """Import the modules and serve requests."""
     die_with_parent(os.getppid())
     for module in modules:
         import_module(module)
@@ -254,12 +254,12 @@ def main(address: str, *modules: str) -> None:
         Path(f"{address}.new").rename(address)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         while True:
-            line, _ = listener.accept()
-            with line:
+            connection, _ = listener.accept()
+            with connection:
                 if os.fork() == 0:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     listener.close()
-                    if answer(line, address):
+                    if handle_request(connection, address):
                         return
 
 

@@ -1,4 +1,4 @@
-"""An update that can be looked into: small rollouts, and everything that was reduced and stepped."""
+"""Recorded updates on small random rollouts: reductions, gradients and optimizer steps."""
 
 from collections.abc import Mapping
 
@@ -28,8 +28,8 @@ SEED, ITERATION = 1, 3
 PLAIN = CuriosityConfig()
 
 
-class Watched(Solo):
-    """Remembers what was reduced."""
+class RecordingGroup(Solo):
+    """Group of one rank that records its reductions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,38 +42,38 @@ class Watched(Solo):
 
 
 class Watch:
-    """An update whose every step of Adam is noted: gradient, rates, and the weights after it."""
+    """Update that records each step of Adam: gradient, learning rates, and the weights after the step."""
 
     def __init__(self, agent: Agent, config: PPOConfig, **options: bool) -> None:
-        self.agent, self.group = agent, Watched()
+        self.agent, self.group = agent, RecordingGroup()
         self.update = Update(agent, config, self.group, range(SHARDS), SEED, UpdateOptions(**options))
         self.gradients: list[Tensor] = []
         self.rates: list[Mapping[str, float]] = []
         self.weights: list[Tensor] = []
         self._limit = config.max_grad_norm
         self._propose, self._accept = self.update.adam.propose, self.update.adam.accept
-        self.update.adam.propose, self.update.adam.accept = self._note, self._take
+        self.update.adam.propose, self.update.adam.accept = self._record_proposal, self._record_step
 
-    def _note(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
+    def _record_proposal(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
         means = self._propose(total, count, rates)
         clipped = 1.0 if self._limit is None else min(1.0, self._limit / (means[-1] + 1e-6))
-        self._noted = (total[: len(self.agent.flat.buffer)] / count * clipped, dict(rates))
+        self._proposed = (total[: len(self.agent.flat.buffer)] / count * clipped, dict(rates))
         return means
 
-    def _take(self) -> None:
+    def _record_step(self) -> None:
         self._accept()
-        self.gradients.append(self._noted[0])
-        self.rates.append(self._noted[1])
+        self.gradients.append(self._proposed[0])
+        self.rates.append(self._proposed[1])
         self.weights.append(self.agent.flat.buffer.clone())
 
     def __call__(
         self, rollouts: list[Rollout] | None = None, iteration: int = ITERATION, progress: float = 0.0
     ) -> dict[str, float]:
-        """Trains on `rollouts`; None: on what the agent would collect now."""
+        """Train on `rollouts`, or on random rollouts of the current agent if None."""
         return self.update(rollouts_of(self.agent) if rollouts is None else rollouts, iteration, progress)
 
     def divergences(self) -> list[float]:
-        """KL of every minibatch, from the totals that travelled: weights, then policy_loss, value_loss, entropy, KL, …."""
+        """Return the KL divergence of every minibatch, from the reduced totals: weights, then policy_loss, value_loss, entropy, KL, …."""
         sums, _ = [total for phase, total in self.group.totals if phase == "advantages"]
         counts = sums[VALUE_FIT_SUMS:].view(-1, 2)[:, 0]
         found = [total for phase, total in self.group.totals if phase == "gradients"]
@@ -99,19 +99,19 @@ def watch_of(**settings: object) -> Watch:
     return Watch(agent_of(), PPOConfig(**{**before, **settings}))
 
 
-def drawn(name: str, *shape: int) -> Tensor:
+def normal(name: str, *shape: int) -> Tensor:
     return torch.from_numpy(stream(SEED, name).standard_normal(shape))
 
 
 def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
-    """What shards might have collected with this agent: random observations and rewards, both kinds of ends, reset rows."""
+    """Return rollouts of this agent with random observations and rewards, terminated and truncated episodes, and reset rows."""
     rollouts = []
     moments = () if agent.return_moments is None else (SIZE, 1)
     for shard in range(shards):
         action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
         rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, moments, agent.dtype))
-        rollout.observations[:] = drawn(f"observations {shard}", STEPS + 1, COUNT, SIZE)
-        rollout.rewards[:] = drawn(f"rewards {shard}", STEPS, COUNT)
+        rollout.observations[:] = normal(f"observations {shard}", STEPS + 1, COUNT, SIZE)
+        rollout.rewards[:] = normal(f"rewards {shard}", STEPS, COUNT)
         rollout.terminated[3, 0] = rollout.truncated[6, 1] = rollout.terminated[STEPS - 1, 1] = True
         if shard == 1:
             rollout.truncated[8, 0] = True
@@ -128,25 +128,27 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
         rollout.log_probs.copy_(log_probs)
         if agent.return_moments is not None and agent.observation_moments is not None:
             valid = rollout.valid.flatten()
-            seen = agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), valid)
-            rollout.moments.copy_(torch.cat([seen, agent.return_moments.sums(rollout.rewards.view(-1, 1), valid)]))
+            observation_sums = agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), valid)
+            rollout.moments.copy_(
+                torch.cat([observation_sums, agent.return_moments.sums(rollout.rewards.view(-1, 1), valid)])
+            )
         rollouts.append(rollout)
     return rollouts
 
 
-def judged(agent: Agent, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and log-probabilities of a rollout that has nothing but observations and actions."""
+def evaluate_rows(agent: Agent, observations: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values and log-probabilities for observations and actions."""
     steps, count, size = observations.shape[0] - 1, *observations.shape[1:]
     rollout = Rollout.empty(Sizes(steps, count, size, None, (), observations.dtype))
     rollout.observations, rollout.actions = observations, actions
     return agent.evaluate(rollout)[:2]
 
 
-def chosen(agent: Agent, rows: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Actions for the environment: the most probable ones or, with `generator`, drawn ones."""
+def choose_actions(agent: Agent, rows: np.ndarray, generator: np.random.Generator | None = None) -> np.ndarray:
+    """Return actions for the environment: the most probable ones, or sampled ones with `generator`."""
     return PolicyRunner(agent, len(rows), generator).act(rows)
 
 
-def move(agent: Agent, distance: float = 0.1) -> None:
-    """Away from the weights that collected, so that ratios are not 1 and some of them are clipped."""
-    agent.flat.buffer += distance * drawn("move", len(agent.flat.buffer)).to(agent.device)
+def perturb(agent: Agent, distance: float = 0.1) -> None:
+    """Perturb the weights after collecting, so that ratios differ from 1 and some of them are clipped."""
+    agent.flat.buffer += distance * normal("move", len(agent.flat.buffer)).to(agent.device)

@@ -1,4 +1,4 @@
-"""Runs to compare, through the command line."""
+"""Fixtures for the comparison of runs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -9,27 +9,27 @@ from subprocess import Popen
 import pytest
 from tests.agreement.matrix import Trained, trainer
 from tests.conftest import TRAINS, plain_environ
-from tests.warm import Forked, Warm, serving
+from tests.warm import ForkedProgram, Warm, serving
 
-UNLIKE = {"PYTHONHASHSEED": "random"}
-"""Processes that are forked from one have the same order of sets, and would agree for no better reason."""
+RANDOM_HASHES = {"PYTHONHASHSEED": "random"}
+"""Environment variables of all processes. With a fixed hash seed the order of sets would be equal, which could hide differences."""
 
 
 @pytest.fixture(scope="session", name="trained")
 def fixture_trained() -> Iterator[Trained]:
-    """`trained(folder, matrix, plan, backend, kind)` trains the columns of a matrix: every column's digests, one per iteration."""
+    """Return `trained(folder, matrix, plan, backend, kind)`, which trains the columns of a matrix and returns the digests of each column, one per iteration."""
     with ExitStack() as servers:
         yield trainer(servers)
 
 
 @pytest.fixture
 def environ(environ: dict[str, str]) -> dict[str, str]:
-    """For processes that have nothing in common, not even the order of sets."""
-    return environ | UNLIKE
+    """Environment variables with a random hash seed."""
+    return environ | RANDOM_HASHES
 
 
-class Turns:
-    """Two that are forked by turns, so that what is compared comes from both."""
+class AlternatingServers:
+    """Two servers used in turn, so that the compared processes do not all come from one server."""
 
     def __init__(self, *servers: Warm) -> None:
         for server in servers:  # ranks of one run come from both as well
@@ -37,7 +37,7 @@ class Turns:
         self._servers = cycle(servers)
         self.suits = servers[0].suits
 
-    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> Forked:
+    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> ForkedProgram:
         """See `Warm.start`."""
         return next(self._servers).start(*words, cwd=cwd, environ=environ)
 
@@ -47,16 +47,16 @@ class Turns:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Turns]:
-    """Starts processes that have imported PyTorch already."""
-    own = plain_environ() | UNLIKE
-    with serving(own, *TRAINS) as one, serving(own, *TRAINS) as other:
-        yield Turns(one, other)
+def warm() -> Iterator[AlternatingServers]:
+    """Two servers that start processes with PyTorch already imported."""
+    variables = plain_environ() | RANDOM_HASHES
+    with serving(variables, *TRAINS) as one, serving(variables, *TRAINS) as other:
+        yield AlternatingServers(one, other)
 
 
 @pytest.fixture
 def same(run_cli):
-    """`same(a, b, iterations)`: `lockstep diff` finds them identical for that many iterations."""
+    """Return `same(a, b, iterations)`, which checks that `lockstep diff` reports that many identical iterations."""
 
     def check(a: object, b: object, iterations: int) -> None:
         rc, out, err = run_cli("diff", a, b)

@@ -1,7 +1,7 @@
-"""Experiments, the columns of a matrix, trained under one plan by real ranks.
+"""Training of experiments, the columns of a matrix, under one plan with real ranks.
 
-Ranks are forked from processes that have imported PyTorch: rank 0 from one, rank 1 from another, and who is alone from one of its own.
-What is compared comes from processes that have nothing in common then, neither addresses nor the order of sets.
+Each rank, and the single rank of the plan `solo`, is forked from its own server process, which has imported PyTorch.
+So the compared processes share neither memory addresses nor the order of sets.
 """
 
 import importlib.util
@@ -39,18 +39,18 @@ _IMPORTED = ["lockstep.experiment.execute", "tests.envs.sample_environments"]
 if importlib.util.find_spec("lightning_fabric"):
     _IMPORTED.append("lockstep.runtime.fabric")
 _DESCRIPTOR = 3
-"""The first that a forked program gets besides its own."""
+"""Number of the first inherited file descriptor in a forked program."""
 
 
 def trainer(servers: ExitStack) -> Trained:
-    """Trains; what it forks ranks from lives as long as `servers`."""
+    """Return the function that trains columns. `servers` closes the processes from which ranks are forked."""
 
     @cache
     def server(rank: int, alone: bool) -> Warm:
         return servers.enter_context(serving(_environ(), *_IMPORTED))
 
     def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str, columns: Sequence[str] = ()) -> Digests:
-        """The digests of `columns`, by default of all, one per iteration."""
+        """Train `columns`, by default all, and return the digests of each column, one per iteration."""
         columns = columns or list(MATRICES[matrix])
         name, size = PLANS[plan]
         memory = create_memory(size) if backend == "shared" and size > 1 else None
@@ -69,11 +69,11 @@ def trainer(servers: ExitStack) -> Trained:
         if memory is not None:
             os.close(memory)
         try:
-            said = [rank.wait(100) for rank in ranks]
+            finished = [rank.wait(100) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
-        assert [rank.rc for rank in said] == [0] * size, "\n".join(rank.stdout + rank.stderr for rank in said)
+        assert [rank.rc for rank in finished] == [0] * size, "\n".join(rank.stdout + rank.stderr for rank in finished)
         return {column: digests(folder / column) for column in columns}
 
     return trained
@@ -86,7 +86,7 @@ def check_columns(found: Digests, alone: Digests) -> None:
 
 
 def every(columns: Iterable[str], step: int, first: int) -> list[str]:
-    """Every `step`th column, from one on: tests with different `first` share the columns out among them."""
+    """Return every `step`-th column from `first` on, so that tests with different `first` cover all columns together."""
     return list(columns)[first % step :: step]
 
 

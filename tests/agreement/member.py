@@ -1,7 +1,6 @@
 """One rank of the matrices in test_plans.py, test_spaces.py and test_curiosity.py: `member.py FOLDER MATRIX PLAN KIND BACKEND RANK SIZE (MEMORY | MEETING) COLUMN …`.
 
-Trains the columns of the matrix, one after the other. Ranks are started once for all columns: what is compared is what they compute, and
-starting takes longer than training.
+Trains the columns of the matrix, one after the other. Ranks are started once for all columns, because starting takes longer than training.
 """
 
 import dataclasses
@@ -40,12 +39,12 @@ ROWS = RolloutConfig(STEPS)
 SEQUENCES, RECOMPUTED = RolloutConfig(STEPS, 8), RolloutConfig(STEPS, 16, recompute_states=True)
 
 
-def made(name: str) -> EnvConfig:
+def sample_env(name: str) -> EnvConfig:
     return EnvConfig(f"{PREFIX}/{name}-v0", "gymnasium", COUNT)
 
 
 class Tiny(nn.Module):
-    """An encoder of one's own, which costs next to nothing."""
+    """Registered encoder with a single small layer."""
 
     def __init__(self, features: int, images: tuple[tuple[int, int, int], ...], config: PolicyConfig) -> None:
         super().__init__()
@@ -78,13 +77,15 @@ TASKS = {
         rollout=RECOMPUTED,
         policy=recurrent("gru", core_layers=2, normalize_observations=True, shared=True),
     ),
-    "impala": Config(env=made("Stack"), policy=PolicyConfig(encoder="impala", shared=True)),
-    "image": Config(env=made("Stack"), policy=PolicyConfig(encoder="tiny")),
+    "impala": Config(env=sample_env("Stack"), policy=PolicyConfig(encoder="impala", shared=True)),
+    "image": Config(env=sample_env("Stack"), policy=PolicyConfig(encoder="tiny")),
     "dict": Config(
-        env=made("Mixed"), rollout=SEQUENCES, policy=recurrent("mingru", encoder="tiny", normalize_observations=True)
+        env=sample_env("Mixed"),
+        rollout=SEQUENCES,
+        policy=recurrent("mingru", encoder="tiny", normalize_observations=True),
     ),
     "masked": Config(
-        env=made("Parts"),
+        env=sample_env("Parts"),
         rollout=SEQUENCES,
         policy=recurrent("lstm", normalize_observations=True, noise_exponent=0.5),
         ppo=PPOConfig(separate_grad_norms=True),
@@ -157,28 +158,28 @@ def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folde
     )
 
 
-def refuse(*arguments: object, **options: object) -> None:
-    raise AssertionError("a pickled object travels")
+def refuse_pickling(*arguments: object, **options: object) -> None:
+    raise AssertionError("an object is pickled")
 
 
-def allow_tensors_only() -> None:
-    """From now on, whoever pickles or unpickles fails."""
-    pickle.dumps = pickle.loads = pickle.dump = pickle.load = refuse
-    distributed_c10d._object_to_tensor = distributed_c10d._tensor_to_object = refuse
-    distributed_c10d._pickler = distributed_c10d._unpickler = refuse
+def forbid_pickling() -> None:
+    """Make pickle and the object collectives of torch.distributed raise an error."""
+    pickle.dumps = pickle.loads = pickle.dump = pickle.load = refuse_pickling
+    distributed_c10d._object_to_tensor = distributed_c10d._tensor_to_object = refuse_pickling
+    distributed_c10d._pickler = distributed_c10d._unpickler = refuse_pickling
 
 
 def main(
     folder: Path, matrix: str, plan: str, kind: str, backend: str, rank: int, size: int, meeting: str, *columns: str
 ) -> None:
-    here = {"memory": int(meeting)} if meeting.isdigit() else {"rendezvous": meeting}
+    rank_address = {"memory": int(meeting)} if meeting.isdigit() else {"rendezvous": meeting}
     register()
     register_encoder("tiny", Tiny)
     settings = resolve_devices(
         RuntimeConfig(kind, backend=backend, device=os.environ.get("LOCKSTEP_TEST_DEVICE", "cpu"))
     )
-    with join(RankInfo(rank, size, rank, size, **here), settings) as runtime:
-        allow_tensors_only()
+    with join(RankInfo(rank, size, rank, size, **rank_address), settings) as runtime:
+        forbid_pickling()
         for column in columns:
             config = resolve(config_of(matrix, column, plan, settings, folder), size)
             if rank == 0:

@@ -1,4 +1,4 @@
-"""Buffers of a registered encoder: the same bits for any number of ranks, resumed, and with players that are one agent behind."""
+"""Buffers of a registered encoder: the same bits for any number of ranks, after resuming and with `plan.lag`."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("--plan.lag", 1)], ids=["coupled", "lag"])
-def test_ranks_and_resumed_runs_agree(run_cli, same, more: tuple[object, ...]) -> None:
+def test_ranks_and_resumed_runs_give_the_same_bits(run_cli, same, more: tuple[object, ...]) -> None:
     for ranks in (1, 2):
         done = run_cli("train", *WORDS, *more, "--name", f"run-{ranks}", "--ranks", ranks)
         assert done.rc == 0, done
@@ -56,7 +56,7 @@ def test_ranks_and_resumed_runs_agree(run_cli, same, more: tuple[object, ...]) -
     same("runs/run-1", "runs/run-2", ITERATIONS)
 
 
-def test_players_get_the_buffers(run_cli, same) -> None:
+def test_players_receive_the_buffers(run_cli, same) -> None:
     for name, plan in (("alone", ("--ranks", 1)), ("apart", ("--ranks", 2, "--plan.kind", "1:1"))):
         done = run_cli("train", *WORDS, *plan, "--name", name)
         assert done.rc == 0, done
@@ -76,7 +76,9 @@ def test_inexact_plans_train_and_resume(run_cli, more: tuple[object, ...]) -> No
 @pytest.mark.parametrize(
     ("line", "problem"), [("nn.Dropout(0.1)", "draws from"), ("nn.BatchNorm1d(16)", "is a BatchNorm1d")]
 )
-def test_refusals_come_before_anything_starts(run_cli, tmp_path: Path, line: str, problem: str) -> None:
+def test_unsupported_modules_are_refused_before_the_run_starts(
+    run_cli, tmp_path: Path, line: str, problem: str
+) -> None:
     changed = MODULE.replace("self.output_size", f"self.more = {line}\n        self.output_size", 1)
     (tmp_path / "my_parts.py").write_text(changed.replace("result = rows", "result = self.more(rows)"))
     done = run_cli("train", *WORDS, "--ranks", 2)

@@ -1,4 +1,4 @@
-"""Compiled updates: the same bits whoever carries the shards, before and after an interruption."""
+"""Compiled updates: the same bits for every plan and after resuming, and errors without a compiler."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ def _last(tmp_path: Path, name: str) -> dict[str, object]:
     return found
 
 
-def test_a_player_waits_for_a_trainer_that_compiles(run_cli, tmp_path: Path) -> None:
+def test_player_waits_while_the_trainer_compiles(run_cli, tmp_path: Path) -> None:
     slow = tmp_path / "slow-compiler"
     slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/once 2>&- && sleep 14\nexec g++ "$@"\n')
     slow.chmod(0o755)
@@ -51,7 +51,7 @@ def test_a_player_waits_for_a_trainer_that_compiles(run_cli, tmp_path: Path) -> 
     assert len([*(tmp_path / "kernels").glob("*.so")]) > 0
 
 
-def test_auto_is_decided_by_the_config_alone() -> None:
+def test_auto_depends_only_on_the_config() -> None:
     short = Config(run=RunConfig(total_steps=8 * 1024), ppo=PPOConfig(epochs=4, minibatches=4))
     assert resolve(short, 1).runtime.compile == "off"
     long = replace(short, run=RunConfig(total_steps=313 * 1024))  # 313 iterations of 16 gradient steps: 5,008
@@ -61,7 +61,7 @@ def test_auto_is_decided_by_the_config_alone() -> None:
         assert resolve(replace(long, runtime=runtime), 1).runtime.compile == "off"
 
 
-def test_without_a_compiler_a_new_run_says_so_and_is_not_compiled(run_cli, tmp_path: Path) -> None:
+def test_new_run_without_a_compiler_warns_and_is_not_compiled(run_cli, tmp_path: Path) -> None:
     rc, _, err = run_cli(*COMPILED, "--name", "plain", env={"CXX": "no-such-compiler"})
     assert rc == 0
     assert err.splitlines() == [
@@ -70,7 +70,7 @@ def test_without_a_compiler_a_new_run_says_so_and_is_not_compiled(run_cli, tmp_p
     assert json.loads((tmp_path / "runs" / "plain" / "config.json").read_text())["runtime"]["compile"] == "off"
 
 
-def test_what_cannot_be_compiled_is_refused_in_one_line(run_cli, tmp_path: Path) -> None:
+def test_unsupported_compilation_is_refused_in_one_line(run_cli, tmp_path: Path) -> None:
     rc, out, err = run_cli(*WORDS, "--runtime.compile", "on", "--runtime.precision", "bf16")
     assert (rc, out, len(err.splitlines())) == (2, "", 1)
     assert (

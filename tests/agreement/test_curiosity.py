@@ -1,4 +1,4 @@
-"""The promise for every method of curiosity, with and without memory, whoever plays and whoever trains."""
+"""Bit-identical results for every curiosity method, with and without memory, with several plans."""
 
 from pathlib import Path
 
@@ -14,26 +14,30 @@ SHARED = ["coupled x 2", "coupled x 3", "1:2", "2:1"]
 
 @pytest.fixture(scope="module", name="alone")
 def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Digests:
-    """What one rank gets, to which all others are compared."""
+    """Digests of a single rank, the reference of all comparisons."""
     return trained(tmp_path_factory.mktemp("alone") / "runs", "curiosity", "solo", "shared", "torch")
 
 
 @pytest.mark.parametrize("plan", SHARED)
-def test_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    """With half of the columns for each plan: every column has one where all ranks train, and one of players and trainers."""
+def test_plans_over_shared_memory_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
+    """Each plan trains half of the columns. Each column has a plan in which all ranks train, and one with separate players."""
     columns = every(COLUMNS, 2, SHARED.index(plan))
     check_columns(trained(tmp_path / "runs", "curiosity", plan, "shared", "torch", columns), alone)
 
 
-def test_over_the_network(trained: Trained, tmp_path: Path, alone: Digests) -> None:
+def test_plan_over_the_network_gives_the_digests_of_one_rank(trained: Trained, tmp_path: Path, alone: Digests) -> None:
     check_columns(trained(tmp_path / "runs", "curiosity", "2:1", "gloo", "torch"), alone)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("plan", SHARED)
-def test_all_columns_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+def test_all_columns_over_shared_memory_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
     check_columns(trained(tmp_path / "runs", "curiosity", plan, "shared", "torch"), alone)
 
 
-def test_columns_are_different_experiments(alone: Digests) -> None:
+def test_columns_have_different_digests(alone: Digests) -> None:
     assert len({digests[-1] for digests in alone.values()}) == len(COLUMNS)

@@ -1,4 +1,4 @@
-"""Every kind of policy, of curiosity and of plan on a GPU: as many players and trainers as may be, one digest."""
+"""Bit-identical results on a GPU: every policy, curiosity method and data setting, on one rank and with players."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.gpu, pytest.mark.serial]
 
 
 @pytest.mark.parametrize("matrix", ["plans", "spaces", "curiosity"])
-def test_one_digest(trained: Trained, matrix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_players_on_a_gpu_give_the_digests_of_one_rank(
+    trained: Trained, matrix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCKSTEP_TEST_DEVICE", "cuda")
     monkeypatch.setenv("LOCKSTEP_TEST_ITERATIONS", "2")
     alone, pair = (trained(tmp_path / plan, matrix, plan, "shared", "torch") for plan in ("solo", "2:1"))

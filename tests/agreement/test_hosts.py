@@ -1,4 +1,4 @@
-"""The promise on several machines: players and trainers on two hosts, which talk over the network, within a host through memory."""
+"""Bit-identical results on two hosts, which are two network namespaces of this machine."""
 
 import subprocess
 import sys
@@ -25,21 +25,21 @@ def fixture_hosts() -> Iterator[None]:
 def test_plans_over_two_hosts_give_the_bits_of_one_rank(
     words: tuple[object, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    own = words if words[0] != "--plan" else words[2:]
-    assert run_cli("train", *TASK, *SHORT, *own, "--name", "alone").rc == 0
+    single_rank_words = words if words[0] != "--plan" else words[2:]
+    assert run_cli("train", *TASK, *SHORT, *single_rank_words, "--name", "alone").rc == 0
     meeting = ("--runtime.rendezvous", f"tcp://{ADDRESSES[0]}:29519")
     command = ["train", *TASK, *SHORT, *words, *meeting, "--out", tmp_path / "runs", "--name", "hosts"]
     ranks = []
     for rank in range(3):  # ranks 0 and 1 on the first host, rank 2 on the second
-        place = {"RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2 - rank // 2}
-        variables = environ | {name: str(value) for name, value in place.items()}
+        rank_variables = {"RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2 - rank // 2}
+        variables = environ | {name: str(value) for name, value in rank_variables.items()}
         run = [*on_host(rank // 2), sys.executable, "-m", "lockstep", *map(str, command)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         ranks.append(subprocess.Popen(run, cwd=tmp_path, env=variables, **pipes))
     try:
-        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], "\n".join(said)
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], "\n".join(outputs)
     assert digests(tmp_path / "runs" / "hosts") == digests(tmp_path / "runs" / "alone")

@@ -1,4 +1,4 @@
-"""The promise, interrupted: killed or stopped at any moment, resumed on any number of ranks, the bits are the same."""
+"""Bit-identical results of runs that are killed or stopped, and resumed on another number of ranks."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
     return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 5, "--ranks", ranks]
 
 
-def whole(run_cli, case: str, run: Path) -> None:
+def train_uninterrupted(run_cli, case: str, run: Path) -> None:
     rc, out, err = run_cli(*words(case, run, 1))
     assert rc == 0, out + err
 
@@ -59,8 +59,8 @@ def whole(run_cli, case: str, run: Path) -> None:
         "frozenlake",
     ],
 )
-def test_killed_and_resumed_on_another_number_of_ranks(run_cli, begin, same, tmp_path: Path, case: str) -> None:
-    whole(run_cli, case, tmp_path / "whole")
+def test_killed_run_resumes_on_another_number_of_ranks(run_cli, begin, same, tmp_path: Path, case: str) -> None:
+    train_uninterrupted(run_cli, case, tmp_path / "whole")
     run = tmp_path / "killed"
     launcher = begin(*words(case, run, 2))
     wait_for(reached(run, 7), "7 iterations")
@@ -78,7 +78,7 @@ WARMUP = ("--curiosity.warmup", 9)
 
 
 @pytest.mark.parametrize("method", ["rnd", "ngu"])
-def test_killed_while_curiosity_warms_up(run_cli, begin, same, tmp_path: Path, method: str) -> None:
+def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_path: Path, method: str) -> None:
     case = ("--curiosity.kind", method, *WARMUP, "--curiosity.hidden", "8", "--curiosity.feature-size", 8)
     rc, out, err = run_cli(*words("gymnasium", tmp_path / "whole", 1), *case)
     assert rc == 0, out + err
@@ -93,8 +93,8 @@ def test_killed_while_curiosity_warms_up(run_cli, begin, same, tmp_path: Path, m
     same(tmp_path / "whole", run, ITERATIONS)
 
 
-def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> None:
-    whole(run_cli, "gymnasium", tmp_path / "whole")
+def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_path: Path) -> None:
+    train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"
     launcher = begin(*words("gymnasium", run, 4), cold=True)
     wait_for(reached(run, 6), "6 iterations")
@@ -111,7 +111,7 @@ def test_all_processes_killed_twice(run_cli, begin, same, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_stops_it_cleanly_with_code_75(run_cli, begin, same, tmp_path: Path, number: int, ranks: int) -> None:
+def test_signal_stops_the_run_with_code_75(run_cli, begin, same, tmp_path: Path, number: int, ranks: int) -> None:
     run = tmp_path / "stopped"
     process = begin(*words("gymnasium", run, ranks))
     wait_for(reached(run, 3), "3 iterations")
@@ -122,12 +122,12 @@ def test_a_signal_stops_it_cleanly_with_code_75(run_cli, begin, same, tmp_path: 
     assert "with: lockstep resume" in out
     assert not ranks_of(run)
     if number == signal.SIGTERM:
-        whole(run_cli, "gymnasium", tmp_path / "whole")
+        train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
         assert run_cli("resume", run, "--ranks", 2).rc == 0
         same(tmp_path / "whole", run, ITERATIONS)
 
 
-def test_a_scheduler_that_signals_every_process_asks_once(begin, tmp_path: Path) -> None:
+def test_signal_to_every_process_stops_the_run_once(begin, tmp_path: Path) -> None:
     run = tmp_path / "stopped"
     process = begin(*words("gymnasium", run, 2))
     wait_for(reached(run, 3), "3 iterations")
@@ -139,7 +139,7 @@ def test_a_scheduler_that_signals_every_process_asks_once(begin, tmp_path: Path)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_second_signal_kills(begin, tmp_path: Path, ranks: int) -> None:
+def test_second_signal_kills_the_run(begin, tmp_path: Path, ranks: int) -> None:
     run = tmp_path / "stopped"
     # iterations of minutes, so that the first signal has no effect yet
     process = begin(*words("gymnasium", run, ranks, epochs=50), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048)
@@ -154,7 +154,7 @@ def test_a_second_signal_kills(begin, tmp_path: Path, ranks: int) -> None:
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
 
 
-def test_a_signal_in_the_first_seconds_counts(begin, tmp_path: Path) -> None:
+def test_signal_during_startup_stops_the_run(begin, tmp_path: Path) -> None:
     run = tmp_path / "stopped"
     process = begin(*words("gymnasium", run, 2), cold=True)
     wait_for(lambda: len(ranks_of(run)) == 2, "ranks")
@@ -165,8 +165,8 @@ def test_a_signal_in_the_first_seconds_counts(begin, tmp_path: Path) -> None:
     assert "stopped after iteration 1 of" in out
 
 
-def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same, tmp_path: Path) -> None:
-    whole(run_cli, "cartpole", tmp_path / "whole")
+def test_run_killed_before_the_first_checkpoint_starts_again(run_cli, begin, same, tmp_path: Path) -> None:
+    train_uninterrupted(run_cli, "cartpole", tmp_path / "whole")
     run = tmp_path / "killed"
     process = begin(*words("cartpole", run, 1))
     wait_for(reached(run, 1), "1 iteration")
@@ -180,7 +180,7 @@ def test_killed_before_the_first_checkpoint_it_begins_again(run_cli, begin, same
 
 @pytest.mark.command("g++")
 @pytest.mark.parametrize(("ranks", "plan"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
-def test_asked_to_stop_while_the_update_is_compiled(
+def test_signal_during_compilation_stops_the_run(
     run_cli, begin, same, monkeypatch: pytest.MonkeyPatch, environ, tmp_path: Path, ranks: int, plan: str
 ) -> None:
     cache, shared = tmp_path / "cache", os.environ["LOCKSTEP_CACHE"]

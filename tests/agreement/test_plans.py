@@ -1,4 +1,4 @@
-"""The promise for every plan: one digest per experiment, whoever plays and whoever trains, over memory and over the network."""
+"""Bit-identical results for every plan: shared memory, network and Lightning Fabric give the digests of one rank."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", name="alone")
 def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Digests:
-    """What one rank gets, to which all others are compared."""
+    """Digests of a single rank, the reference of all comparisons."""
     folder = tmp_path_factory.mktemp("alone") / "runs"
     found = trained(folder, "plans", "solo", "shared", "torch")
     for column in COLUMNS:
@@ -29,37 +29,47 @@ def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("plan", list(PLANS)[1:])
-def test_over_shared_memory(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+def test_plans_over_shared_memory_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
     check_columns(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
 
 
 @pytest.mark.parametrize("plan", NETWORK)
-def test_over_the_network(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    """With a third of the columns for each plan, since every plan has all of them over shared memory."""
+def test_plans_over_the_network_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
+    """Each plan trains a third of the columns; over shared memory it trains all."""
     columns = every(COLUMNS, 3, NETWORK.index(plan))
     check_columns(trained(tmp_path / "runs", "plans", plan, "gloo", "torch", columns), alone)
 
 
 @pytest.mark.extra("lightning_fabric")
 @pytest.mark.parametrize("plan", FABRIC)
-def test_under_fabric(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    """With a quarter of the columns for each plan."""
+def test_plans_under_fabric_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
+    """Each plan trains a quarter of the columns."""
     columns = every(COLUMNS, 4, FABRIC.index(plan))
     check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric", columns), alone)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("plan", NETWORK)
-def test_all_columns_over_the_network(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+def test_all_columns_over_the_network_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
     check_columns(trained(tmp_path / "runs", "plans", plan, "gloo", "torch"), alone)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.extra("lightning_fabric")
 @pytest.mark.parametrize("plan", FABRIC)
-def test_all_columns_under_fabric(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
+def test_all_columns_under_fabric_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
     check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric"), alone)
 
 
-def test_columns_are_different_experiments(alone: Digests) -> None:
+def test_columns_have_different_digests(alone: Digests) -> None:
     assert len({digests[-1] for digests in alone.values()}) == len(COLUMNS)

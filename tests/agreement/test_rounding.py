@@ -1,4 +1,4 @@
-"""What is equal to rounding only: the weights after one update, through the command line."""
+"""Plans with `exact: false` and DDP: weights after one update are equal up to rounding."""
 
 from pathlib import Path
 
@@ -21,15 +21,22 @@ def train(run_cli, case: str, name: str, *more: object) -> None:
 
 
 def distance(folder: Path, a: str, b: str) -> float:
-    """The largest difference between any two numbers of two agents; of moments, which may be large, relative to their size."""
-    ours, theirs = (load_file(folder / "runs" / name / "checkpoints/00000001/agent.safetensors") for name in (a, b))
-    assert ours.keys() == theirs.keys()
-    return max(((ours[name] - theirs[name]).abs() / ours[name].abs().clamp_min(1)).max().item() for name in ours)
+    """Return the largest difference between the numbers of two agents, relative to the number where it is above 1."""
+    tensors_a, tensors_b = (
+        load_file(folder / "runs" / name / "checkpoints/00000001/agent.safetensors") for name in (a, b)
+    )
+    assert tensors_a.keys() == tensors_b.keys()
+    return max(
+        ((tensors_a[name] - tensors_b[name]).abs() / tensors_a[name].abs().clamp_min(1)).max().item()
+        for name in tensors_a
+    )
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("more", [(), ("--plan.share-data",)], ids=["apart", "shared"])
-def test_fused_shards(run_cli, tmp_path: Path, case: str, more: tuple[object, ...]) -> None:
+@pytest.mark.parametrize("more", [(), ("--plan.share-data",)], ids=["separate", "shared"])
+def test_fused_shards_give_the_same_weights_up_to_rounding(
+    run_cli, tmp_path: Path, case: str, more: tuple[object, ...]
+) -> None:
     train(run_cli, case, "exact", *more)
     for ranks in (1, 2):
         name = f"fused{ranks}"
@@ -40,7 +47,7 @@ def test_fused_shards(run_cli, tmp_path: Path, case: str, more: tuple[object, ..
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_replicated_gradients(run_cli, tmp_path: Path, case: str) -> None:
+def test_ddp_gives_the_same_weights_up_to_rounding(run_cli, tmp_path: Path, case: str) -> None:
     train(run_cli, case, "ordered")
     train(run_cli, case, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
     assert 0 < distance(tmp_path, "ordered", "ddp") < 1e-5

@@ -1,4 +1,4 @@
-"""The promise, whatever starts the ranks and whatever they run on: launchers for real, as far as they are installed."""
+"""Bit-identical results with every launcher that is installed, with Lightning Fabric and in bfloat16."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def mpirun(ranks: int) -> tuple[str, ...]:
 
 
 def trained(run: Callable[..., Finished], folder: Path, name: str, *words: object, **options: object) -> list[str]:
-    """Trains CartPole in `folder`: the digest of every iteration."""
+    """Train CartPole in `folder`; return the digest of every iteration."""
     train(run, "cartpole", name, *words, **options)
     found = digests(folder / "runs" / name)
     assert len(found) == ITERATIONS
@@ -34,7 +34,7 @@ def trained(run: Callable[..., Finished], folder: Path, name: str, *words: objec
 
 @pytest.fixture(scope="module", name="alone")
 def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What all others are compared to: one rank, PyTorch itself."""
+    """Digests of a single rank with plain PyTorch, the reference of all comparisons."""
     folder = tmp_path_factory.mktemp("alone")
     run_in(folder, *words_of("cartpole", "alone", "--ranks", 1))
     return digests(folder / "runs" / "alone")
@@ -42,7 +42,7 @@ def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 
 @pytest.fixture
 def digests_of(run_cli, tmp_path: Path) -> Digests:
-    """`digests_of(name, *words, prefix=…)` trains the same and gives its digests."""
+    """Return `digests_of(name, *words, prefix=…)`, which trains the same experiment and returns its digests."""
     return partial(trained, run_cli, tmp_path)
 
 
@@ -98,16 +98,16 @@ def test_fabric_under_mpirun_gives_the_same_bits(alone: list[str], digests_of: D
     assert digests_of("mpirun-fabric", *FABRIC, prefix=mpirun(2)) == alone
 
 
-def started_with(variables: str, ranks: int = 2) -> tuple[str, ...]:
-    """Starts ranks as a launcher would: `variables` of each, `{rank}` and `{size}` filled in."""
+def launcher_with(variables: str, ranks: int = 2) -> tuple[str, ...]:
+    """Return the command prefix that starts ranks as a launcher does. `variables` of each rank may contain `{rank}` and `{size}`."""
     return (sys.executable, "-c", STARTER, variables, str(ranks))
 
 
 STARTER = """
 import os, subprocess, sys
 variables, size, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-given = [dict(pair.split("=", 1) for pair in variables.format(rank=rank, size=size).split()) for rank in range(size)]
-ranks = [subprocess.Popen([sys.executable, "-m", *words], env=os.environ | own) for own in given]
+variables_of = [dict(pair.split("=", 1) for pair in variables.format(rank=rank, size=size).split()) for rank in range(size)]
+ranks = [subprocess.Popen([sys.executable, "-m", *words], env=os.environ | more) for more in variables_of]
 sys.exit(max(rank.wait() for rank in ranks))
 """
 SRUN = (
@@ -117,19 +117,19 @@ SRUN = (
 HYDRA = "PMI_RANK={rank} PMI_SIZE={size} MPI_LOCALRANKID={rank} MPI_LOCALNRANKS={size}"
 
 
-def test_the_variables_of_srun_and_mpiexec_lead_to_the_same_bits(alone: list[str], digests_of: Digests) -> None:
+def test_variables_of_srun_and_mpiexec_give_the_same_bits(alone: list[str], digests_of: Digests) -> None:
     job = os.getpid()
     one_host = SRUN(job=job, local="{rank}", node=0, tasks="{size}")
-    assert digests_of("srun", prefix=started_with(one_host)) == alone
+    assert digests_of("srun", prefix=launcher_with(one_host)) == alone
     two_hosts = SRUN(job=job, local=0, node="{rank}", tasks="1(x2)")
-    assert digests_of("srun2", "--runtime.backend", "gloo", prefix=started_with(two_hosts)) == alone
-    assert digests_of("mpiexec", prefix=started_with(HYDRA)) == alone
+    assert digests_of("srun2", "--runtime.backend", "gloo", prefix=launcher_with(two_hosts)) == alone
+    assert digests_of("mpiexec", prefix=launcher_with(HYDRA)) == alone
 
 
-def test_ranks_started_by_hand_meet_in_a_file_more_than_once(
+def test_ranks_started_by_hand_can_reuse_a_rendezvous_file(
     alone: list[str], digests_of: Digests, tmp_path: Path
 ) -> None:
-    by_hand, meet = started_with("RANK={rank} WORLD_SIZE={size}"), tmp_path / "meet"
+    by_hand, meet = launcher_with("RANK={rank} WORLD_SIZE={size}"), tmp_path / "meet"
     for name in ("first", "second"):
         (tmp_path / "meet.rank-1").write_text("what a killed run has left")
         assert digests_of(name, "--runtime.rendezvous", f"file://{meet}", prefix=by_hand) == alone
@@ -137,7 +137,7 @@ def test_ranks_started_by_hand_meet_in_a_file_more_than_once(
 
 
 @pytest.mark.extra("lightning_fabric")
-def test_bfloat16_gives_bits_of_its_own_on_any_number_of_ranks(alone: list[str], digests_of: Digests) -> None:
+def test_bfloat16_gives_the_same_bits_on_any_number_of_ranks(alone: list[str], digests_of: Digests) -> None:
     bf16 = ("--runtime.precision", "bf16")
     found = digests_of("alone", *bf16, "--ranks", 1)
     assert not set(found) & set(alone)
@@ -145,7 +145,7 @@ def test_bfloat16_gives_bits_of_its_own_on_any_number_of_ranks(alone: list[str],
     assert digests_of("fabric", *bf16, *FABRIC, "--plan", "1:1") == found
 
 
-def test_bfloat16_learns(run_cli, tmp_path: Path) -> None:
+def test_bfloat16_learns_cartpole(run_cli, tmp_path: Path) -> None:
     words = ("--runtime.precision", "bf16", "--total-steps", 40_000, "--run.progress", "off", "--name", "long")
     rc, out, err = run_cli("train", "cartpole", *words)
     assert rc == 0, out + err

@@ -1,4 +1,4 @@
-"""Collecting from an engine whose every answer is known."""
+"""Collection of rollouts from an engine with scripted episodes and rewards."""
 
 import itertools
 import random
@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from tests.watched import chosen
+from tests.watched import choose_actions
 
 from lockstep.algorithm.acting import Actor
 from lockstep.algorithm.agent import Agent
@@ -32,7 +32,10 @@ CONTINUOUS = Spaces(3, (), np.float32([-1, -1]), np.float32([1, 1]))
 
 
 class Scripted:
-    """Observation: environment, episode, step in it. Reward: a power of two, so that sums tell what is in them."""
+    """Engine with scripted episodes.
+
+    An observation is (environment, episode, step of the episode). Rewards contain distinct powers of two, so that a sum shows its terms.
+    """
 
     def __init__(self, spaces: Spaces = DISCRETE, renews: bool = False) -> None:
         self.spaces, self.renews = spaces, renews
@@ -86,16 +89,16 @@ def reward_of(episode: float, step: float) -> float:
 
 
 def timeline() -> list[list[tuple[int, int, bool]]]:
-    """For each environment its rows: episode, step, whether it is a reset row; straight from `LENGTHS`."""
+    """Return the expected rows of each environment: episode, step, and whether it is a reset row, derived from `LENGTHS`."""
     rows = []
     for lengths in LENGTHS:
-        own: list[tuple[int, int, bool]] = []
+        env_rows: list[tuple[int, int, bool]] = []
         episode = 0
-        while len(own) < ROWS:
+        while len(env_rows) < ROWS:
             length = lengths[episode % len(lengths)]
-            own += [(episode, step, False) for step in range(length)] + [(episode, length, True)]
+            env_rows += [(episode, step, False) for step in range(length)] + [(episode, length, True)]
             episode += 1
-        rows.append(own[:ROWS])
+        rows.append(env_rows[:ROWS])
     return rows
 
 
@@ -125,39 +128,39 @@ def fixture_rollouts() -> list[Rollout]:
     return play(shard_of(agent), agent)
 
 
-def joined(rollouts: list[Rollout], name: str) -> torch.Tensor:
+def concatenated(rollouts: list[Rollout], name: str) -> torch.Tensor:
     return torch.cat([rollout.tensors()[name] for rollout in rollouts])
 
 
-def test_rows_are_what_the_engine_gave(rollouts: list[Rollout]) -> None:
+def test_rollouts_hold_the_observations_and_rewards_of_the_engine(rollouts: list[Rollout]) -> None:
     observations = torch.cat([rollout.observations[:-1] for rollout in rollouts])
     for i, rows in enumerate(timeline()):
         assert observations[:, i].tolist() == [[i, episode, step] for episode, step, _ in rows]
         rewards = [0.0 if is_reset else reward_of(episode, step) for episode, step, is_reset in rows]
-        assert joined(rollouts, "rewards")[:, i].tolist() == rewards
+        assert concatenated(rollouts, "rewards")[:, i].tolist() == rewards
 
 
-def test_a_rollout_begins_with_the_observation_that_the_last_one_ended_with(rollouts: list[Rollout]) -> None:
+def test_first_observation_is_the_final_one_of_the_previous_rollout(rollouts: list[Rollout]) -> None:
     for before, after in itertools.pairwise(rollouts):
         assert torch.equal(before.observations[-1], after.observations[0])
 
 
-def test_reset_rows_are_not_valid_also_when_the_episode_ended_in_the_rollout_before(rollouts: list[Rollout]) -> None:
-    valid = joined(rollouts, "valid")
+def test_reset_rows_are_invalid_across_rollouts(rollouts: list[Rollout]) -> None:
+    valid = concatenated(rollouts, "valid")
     for i, rows in enumerate(timeline()):
         assert valid[:, i].tolist() == [not is_reset for _, _, is_reset in rows]
     assert not valid[STEPS, 1]  # environment 1 ends in row 3, the last one of the first rollout
 
 
-def test_ends_are_told_apart(rollouts: list[Rollout]) -> None:
-    ended = joined(rollouts, "terminated") | joined(rollouts, "truncated")
-    assert torch.equal(ended[:-1], ~joined(rollouts, "valid")[1:])
-    assert not joined(rollouts, "truncated")[:, [0, 2]].any()
-    assert not joined(rollouts, "terminated")[:, 1].any()
+def test_terminated_and_truncated_are_distinguished(rollouts: list[Rollout]) -> None:
+    ended = concatenated(rollouts, "terminated") | concatenated(rollouts, "truncated")
+    assert torch.equal(ended[:-1], ~concatenated(rollouts, "valid")[1:])
+    assert not concatenated(rollouts, "truncated")[:, [0, 2]].any()
+    assert not concatenated(rollouts, "terminated")[:, 1].any()
 
 
-def test_returns_and_lengths_of_episodes_also_over_several_rollouts(rollouts: list[Rollout]) -> None:
-    episodes = joined(rollouts, "episodes")
+def test_returns_and_lengths_of_episodes_across_rollouts(rollouts: list[Rollout]) -> None:
+    episodes = concatenated(rollouts, "episodes")
     for i, rows in enumerate(timeline()):
         for t, (episode, step, is_reset) in enumerate(rows):
             length = LENGTHS[i][episode % len(LENGTHS[i])]
@@ -169,8 +172,8 @@ def test_returns_and_lengths_of_episodes_also_over_several_rollouts(rollouts: li
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_episodes_and_gains_are_those_of_a_plain_loop(seed: int) -> None:
-    """To the last bit, for many environments whose episodes end in any row, from one rollout to the next."""
+def test_episodes_and_discounted_returns_equal_a_simple_loop(seed: int) -> None:
+    """Many environments, whose episodes end in any row and continue across rollouts."""
     steps, count, draw = 9, 40, stream(seed, "test")
     agent, spaces = agent_of(), DISCRETE
     rollouts = [Rollout.empty(Sizes(steps, count, spaces.observation_size, None, (3, 1), torch.float64))]
@@ -204,23 +207,30 @@ def test_episodes_and_gains_are_those_of_a_plain_loop(seed: int) -> None:
         rollout.truncated.copy_(torch.from_numpy(ends[1]))
         _finish(shard, rollout, agent)
         assert np.array_equal(rollout.episodes, expected, equal_nan=True)
-        kept = gains[rollout.valid.numpy()]
-        assert rollout.moments[-3:].tolist() == pytest.approx([len(kept), kept.sum(), np.square(kept).sum()], rel=1e-12)
+        valid_gains = gains[rollout.valid.numpy()]
+        assert rollout.moments[-3:].tolist() == pytest.approx(
+            [len(valid_gains), valid_gains.sum(), np.square(valid_gains).sum()], rel=1e-12
+        )
 
 
-def test_values_and_log_probs_are_those_of_the_weights_that_played(rollouts: list[Rollout]) -> None:
+def test_values_and_log_probs_are_computed_with_the_collecting_weights(rollouts: list[Rollout]) -> None:
     agent = agent_of()
     for rollout in rollouts:
-        seen = agent.normalize(rollout.observations)
+        normalized = agent.normalize(rollout.observations)
         assert rollout.values.shape == (STEPS + 1, COUNT)
-        assert torch.allclose(rollout.values, agent.policy.value(seen), rtol=0, atol=1e-13)
-        expected = torch.distributions.Categorical(logits=agent.policy.act(seen[:-1])[0]).log_prob(rollout.actions)
+        assert torch.allclose(rollout.values, agent.policy.value(normalized), rtol=0, atol=1e-13)
+        expected = torch.distributions.Categorical(logits=agent.policy.act(normalized[:-1])[0]).log_prob(
+            rollout.actions
+        )
         assert torch.allclose(rollout.log_probs, expected, rtol=0, atol=1e-13)
 
 
-def test_moments_are_sums_over_valid_rows(rollouts: list[Rollout]) -> None:
-    """Observations, then `G_t = γ G_{t-1} + r_t`, begun anew in every episode but not in every rollout."""
-    observations, valid = torch.cat([rollout.observations[:-1] for rollout in rollouts]), joined(rollouts, "valid")
+def test_running_statistics_are_sums_over_valid_rows(rollouts: list[Rollout]) -> None:
+    """Observations, then discounted returns `G_t = γ G_{t-1} + r_t`, which start at 0 in each episode and continue across rollouts."""
+    observations, valid = (
+        torch.cat([rollout.observations[:-1] for rollout in rollouts]),
+        concatenated(rollouts, "valid"),
+    )
     discounted = np.zeros((ROWS, COUNT))
     for i, rows in enumerate(timeline()):
         for t, (episode, step, is_reset) in enumerate(rows):
@@ -234,13 +244,13 @@ def test_moments_are_sums_over_valid_rows(rollouts: list[Rollout]) -> None:
         assert rollout.moments.tolist() == pytest.approx([float(x) for x in expected], rel=1e-12)
 
 
-def test_without_normalization_nothing_is_summed() -> None:
+def test_without_normalization_there_are_no_running_statistics() -> None:
     agent = agent_of(normalize=False)
     assert play(shard_of(agent), agent, range(1, 2))[0].moments.numel() == 0
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> None:
+def test_actions_depend_on_the_random_stream_of_shard_and_iteration(spaces: Spaces) -> None:
     agent = agent_of(spaces)
     shard = shard_of(agent, index=3)
     (rollout,) = play(shard, agent, range(5, 6))
@@ -248,8 +258,8 @@ def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> 
     parameters, _, _ = agent.policy.act(agent.normalize(rollout.observations[2]))
     assert torch.allclose(rollout.actions[2], agent.distribution.sample(parameters, noise[2]), rtol=0, atol=1e-12)
     assert isinstance(shard.engine, Scripted)
-    for drawn, taken in zip(rollout.actions, shard.engine.taken, strict=True):
-        assert np.array_equal(taken, drawn if spaces is DISCRETE else drawn.clamp(-1, 1))
+    for drawn, env_action in zip(rollout.actions, shard.engine.taken, strict=True):
+        assert np.array_equal(env_action, drawn if spaces is DISCRETE else drawn.clamp(-1, 1))
     (other_shard,) = play(shard_of(agent, index=2), agent, range(5, 6))
     (other_iteration,) = play(shard_of(agent, index=3), agent, range(6, 7))
     for other in (other_shard, other_iteration):
@@ -257,71 +267,71 @@ def test_actions_come_from_the_stream_of_shard_and_iteration(spaces: Spaces) -> 
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-def test_fused_shards_collect_the_same_with_one_batch_per_step(spaces: Spaces) -> None:
+def test_fused_shards_collect_the_same_rollouts_with_one_batch_per_step(spaces: Spaces) -> None:
     agent, batches = agent_of(spaces), []
     make = agent.actor
 
-    def counting(noise: np.ndarray, taken: np.ndarray, memory: None) -> Actor:
-        actor = make(noise, taken, memory)
+    def counting(noise: np.ndarray, actions: np.ndarray, memory: None) -> Actor:
+        actor = make(noise, actions, memory)
         act = actor.act
         actor.act = lambda t, observations, pixels: batches.append(len(observations)) or act(t, observations, pixels)
         return actor
 
     agent.actor = counting
-    apart, fused = ([shard_of(agent, index) for index in (2, 0, 5)] for _ in range(2))
+    separate_shards, fused_shards = ([shard_of(agent, index) for index in (2, 0, 5)] for _ in range(2))
     for iteration in range(1, ROLLOUTS + 1):
-        expected = collect(apart, agent, iteration)
+        expected = collect(separate_shards, agent, iteration)
         batches.clear()
-        found = collect(fused, agent, iteration, fused=True)
+        fused_rollouts = collect(fused_shards, agent, iteration, fused=True)
         assert batches == [3 * COUNT] * STEPS
-        for one, other in zip(expected, found, strict=True):
+        for one, other in zip(expected, fused_rollouts, strict=True):
             for name, tensor in one.tensors().items():
                 assert torch.allclose(tensor, other.tensors()[name], rtol=0, atol=1e-13, equal_nan=True), name
-    for one, other in zip(apart, fused, strict=True):
+    for one, other in zip(separate_shards, fused_shards, strict=True):
         assert np.allclose(one.engine.taken, other.engine.taken, rtol=0, atol=1e-13)
 
 
-def test_a_rank_that_plays_nothing_collects_nothing() -> None:
+def test_rank_without_shards_collects_no_rollouts() -> None:
     assert collect([], agent_of(), 1) == collect([], agent_of(), 1, fused=True) == []
 
 
-def same(one: list[Rollout], other: list[Rollout]) -> bool:
-    """To the last bit, NaN included."""
+def same_bits(one: list[Rollout], other: list[Rollout]) -> bool:
+    """Return True if all tensors have the same bits, NaN included."""
     pairs = [(a.tensors()[name], b.tensors()[name]) for a, b in zip(one, other, strict=True) for name in a.tensors()]
     return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in pairs)
 
 
-@pytest.mark.parametrize("at", range(1, ROLLOUTS))
-def test_a_restored_shard_goes_on_exactly(rollouts: list[Rollout], at: int) -> None:
+@pytest.mark.parametrize("iteration", range(1, ROLLOUTS))
+def test_restored_shard_continues_with_the_same_bits(rollouts: list[Rollout], iteration: int) -> None:
     agent = agent_of()
     stopped = shard_of(agent)
-    play(stopped, agent, range(1, at + 1))
+    play(stopped, agent, range(1, iteration + 1))
     saved = {name: tensor.clone() for name, tensor in stopped.state().items()}
     restored = shard_of(agent)
-    restored.restore(saved, at)
-    assert same(play(restored, agent, range(at + 1, ROLLOUTS + 1)), rollouts[at:])
+    restored.restore(saved, iteration)
+    assert same_bits(play(restored, agent, range(iteration + 1, ROLLOUTS + 1)), rollouts[iteration:])
 
 
-def test_an_engine_that_renews_begins_anew_in_every_run() -> None:
+def test_renewed_engine_starts_new_episodes_in_every_run() -> None:
     agent = agent_of()
-    through = shard_of(agent, renews=True)
-    play(through, agent, range(1, 3))
-    saved = {name: tensor.clone() for name, tensor in through.state().items()}
-    through.renew(2)
+    uninterrupted = shard_of(agent, renews=True)
+    play(uninterrupted, agent, range(1, 3))
+    saved = {name: tensor.clone() for name, tensor in uninterrupted.state().items()}
+    uninterrupted.renew(2)
     restored = shard_of(agent, renews=True)
     restored.restore(saved, 2)
-    one, two = (play(shard, agent, range(3, 5)) for shard in (through, restored))
-    assert same(one, two)
+    one, two = (play(shard, agent, range(3, 5)) for shard in (uninterrupted, restored))
+    assert same_bits(one, two)
     assert one[0].observations[0].tolist() == [[i, 200, 0] for i in range(COUNT)]
     assert one[0].valid[0].all()  # nothing is left of episodes that ended in the row before
 
 
-def test_renew_leaves_alone_what_can_be_restored(rollouts: list[Rollout]) -> None:
+def test_renew_does_not_change_a_restorable_engine(rollouts: list[Rollout]) -> None:
     agent = agent_of()
     shard = shard_of(agent)
     play(shard, agent, range(1, 3))
     shard.renew(2)
-    assert same(play(shard, agent, range(3, 4)), rollouts[2:3])
+    assert same_bits(play(shard, agent, range(3, 4)), rollouts[2:3])
 
 
 def test_no_global_generator_is_used() -> None:
@@ -336,5 +346,5 @@ def test_no_global_generator_is_used() -> None:
             shard = shard_of(agent)
             update = Update(agent, PPOConfig(minibatches=2), Solo(), (0,), seed=1)
             update(collect([shard], agent, 1), 1, 0.0)
-            chosen(agent, np.zeros((2, 3)), stream(1, "test"))
+            choose_actions(agent, np.zeros((2, 3)), stream(1, "test"))
     assert states() == before

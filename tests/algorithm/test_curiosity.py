@@ -1,4 +1,4 @@
-"""Curiosity in an update: what it changes, and what it leaves alone."""
+"""Curiosity in an update: gradients, learning rate, warm-up, and independence of the policy."""
 
 import dataclasses
 
@@ -21,15 +21,15 @@ def curious(kind: str, spaces: Spaces = DISCRETE, **settings: object) -> Agent:
 
 
 def weights_after(agent: Agent, config: PPOConfig = CONFIG) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """The agent's state and metrics after an update on what a policy without curiosity collected."""
+    """Update an agent on the rollouts of a policy without curiosity; return its state and the metrics."""
     metrics = Watch(agent, config)(rollouts_of(agent_of(agent.spaces)))
     return agent.state(), metrics
 
 
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("kind", ["icm", "rnd"])
-def test_without_weight_it_leaves_the_policy_alone(kind: str, separate: bool) -> None:
-    """Not even its gradients count in the norm that is clipped."""
+def test_curiosity_with_weight_0_does_not_change_the_policy(kind: str, separate: bool) -> None:
+    """The clipped gradient norm does not include the gradients of the curiosity method."""
     config = dataclasses.replace(CONFIG, value_learning_rate=0.02 if separate else None, max_grad_norm=0.01)
     expected, plain = weights_after(agent_of(), config)
     found, metrics = weights_after(curious(kind, weight=0.0), config)
@@ -39,7 +39,7 @@ def test_without_weight_it_leaves_the_policy_alone(kind: str, separate: bool) ->
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("kind", ["icm", "rnd"])
-def test_the_gradient_is_that_of_the_methods_loss(kind: str, spaces: Spaces) -> None:
+def test_gradient_equals_that_of_the_curiosity_loss(kind: str, spaces: Spaces) -> None:
     agent = curious(kind, spaces)
     rollouts = rollouts_of(agent)
     watch = Watch(agent, PPOConfig(epochs=1, minibatches=1, max_grad_norm=None))
@@ -48,11 +48,11 @@ def test_the_gradient_is_that_of_the_methods_loss(kind: str, spaces: Spaces) -> 
     method.observe(rollouts, lambda rows: rows.sum(0))
     fresh = curious(kind, spaces)
     watch(rollouts)
-    given = torch.cat([method.columns(method.transitions(rollout)) for rollout in rollouts])
+    columns = torch.cat([method.columns(method.transitions(rollout)) for rollout in rollouts])
     valid = torch.cat([rollout.valid.flatten() for rollout in rollouts])
     assert fresh.curiosity is not None
-    missed = fresh.curiosity.loss(given[valid], None).mean(0)
-    loss = (missed * torch.tensor(method.weights, dtype=missed.dtype)).sum()
+    losses = fresh.curiosity.loss(columns[valid], None).mean(0)
+    loss = (losses * torch.tensor(method.weights, dtype=losses.dtype)).sum()
     parts = list(fresh.curiosity.parts().values())
     expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, parts)])
     found = watch.gradients[0][agent.flat.slices["curiosity"]]
@@ -60,17 +60,21 @@ def test_the_gradient_is_that_of_the_methods_loss(kind: str, spaces: Spaces) -> 
     assert torch.allclose(found, expected, rtol=0, atol=1e-10)
 
 
-def test_a_share_of_every_minibatch_trains_what_predicts() -> None:
-    whole, half = (Watch(curious("rnd", share=share), PPOConfig(epochs=1, minibatches=1)) for share in (1.0, 0.5))
+def test_share_of_each_minibatch_trains_the_predictor() -> None:
+    full_watch, half_watch = (
+        Watch(curious("rnd", share=share), PPOConfig(epochs=1, minibatches=1)) for share in (1.0, 0.5)
+    )
     rollouts = rollouts_of(agent_of())
-    first, second = whole(rollouts), half(rollouts)
-    own = whole.agent.flat.slices["curiosity"]
-    assert torch.equal(whole.gradients[0][: own.start], half.gradients[0][: own.start])
-    assert not torch.equal(whole.gradients[0][own], half.gradients[0][own])
-    assert second["rnd_loss"] == pytest.approx(first["rnd_loss"], rel=0.5)  # an estimate of the same mean
+    full_metrics, half_metrics = full_watch(rollouts), half_watch(rollouts)
+    curiosity_slice = full_watch.agent.flat.slices["curiosity"]
+    assert torch.equal(
+        full_watch.gradients[0][: curiosity_slice.start], half_watch.gradients[0][: curiosity_slice.start]
+    )
+    assert not torch.equal(full_watch.gradients[0][curiosity_slice], half_watch.gradients[0][curiosity_slice])
+    assert half_metrics["rnd_loss"] == pytest.approx(full_metrics["rnd_loss"], rel=0.5)  # an estimate of the same mean
 
 
-def test_a_learning_rate_of_its_own() -> None:
+def test_curiosity_has_a_separate_learning_rate() -> None:
     still, _ = weights_after(curious("rnd", learning_rate=0.0))
     moved, _ = weights_after(curious("rnd"))
     first = curious("rnd").state()
@@ -79,7 +83,7 @@ def test_a_learning_rate_of_its_own() -> None:
         assert not torch.equal(moved[name], first[name])
 
 
-def test_warming_up_trains_nothing_but_sees() -> None:
+def test_warmup_updates_only_running_statistics() -> None:
     agent = curious("rnd", warmup=2)
     watch, before = Watch(agent, CONFIG), agent.flat.buffer.clone()
     assert watch(rollouts_of(agent), 1) == watch(rollouts_of(agent), 2) == {"warmup": 1.0}
@@ -90,7 +94,7 @@ def test_warming_up_trains_nothing_but_sees() -> None:
     assert "policy_loss" in watch(rollouts_of(agent), 3)
 
 
-def test_two_heads_learn_both_returns() -> None:
+def test_two_value_heads_fit_extrinsic_and_intrinsic_returns() -> None:
     agent = curious("rnd", **HEADS)
     watch = Watch(agent, PPOConfig(epochs=30, minibatches=1, learning_rate=0.02))
     rollouts = rollouts_of(agent)
@@ -103,15 +107,15 @@ def test_two_heads_learn_both_returns() -> None:
     assert {"intrinsic_explained_variance", "intrinsic_reward_mean", "intrinsic_return"} <= metrics.keys()
 
 
-def test_weights_of_both_rewards() -> None:
-    """With the environment's at 0 and intrinsic ones at 2, what the environment pays does not matter."""
+def test_weights_of_extrinsic_and_intrinsic_rewards() -> None:
+    """With an extrinsic weight of 0, the rewards of the environment have no effect on the policy."""
     rollouts, other = rollouts_of(agent_of()), rollouts_of(agent_of())
     for rollout in other:
         rollout.rewards.mul_(-3)
     for settings in ({}, HEADS):
         agents = [curious("rnd", weight="linear(2, 1)", extrinsic_weight=0.0, **settings) for _ in range(2)]
-        for agent, own in zip(agents, (rollouts, other), strict=True):
-            Watch(agent, CONFIG)(own)
+        for agent, agent_rollouts in zip(agents, (rollouts, other), strict=True):
+            Watch(agent, CONFIG)(agent_rollouts)
         if settings:  # its head still learns what the environment pays
             policy = agents[0].flat.slices["policy"]
             assert torch.allclose(agents[0].flat.buffer[policy], agents[1].flat.buffer[policy], atol=0.02)

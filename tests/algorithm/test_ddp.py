@@ -1,4 +1,4 @@
-"""The policy in DistributedDataParallel over real trainers: the ordered sum's weights to rounding, the same bits on every rank."""
+"""Training with DistributedDataParallel on three processes: same bits on every rank, equal to the ordered sum up to rounding."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ RANKS = len(EQUAL)
 
 @pytest.fixture(scope="module", name="replicas")
 def fixture_replicas(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that three trainers left their results in."""
+    """Run three trainers and return the folder with their results."""
     folder = tmp_path_factory.mktemp("replicas")
     path = os.pathsep.join([str(root), str(root / "src")])
     environ = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -36,7 +36,7 @@ def fixture_replicas(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_replicated_gradients_are_the_sum_over_all_trainers(replicas: Path, case: str) -> None:
+def test_ddp_gradients_equal_the_ordered_sum_over_all_trainers(replicas: Path, case: str) -> None:
     found = [np.load(replicas / f"{rank}.{case}.npy") for rank in range(RANKS)]
     assert all(np.array_equal(found[0], other) for other in found[1:])
     expected = train(case, Solo(), tuple(range(SHARDS)))

@@ -1,4 +1,4 @@
-"""What players and trainers hand to each other, with both ends in one process."""
+"""Exchange of rollouts and agents between players and trainers, with both ranks in one process."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ NOTHING = [0.0] * len(STATUS)
 
 
 class Rank(Solo):
-    """One of two ranks in this process: a channel between them is the same object at both ends."""
+    """One of two ranks in this process. Source and target of a channel share one object."""
 
     def __init__(self, rank: int, channels: list[LocalChannel]) -> None:
         super().__init__()
@@ -33,21 +33,21 @@ class Rank(Solo):
         return self._channels[self._made - 1] if self.rank in (source, target) else None
 
 
-def exchange(group: Solo, plan: Plan, lag: int) -> tuple[Exchange, Agent]:
+def make_exchange(group: Solo, plan: Plan, lag: int) -> tuple[Exchange, Agent]:
     agent = agent_of(DISCRETE)
     both = group.rank in plan.training
     acting = agent_of(DISCRETE) if lag and both else agent
-    made = Exchange(
+    exchange = Exchange(
         group, plan, agent, acting, Rollout.specs(rollout_sizes(agent, STEPS, COUNT)), lag, separate=lag > 0
     )
-    made.begin(0)
-    return made, agent
+    exchange.begin(0)
+    return exchange, agent
 
 
-def pair(lag: int) -> tuple[tuple[Exchange, Agent], tuple[Exchange, Agent]]:
+def make_exchange_pair(lag: int) -> tuple[tuple[Exchange, Agent], tuple[Exchange, Agent]]:
     plan = Plan.make(PlanConfig(kind="1:1", shards=2), 2)
     channels: list[LocalChannel] = []
-    trainer, player = (exchange(Rank(rank, channels), plan, lag) for rank in range(2))
+    trainer, player = (make_exchange(Rank(rank, channels), plan, lag) for rank in range(2))
     return trainer, player
 
 
@@ -55,17 +55,17 @@ def train(agent: Agent, iteration: int) -> None:
     agent.flat.buffer.fill_(iteration)
 
 
-def acts_with(player: Exchange) -> float:
+def first_weight(player: Exchange) -> float:
     return player.acting.flat.buffer[0].item()
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_players_act_with_the_agent_of_lag_updates_ago(lag: int) -> None:
-    (trainer, agent), (player, _) = pair(lag)
-    first = acts_with(player)
+def test_player_acts_with_the_agent_of_lag_updates_ago(lag: int) -> None:
+    (trainer, agent), (player, _) = make_exchange_pair(lag)
+    first = first_weight(player)
     used = []
     for iteration in range(1, 6):
-        used.append(acts_with(player))
+        used.append(first_weight(player))
         assert player.route(iteration, NOTHING) == []
         if lag and iteration > 1:  # the update of the last iteration ends only now
             assert trainer.publish(iteration - 1, 9) == 9
@@ -79,20 +79,20 @@ def test_players_act_with_the_agent_of_lag_updates_ago(lag: int) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_one_rank_acts_with_the_same_agents(lag: int) -> None:
-    alone, agent = exchange(Solo(), Plan.make(PlanConfig(shards=2), 1), lag)
-    first = acts_with(alone)
+def test_single_rank_acts_with_the_same_agents_as_a_player(lag: int) -> None:
+    alone, agent = make_exchange(Solo(), Plan.make(PlanConfig(shards=2), 1), lag)
+    first = first_weight(alone)
     used = []
     for iteration in range(1, 6):
-        used.append(acts_with(alone))
+        used.append(first_weight(alone))
         alone.route(iteration, NOTHING)
         train(agent, iteration)
         alone.publish(iteration, 9)
     assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
 
 
-def test_a_trainer_reads_what_the_player_wrote_and_nothing_is_copied() -> None:
-    (trainer, _), (player, _) = pair(1)
+def test_trainer_reads_the_rollout_of_the_player_without_a_copy() -> None:
+    (trainer, _), (player, _) = make_exchange_pair(1)
     for iteration in (1, 2, 3):
         for shard in range(2):
             player.slots(shard)[iteration % 2].rewards.fill_(10 * iteration + shard)
@@ -103,21 +103,21 @@ def test_a_trainer_reads_what_the_player_wrote_and_nothing_is_copied() -> None:
         assert rollouts[0].rewards.data_ptr() == player.slots(0)[iteration % 2].rewards.data_ptr()
 
 
-def test_moments_are_published_too() -> None:
-    (trainer, agent), (player, own) = pair(0)
+def test_running_statistics_are_published() -> None:
+    (trainer, agent), (player, player_agent) = make_exchange_pair(0)
     assert agent.observation_moments is not None
     agent.observation_moments.mean += 3
     agent.observation_moments.count += 5
     agent.refresh()
     trainer.publish(1, 9)
     player.publish(1, 9)
-    assert own.digest() == agent.digest()
+    assert player_agent.digest() == agent.digest()
     observations = torch.ones(1, 3, dtype=torch.float64)
-    assert torch.equal(own.normalize(observations), agent.normalize(observations))
+    assert torch.equal(player_agent.normalize(observations), agent.normalize(observations))
 
 
-def test_the_last_iteration_is_told() -> None:
-    (trainer, _), (player, _) = pair(1)
+def test_last_iteration_is_sent_with_the_agent() -> None:
+    (trainer, _), (player, _) = make_exchange_pair(1)
     assert player.publish(1, 9) == 9
     assert trainer.publish(1, 2) == 2
     assert player.publish(2, 9) == 2
@@ -125,8 +125,8 @@ def test_the_last_iteration_is_told() -> None:
     player.confirm(2)
 
 
-def test_weights_that_came_broken_are_noticed() -> None:
-    (trainer, _), (player, _) = pair(0)
+def test_corrupted_weights_are_detected() -> None:
+    (trainer, _), (player, _) = make_exchange_pair(0)
     trainer.publish(1, 9)
     player._incoming.slot(1)[0][0] += 1
     with pytest.raises(ReplicasDiffer, match="after iteration 1"):
@@ -134,15 +134,15 @@ def test_weights_that_came_broken_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_players_do_not_wait_for_an_update_that_failed(lag: int) -> None:
-    (trainer, _), (player, _) = pair(lag)
+def test_players_do_not_wait_for_a_failed_update(lag: int) -> None:
+    (trainer, _), (player, _) = make_exchange_pair(lag)
     trainer.report_failure(1)
     with pytest.raises(NonFinite, match="a trainer"):
         player.publish(1 + lag, 9)
 
 
-def test_players_save_nothing_of_an_update_that_failed() -> None:
-    (trainer, _), (player, _) = pair(1)
+def test_players_save_no_agent_of_a_failed_update() -> None:
+    (trainer, _), (player, _) = make_exchange_pair(1)
     trainer.publish(1, 9)
     player.publish(1, 9)
     player.publish(2, 9)  # still of the first update, while the second fails
@@ -153,16 +153,16 @@ def test_players_save_nothing_of_an_update_that_failed() -> None:
         player.confirm(2)
 
 
-def test_a_run_that_goes_on_begins_with_two_agents() -> None:
-    (trainer, agent), (player, own) = pair(1)
-    for one in (agent, own):
+def test_resumed_run_with_lag_starts_with_two_agents() -> None:
+    (trainer, agent), (player, player_agent) = make_exchange_pair(1)
+    for one in (agent, player_agent):
         train(one, 50)
     trainer.begin(50)
     player.begin(50)
-    train(own, 49)  # as the checkpoint has it
+    train(player_agent, 49)  # as the checkpoint has it
     used = []
     for iteration in (51, 52, 53):
-        used.append(acts_with(player))
+        used.append(first_weight(player))
         if iteration > 51:
             trainer.publish(iteration - 1, 99)
         player.publish(iteration, 99)

@@ -1,10 +1,21 @@
-"""Shards fused into one batch: the same samples, noise and minibatches, so the same weights but for rounding."""
+"""Fused shards: the same samples, noise and minibatches, so the same weights up to rounding."""
 
 import pytest
 import torch
 from tests.algorithm.test_prepare import CONFIG, SHARDS, SHARES
 from tests.threaded import on_ranks
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, PLAIN, ROWS, SEED, Watched, agent_of, move, rollouts_of
+from tests.watched import (
+    CONTINUOUS,
+    DISCRETE,
+    ITERATION,
+    PLAIN,
+    ROWS,
+    SEED,
+    RecordingGroup,
+    agent_of,
+    perturb,
+    rollouts_of,
+)
 
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation
@@ -28,7 +39,7 @@ def train(
 ) -> tuple[torch.Tensor, dict[str, float]]:
     agent = agent_of(spaces, normalize=True, curiosity=curiosity)
     rollouts = rollouts_of(agent, SHARDS)
-    move(agent)
+    perturb(agent)
     update = Update(agent, config, group, shards, SEED, UpdateOptions(**options))
     metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
     state = {**agent.state(), **update.state()}
@@ -42,39 +53,41 @@ def train(
     [{}, {"share_data": True}, {"vtrace": True}, {"curiosity": CURIOUS}],
     ids=["plain", "shared data", "vtrace", "curiosity"],
 )
-def test_fused_is_equal_to_rounding(spaces: Spaces, shares: list[tuple[int, ...]], options: dict[str, bool]) -> None:
+def test_fused_shards_give_the_same_weights_up_to_rounding(
+    spaces: Spaces, shares: list[tuple[int, ...]], options: dict[str, bool]
+) -> None:
     expected, metrics = train(Solo(), range(SHARDS), spaces, **options)
     results = on_ranks(shares, lambda group, shards: train(group, shards, spaces, fused=True, **options))
-    for found, its_metrics in results:
+    for found, fused_metrics in results:
         assert torch.equal(found, results[0][0])  # ranks still agree with each other to the last bit
         assert torch.allclose(found, expected, rtol=0, atol=1e-11)
-        assert its_metrics == pytest.approx(metrics, rel=1e-9, abs=1e-11)
+        assert fused_metrics == pytest.approx(metrics, rel=1e-9, abs=1e-11)
 
 
-def test_a_critic_with_epochs_of_its_own_is_fused_too() -> None:
+def test_fused_shards_with_separate_epochs_for_policy_and_critic() -> None:
     config = PPOConfig(policy_epochs=1, value_epochs=2, minibatches=2)
     expected, _ = train(Solo(), range(SHARDS), config=config)
     found, _ = train(Solo(), range(SHARDS), config=config, fused=True)
     assert torch.allclose(found, expected, rtol=0, atol=1e-11)
 
 
-def test_a_fused_minibatch_is_the_union_of_what_the_shards_would_give() -> None:
+def test_fused_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None:
     agent = agent_of()
-    apart, fused = (
-        Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, UpdateOptions(fused=whole))(
+    separate, fused = (
+        Preparation(agent, CONFIG, Solo(), range(SHARDS), SEED, UpdateOptions(fused=fuse))(
             rollouts_of(agent, SHARDS), ITERATION, 0.0
         )
-        for whole in (False, True)
+        for fuse in (False, True)
     )
-    for (_, _, parts), (_, _, joined) in zip(apart.minibatches(), fused.minibatches(), strict=True):
+    for (_, _, parts), (_, _, joined) in zip(separate.minibatches(), fused.minibatches(), strict=True):
         assert len(parts) == SHARDS
         (rows,) = joined
         assert torch.equal(rows.rows, torch.cat([part.rows for part in parts]))
         assert len(rows.rows) == SHARDS * ROWS // CONFIG.minibatches
 
 
-def test_a_fused_rank_contributes_one_row() -> None:
-    class Counting(Watched):
+def test_fused_rank_contributes_one_row() -> None:
+    class Counting(RecordingGroup):
         def reduce(self, parts: torch.Tensor, phase: str) -> torch.Tensor:
             assert len(parts) == 1, phase
             return super().reduce(parts, phase)

@@ -12,8 +12,8 @@ from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
 
 
-def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
-    """Every size costs a compilation."""
+def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
+    """Each block size needs its own compilation."""
     agent, sizes = agent_of(), []
     count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + len(RowScalars._fields)
     rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
@@ -24,11 +24,11 @@ def test_a_compiled_kernel_gets_large_parts_in_blocks_of_few_sizes() -> None:
         sizes.append(len(examples[1]))
         return formula
 
-    whole = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
+    expected = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
     ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
     ordered.make_kernels(rows, (True, True))
     assert sizes == [684, 683]
-    assert torch.allclose(ordered([Part(rows)], aim, (True, True)), whole, rtol=1e-12)
+    assert torch.allclose(ordered([Part(rows)], aim, (True, True)), expected, rtol=1e-12)
     assert sizes == [684, 683], "nothing is compiled while training"
 
 
@@ -40,6 +40,6 @@ def test_blocks_train_the_predictor_on_the_same_rows(count: int, share: float) -
     rows = torch.randn(count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     rows[:, DISCRETE.observation_size] = 1
     aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
-    whole = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
+    expected = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
     blocks = OrderedGradient(agent, PPOConfig(), Solo(), lambda formula, examples: formula)
-    assert torch.allclose(blocks([Part(rows)], aim, (True, True)), whole, rtol=1e-10)
+    assert torch.allclose(blocks([Part(rows)], aim, (True, True)), expected, rtol=1e-10)

@@ -1,4 +1,4 @@
-"""Images on their way: bytes from the environment to the minibatch, numbers only inside of the networks."""
+"""Images in rollouts, minibatches and training: stored as bytes, converted to floats inside the networks."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def shards_of(name: str, agent: Agent, sequence: int = 1) -> list[Shard]:
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", ["Grey", "Stack", "Mixed"])
-def test_values_and_log_probabilities_are_those_of_what_was_seen(name: str, shared: bool) -> None:
+def test_values_and_log_probabilities_belong_to_the_images_of_the_step(name: str, shared: bool) -> None:
     agent = agent_of(name, shared)
     shard = shards_of(name, agent)[0]
     for iteration in (1, 2):
@@ -57,25 +57,25 @@ def test_values_and_log_probabilities_are_those_of_what_was_seen(name: str, shar
     assert torch.equal(shard.pixels, rollout.pixels[-1]), "the next rollout begins with them"
 
 
-def test_a_rollout_begins_where_the_last_one_ended() -> None:
+def test_first_image_is_the_final_one_of_the_previous_rollout() -> None:
     agent = agent_of("Stack")
     shard = shards_of("Stack", agent)[0]
     first, second = (collect([shard], agent, iteration)[0] for iteration in (1, 2))
     assert torch.equal(second.pixels[0], first.pixels[-1])
 
 
-def test_images_of_shards_are_taken_from_where_they_are() -> None:
+def test_images_are_gathered_from_the_buffers_of_several_shards() -> None:
     shards = [torch.randint(0, 256, (6, 3), dtype=torch.uint8) for _ in range(3)]
-    at = torch.tensor([11, 0, 3, 1, 4, 7, 8, 0])
-    now, then = torch.cat([own[:4] for own in shards]), torch.cat([own[2:] for own in shards])
+    rows = torch.tensor([11, 0, 3, 1, 4, 7, 8, 0])
+    images, next_images = torch.cat([shard[:4] for shard in shards]), torch.cat([shard[2:] for shard in shards])
     several, one = ImageRows(shards, 2), ImageRows(shards[:1], 2)  # 2 environments, 2 steps and what the last led to
-    assert torch.equal(several[at], now[at])
-    assert torch.equal(several.next(at), then[at])
+    assert torch.equal(several[rows], images[rows])
+    assert torch.equal(several.next(rows), next_images[rows])
     second = torch.tensor([7, 4, 7])  # rows of one shard alone
-    assert torch.equal(several[second], now[second])
-    assert torch.equal(several.next(second), then[second])
-    assert torch.equal(one[at[1:4]], now[at[1:4]])
-    assert torch.equal(one.next(at[1:4]), then[at[1:4]])
+    assert torch.equal(several[second], images[second])
+    assert torch.equal(several.next(second), next_images[second])
+    assert torch.equal(one[rows[1:4]], images[rows[1:4]])
+    assert torch.equal(one.next(rows[1:4]), next_images[rows[1:4]])
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -100,7 +100,7 @@ def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
-def test_training_on_images_changes_every_weight_that_it_should(core: str) -> None:
+def test_training_on_images_changes_every_weight(core: str) -> None:
     agent = agent_of("Stack", core=core)
     before = {name: weight.clone() for name, weight in agent.policy.named_parameters()}
     shard = shards_of("Stack", agent, 1 if core == "none" else 5)[0]

@@ -76,7 +76,7 @@ def test_clipped_value_loss() -> None:
     assert statistics[1] == pytest.approx(0.5 + 0 + 0.5 * 3.5**2)
 
 
-def test_only_what_is_trained_contributes() -> None:
+def test_only_trained_parts_contribute_to_the_loss() -> None:
     loss, statistics = loss_of(trained=(True, False))
     assert (loss, statistics[1]) == (pytest.approx(-1.9 - 0.1 * ENTROPY), 0)
     loss, statistics = loss_of(trained=(False, True))

@@ -1,4 +1,4 @@
-"""Policies with memory in training: what is trained on is what was lived through."""
+"""Training of policies with memory: states of sequences equal those during collection."""
 
 from dataclasses import replace
 
@@ -40,8 +40,8 @@ def shard_of(agent: Agent, sequence: int = SEQUENCE, index: int = 0) -> Shard:
     return Shard(index, Scripted(agent.spaces, False), [Rollout.empty(sizes) for _ in range(2)], 1, GAMMA)
 
 
-def stepped(agent: Agent, rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """Values and log-probabilities one step at a time, from the rollout's first state; forgotten after reset rows."""
+def step_by_step(agent: Agent, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """Compute values and log-probabilities step by step from the first state of the rollout, with zero states after reset rows."""
     state, values, log_probs = rollout.states[0], [], []
     for t in range(STEPS + 1):
         parameters, value, state = agent.policy.act(agent.normalize(rollout.observations[t]), None, state)
@@ -54,40 +54,40 @@ def stepped(agent: Agent, rollout: Rollout) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("shared", [False, True])
-def test_values_and_log_probabilities_are_those_of_the_episode_so_far(core: str, shared: bool) -> None:
+def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, shared: bool) -> None:
     agent = agent_of(core, shared)
     shard = shard_of(agent)
     for iteration in range(1, ITERATIONS + 1):
         (rollout,) = collect([shard], agent, iteration)
-        values, log_probs = stepped(agent, rollout)
+        values, log_probs = step_by_step(agent, rollout)
         for found in ((rollout.values, rollout.log_probs), agent.evaluate(rollout)[:2]):
             assert torch.allclose(found[0], values, rtol=0, atol=1e-12)
             assert torch.allclose(found[1][rollout.valid], log_probs[rollout.valid], rtol=0, atol=1e-12)
     assert (~rollout.valid).any()
 
 
-def test_memory_goes_on_from_rollout_to_rollout_and_ends_with_the_episode() -> None:
-    """The memory at a rollout's beginning is what the episode's rows before it leave."""
+def test_memory_continues_across_rollouts_and_is_reset_with_the_episode() -> None:
+    """The state before a sequence follows from all earlier observations of the episode."""
     agent = agent_of()
     shard = shard_of(agent)
-    lived: list[list[Tensor]] = [[] for _ in range(COUNT)]
+    episode_rows: list[list[Tensor]] = [[] for _ in range(COUNT)]
     for iteration in range(1, ITERATIONS + 1):
         rollout = collect([shard], agent, iteration)[0]
         for t in range(STEPS):
             for b in range(COUNT):
                 if t % SEQUENCE == 0:
                     state = torch.zeros(1, agent.state_size, dtype=torch.float64)
-                    for row in lived[b]:
+                    for row in episode_rows[b]:
                         state = agent.policy.act(agent.normalize(row[None]), None, state)[2]
                     assert torch.allclose(rollout.states[t // SEQUENCE, b], state[0], rtol=0, atol=1e-12)
-                lived[b] = [*lived[b], rollout.observations[t, b].clone()] if rollout.valid[t, b] else []
+                episode_rows[b] = [*episode_rows[b], rollout.observations[t, b].clone()] if rollout.valid[t, b] else []
 
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("share_data", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
-def test_minibatches_are_sequences_with_the_states_they_started_from(
+def test_minibatches_are_sequences_with_their_initial_states(
     core: str, recompute: bool, share_data: bool, fused: bool
 ) -> None:
     agent = agent_of(core)
@@ -107,27 +107,27 @@ def test_minibatches_are_sequences_with_the_states_they_started_from(
             # the weights have not changed, so the values are those that were found while collecting
             assert torch.allclose(values[weight > 0], old[weight > 0], rtol=0, atol=1e-12)
             trained.append(old)
-    lived = torch.cat([torch.where(rollout.valid, rollout.values[:-1], 0).flatten() for rollout in rollouts])
-    assert torch.equal(torch.cat(trained).sort().values, lived.sort().values.repeat_interleave(CONFIG.epochs))
+    collected = torch.cat([torch.where(rollout.valid, rollout.values[:-1], 0).flatten() for rollout in rollouts])
+    assert torch.equal(torch.cat(trained).sort().values, collected.sort().values.repeat_interleave(CONFIG.epochs))
 
 
-def test_recomputed_states_are_those_of_the_weights_of_now() -> None:
+def test_recomputed_states_use_the_current_weights() -> None:
     agent = agent_of()
     shard, collected = shard_of(agent), agent.flat.buffer.clone()
     for iteration in range(1, ITERATIONS + 1):
         agent.flat.buffer.copy_(collected)
         (rollout,) = collect([shard], agent, iteration)
-        kept, renewed = (
-            Preparation(agent, CONFIG, Solo(), (0,), 1, UpdateOptions(recompute_states=again))(
+        stored_batch, recomputed_batch = (
+            Preparation(agent, CONFIG, Solo(), (0,), 1, UpdateOptions(recompute_states=recompute))(
                 [rollout], iteration, 0.0
             )
-            for again in (False, True)
+            for recompute in (False, True)
         )
-        noted = rollout.states.flatten(0, 1)
-        assert torch.equal(renewed.initial_states(0), noted)
+        stored_states = rollout.states.flatten(0, 1)
+        assert torch.equal(recomputed_batch.initial_states(0), stored_states)
         agent.flat.buffer *= 1.1
-        assert torch.equal(kept.initial_states(1), noted)
-        found = renewed.initial_states(1).view_as(rollout.states)
+        assert torch.equal(stored_batch.initial_states(1), stored_states)
+        found = recomputed_batch.initial_states(1).view_as(rollout.states)
         assert torch.equal(found[0], rollout.states[0]), "the first is what was carried over"
         state, expected = rollout.states[0], []
         for t in range(STEPS):
@@ -140,8 +140,8 @@ def test_recomputed_states_are_those_of_the_weights_of_now() -> None:
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_the_gradient_is_that_of_whole_sequences(core: str) -> None:
-    """One minibatch of everything against autograd through steps taken one at a time."""
+def test_gradient_equals_that_of_whole_sequences(core: str) -> None:
+    """Compare one minibatch of all rows with autograd through single steps."""
     config = replace(CONFIG, epochs=1, minibatches=1, max_grad_norm=None, learning_rate=1.0, normalize_advantages=False)
     agent = agent_of(core, normalize_rewards=False)
     shard = shard_of(agent, sequence=STEPS)
@@ -170,35 +170,35 @@ def test_the_gradient_is_that_of_whole_sequences(core: str) -> None:
     assert torch.allclose(proposed[0][: len(flat)], flat, rtol=1e-9, atol=1e-11)
 
 
-def test_a_restored_shard_remembers_to_the_bit() -> None:
+def test_restored_shard_has_the_same_memory() -> None:
     agent = agent_of()
-    whole, cut = shard_of(agent), shard_of(agent)
-    rollouts = [collect([whole], agent, iteration)[0] for iteration in (1, 2)]
-    collect([cut], agent, 1)
-    state = {name: tensor.clone() for name, tensor in cut.state().items()}
+    uninterrupted, interrupted = shard_of(agent), shard_of(agent)
+    rollouts = [collect([uninterrupted], agent, iteration)[0] for iteration in (1, 2)]
+    collect([interrupted], agent, 1)
+    state = {name: tensor.clone() for name, tensor in interrupted.state().items()}
     assert state["memory"].abs().sum() > 0
-    again = shard_of(agent)
-    again.restore(state, 1)
-    found = collect([again], agent, 2)[0]
+    restored = shard_of(agent)
+    restored.restore(state, 1)
+    found = collect([restored], agent, 2)[0]
     for name, tensor in rollouts[1].tensors().items():
         assert torch.equal(tensor.nan_to_num(), found.tensors()[name].nan_to_num()), name
 
 
-def test_a_pilot_remembers_within_an_episode() -> None:
+def test_policy_runner_keeps_memory_within_an_episode() -> None:
     agent = agent_of()
     rows = stream(1, "rows").standard_normal((3, 1, 3))
-    pilot, logits, state = PolicyRunner(agent), [], torch.zeros(1, agent.state_size, dtype=torch.float64)
+    runner, logits, state = PolicyRunner(agent), [], torch.zeros(1, agent.state_size, dtype=torch.float64)
     for row in rows:
         parameters, _, state = agent.policy.act(agent.normalize(torch.from_numpy(row)), None, state)
         logits.append(parameters)
     expected = [int(found.argmax()) for found in logits]
     for _ in range(2):
-        pilot.begin()
-        assert [int(pilot.act(row)[0]) for row in rows] == expected
-    assert torch.equal(pilot.state, state)
+        runner.begin()
+        assert [int(runner.act(row)[0]) for row in rows] == expected
+    assert torch.equal(runner.state, state)
 
 
-def test_sizes_know_the_length_of_sequences() -> None:
+def test_rollout_shapes_follow_from_the_sequence_length() -> None:
     rollout = Rollout.empty(Sizes(12, 2, 3, None, (), torch.float32, state=5, sequence=4))
     assert rollout.sequence_length == 4
     assert rollout.states.shape == (3, 2, 5)

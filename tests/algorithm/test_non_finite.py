@@ -1,4 +1,4 @@
-"""The first value that is not finite, named alike on every rank."""
+"""Error message for the first value that is not finite: the same on every rank."""
 
 import math
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ CASES = {
 }
 
 
-def spoiled(name: str, place: tuple[int, ...], value: float) -> list[Rollout]:
-    """Four shards, the third of which has the value."""
+def rollouts_with(name: str, place: tuple[int, ...], value: float) -> list[Rollout]:
+    """Return rollouts of four shards; the third contains `value`."""
     rollouts = rollouts_of(agent_of(), SHARDS)
     getattr(rollouts[2], name)[place] = value
     return rollouts
@@ -41,10 +41,10 @@ def spoiled(name: str, place: tuple[int, ...], value: float) -> list[Rollout]:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_kind_environment_and_step_are_named(case: str, fused: bool) -> None:
+def test_message_names_quantity_environment_and_step(case: str, fused: bool) -> None:
     name, place, value, line = CASES[case]
     advice = "check the environment" if name in ("observations", "rewards") else DIVERGED
-    rollouts = spoiled(name, place, value)
+    rollouts = rollouts_with(name, place, value)
 
     def locate(group: Group, shards: Sequence[int]) -> str | None:
         return locate_non_finite([rollouts[shard] for shard in shards], shards, 7, group, fused)
@@ -53,7 +53,7 @@ def test_kind_environment_and_step_are_named(case: str, fused: bool) -> None:
         assert set(on_ranks(shares, locate)) == {f"{line} of iteration 7: {advice}"}
 
 
-def test_values_that_do_not_count_may_be_anything() -> None:
+def test_values_in_invalid_rows_may_be_nan() -> None:
     rollouts = rollouts_of(agent_of(), 2)
     for rollout in rollouts:
         rollout.rewards[~rollout.valid] = torch.nan
@@ -64,17 +64,17 @@ def test_values_that_do_not_count_may_be_anything() -> None:
     assert found is None
 
 
-def test_the_value_that_causes_others_is_named() -> None:
-    rollouts = spoiled("observations", (4, 1, 2), math.nan)
+def test_message_names_the_value_that_caused_the_others() -> None:
+    rollouts = rollouts_with("observations", (4, 1, 2), math.nan)
     rollouts[2].values[4, 1] = rollouts[2].log_probs[4, 1] = math.nan
     (found,) = on_ranks([(0, 1, 2, 3)], lambda group, shards: locate_non_finite(rollouts, shards, 7, group, False))
     assert str(found).startswith(f"the observation of environment {2 * COUNT + 1} is nan at step 4")
 
 
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"last observation"}))
-def test_an_update_names_it_on_every_rank(case: str) -> None:
+def test_update_raises_the_same_message_on_every_rank(case: str) -> None:
     name, place, value, line = CASES[case]
-    rollouts = spoiled(name, place, value)
+    rollouts = rollouts_with(name, place, value)
 
     def train(group: Group, shards: Sequence[int]) -> str:
         with pytest.raises(NonFinite) as caught:

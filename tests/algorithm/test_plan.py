@@ -1,4 +1,4 @@
-"""Who plays and who trains which shard."""
+"""Plans: assignment of shards to players and trainers."""
 
 import pytest
 
@@ -10,14 +10,14 @@ def make(kind: str, shards: int | None, ranks: int, **more: object) -> Plan:
 
 
 @pytest.mark.parametrize(("shards", "ranks"), [(1, 1), (4, 1), (4, 2), (4, 3), (4, 4), (6, 3), (64, 7)])
-def test_every_shard_is_carried_once_in_neighbouring_parts_as_even_as_can_be(shards: int, ranks: int) -> None:
+def test_shards_are_split_into_even_contiguous_parts(shards: int, ranks: int) -> None:
     plan = make("coupled", shards, ranks)
-    carried = [plan.played_by(rank) for rank in range(ranks)]
+    parts = [plan.played_by(rank) for rank in range(ranks)]
     # stacked in rank order they are in shard order: what ordered sums rely on
-    assert [shard for own in carried for shard in own] == list(range(shards))
-    sizes = [len(own) for own in carried]
+    assert [shard for part in parts for shard in part] == list(range(shards))
+    sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
-    assert carried == [plan.trained_by(rank) for rank in range(ranks)]
+    assert parts == [plan.trained_by(rank) for rank in range(ranks)]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_trainers_come_first(kind: str, ranks: int, playing: tuple[int, ...], tr
     assert list(plan.trainers) == sorted(plan.trainers)
 
 
-def test_ranks_may_do_both() -> None:
+def test_ranks_may_both_play_and_train() -> None:
     plan = make("ranks", 4, 3, players=(1, 0), trainers=(2, 0))
     assert plan.players == (0, 0, 1, 1)
     assert plan.trainers == (0, 0, 2, 2)
@@ -63,7 +63,9 @@ def test_shards_default_to_the_larger_of_players_and_trainers() -> None:
         ("one-player", 4, 1, "plan.kind is 'one-player': it takes at least 2 ranks, and there is 1; use --ranks 2"),
     ],
 )
-def test_what_does_not_fit_gives_one_line(kind: str, shards: int | None, ranks: int, line: str) -> None:
+def test_invalid_numbers_of_shards_and_ranks_are_reported_in_one_line(
+    kind: str, shards: int | None, ranks: int, line: str
+) -> None:
     with pytest.raises(ValueError, match="^" + line.replace(".", r"\.")) as caught:
         make(kind, shards, ranks)
     assert "\n" not in str(caught.value)
@@ -85,18 +87,18 @@ def test_what_does_not_fit_gives_one_line(kind: str, shards: int | None, ranks: 
         ({"kind": "ranks", "players": (0,), "trainers": (1,)}, "plan.trainers is [1]: rank 0 must be one of them"),
     ],
 )
-def test_bad_fields_give_one_line(fields: dict[str, object], line: str) -> None:
+def test_invalid_fields_are_reported_in_one_line(fields: dict[str, object], line: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         PlanConfig(**fields)
     assert str(caught.value).startswith(line)
 
 
-def test_a_rank_without_work_gives_one_line() -> None:
+def test_rank_without_shards_is_reported_in_one_line() -> None:
     with pytest.raises(ValueError, match=r"^plan.players and plan.trainers leave out rank 1 of 3"):
         make("ranks", 2, 3, players=(2,), trainers=(0,))
 
 
-def test_how_many_ranks_a_plan_asks_for() -> None:
+def test_default_number_of_ranks_of_a_plan() -> None:
     kinds = {"coupled": 1, "one-player": 2, "one-trainer": 2, "2:3": 5}
     assert {kind: default_ranks(PlanConfig(kind=kind), 16) for kind in kinds} == kinds
     assert default_ranks(PlanConfig(kind="ranks", players=(0, 3), trainers=(0,)), 2) == 4
@@ -113,7 +115,7 @@ def test_how_many_ranks_a_plan_asks_for() -> None:
         ("1:1", 64, 2),
     ],
 )
-def test_all_cores_are_used_where_the_shards_are_given(kind: str, cores: int, ranks: int) -> None:
+def test_default_number_of_ranks_uses_all_cores_if_shards_are_set(kind: str, cores: int, ranks: int) -> None:
     assert default_ranks(PlanConfig(kind=kind, shards=4), cores) == ranks
 
 

@@ -1,9 +1,9 @@
-"""Minibatches of data that trainers share, against one plain permutation of all samples."""
+"""Minibatches of shared data, compared with one permutation of all samples."""
 
 import pytest
 import torch
 from tests.threaded import on_ranks
-from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, move, rollouts_of
+from tests.watched import CONTINUOUS, DISCRETE, ITERATION, ROWS, SEED, agent_of, perturb, rollouts_of
 from torch import Tensor
 
 from lockstep.algorithm.options import UpdateOptions
@@ -38,7 +38,7 @@ def minibatches_of(batch: Batch) -> list[list[Tensor]]:
 
 
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
-def test_a_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int, ...]]) -> None:
+def test_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int, ...]]) -> None:
     separate = prepare(Solo(), range(SHARDS), share_data=False)  # rows: those of all shards in order, not yet permuted
     batches = on_ranks(shares, prepare)
     permutations = stream(SEED, "shared-minibatches", ITERATION)
@@ -59,7 +59,9 @@ def test_a_shared_minibatch_is_a_slice_of_one_permutation(shares: list[tuple[int
 @pytest.mark.parametrize(
     ("dtype", "mean", "deviation"), [(torch.float32, 1e4, 0.1), (torch.float64, 1e8, 0.01), (torch.float64, -1e12, 1.0)]
 )
-def test_advantages_with_a_mean_far_above_their_deviation(dtype: torch.dtype, mean: float, deviation: float) -> None:
+def test_advantage_statistics_with_a_mean_far_above_the_deviation(
+    dtype: torch.dtype, mean: float, deviation: float
+) -> None:
     agent = agent_of(dtype=dtype)
     rollouts = rollouts_of(agent)
     for shard, rollout in enumerate(rollouts):
@@ -76,7 +78,7 @@ def test_advantages_with_a_mean_far_above_their_deviation(dtype: torch.dtype, me
         assert expected == pytest.approx([len(valid), valid.mean().item(), valid.std(correction=0).item()], rel=1e-6)
 
 
-def test_data_that_are_not_shared_stay_with_their_shard() -> None:
+def test_separate_data_stay_with_their_shard() -> None:
     batch = prepare(Solo(), range(SHARDS), share_data=False)
     for shard, part in enumerate(batch.order):
         for epoch in part:
@@ -85,13 +87,13 @@ def test_data_that_are_not_shared_stay_with_their_shard() -> None:
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize(
-    "options", [{}, {"share_data": True}, {"share_data": True, "vtrace": True}], ids=["apart", "shared", "vtrace"]
+    "options", [{}, {"share_data": True}, {"share_data": True, "vtrace": True}], ids=["separate", "shared", "vtrace"]
 )
 def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, options: dict[str, bool]) -> None:
     def train(group: Group, shards: object) -> tuple[str, dict[str, float]]:
         agent = agent_of(spaces, normalize=True)
         rollouts = rollouts_of(agent, SHARDS)
-        move(agent)
+        perturb(agent)
         update = Update(agent, CONFIG, group, shards, SEED, UpdateOptions(**options))
         metrics = update([rollouts[shard] for shard in shards], ITERATION, 0.0)
         return agent.digest(), metrics
@@ -101,8 +103,8 @@ def test_any_number_of_ranks_gives_the_same_bits(spaces: Spaces, options: dict[s
     assert all(result == results[0] for result in results)
 
 
-def test_sharing_is_another_choice_of_samples() -> None:
-    """And nothing else: with one minibatch of everything there is no choice, and results agree to rounding."""
+def test_sharing_data_changes_only_the_choice_of_samples() -> None:
+    """With a single minibatch, shared and separate data give the same weights up to rounding."""
     distances = []
     for minibatches in (1, 2):
         agents = [agent_of(), agent_of()]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tests.threaded import on_ranks
-from tests.watched import DISCRETE, ITERATION, SEED, agent_of, move, rollouts_of
+from tests.watched import DISCRETE, ITERATION, SEED, agent_of, perturb, rollouts_of
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
@@ -55,7 +55,7 @@ def test_epochs_after_the_first_use_the_current_critic(options: dict[str, bool])
                 column for column in range(before.shape[1]) if column not in (before.shape[1] - 4, before.shape[1] - 3)
             ]
             assert torch.equal(batch.rows[:, others], before[:, others])
-        move(agent)
+        perturb(agent)
     assert epoch == CONFIG.epochs - 1
 
 
@@ -85,7 +85,7 @@ def test_targets_of_the_intrinsic_head_are_recomputed() -> None:
     targets, values = (column.clone() for column in agent.layout.intrinsic_values(batch.rows))
     batch.recompute(1)
     assert agent.layout.intrinsic_values(batch.rows)[0] == pytest.approx(targets, abs=1e-12)  # the weights are the same
-    move(agent)
+    perturb(agent)
     batch.recompute(1)
     assert (agent.layout.intrinsic_values(batch.rows)[0] - targets).abs().max() > 1e-3
     assert torch.equal(agent.layout.intrinsic_values(batch.rows)[1], values)
@@ -96,7 +96,7 @@ def test_ranks_give_the_same_bits(options: dict[str, bool]) -> None:
     def train(group: Group, shards: object) -> str:
         agent = agent_of(DISCRETE, normalize=True)
         rollouts = rollouts_of(agent, 4)
-        move(agent)
+        perturb(agent)
         update = Update(agent, CONFIG, group, shards, SEED, UpdateOptions(**options))
         update([rollouts[shard] for shard in shards], ITERATION, 0.0)
         return agent.digest()

@@ -1,4 +1,4 @@
-"""The update: its gradients against autograd on the whole batch, its numbers by hand, its state."""
+"""Update: gradients compared with autograd on the whole batch, metrics computed by hand, and state."""
 
 import math
 
@@ -13,10 +13,10 @@ from tests.watched import (
     SHARDS,
     SIZE,
     STEPS,
+    RecordingGroup,
     Watch,
-    Watched,
     agent_of,
-    move,
+    perturb,
     rollouts_of,
     watch_of,
 )
@@ -47,13 +47,13 @@ def rows_of(rollout: Rollout, config: PPOConfig) -> dict[str, Tensor]:
 
 
 def batch_of(rollouts: list[Rollout], config: PPOConfig) -> dict[str, Tensor]:
-    """The rows of all shards together."""
+    """Concatenate the rows of all shards."""
     rows = [rows_of(rollout, config) for rollout in rollouts]
-    return {name: torch.cat([own[name] for own in rows]) for name in rows[0]}
+    return {name: torch.cat([columns[name] for columns in rows]) for name in rows[0]}
 
 
 def expected_gradient(agent: Agent, batch: dict[str, Tensor], config: PPOConfig) -> Tensor:
-    """Autograd on the mean loss of the valid rows, written with torch.distributions."""
+    """Compute the gradient of the mean loss of valid rows with autograd and torch.distributions."""
     rows = {name: tensor[batch["valid"]] for name, tensor in batch.items()}
     parameters, values = agent.policy(rows["observations"])
     if agent.spaces.discrete_actions:
@@ -82,13 +82,13 @@ def expected_gradient(agent: Agent, batch: dict[str, Tensor], config: PPOConfig)
 @pytest.mark.parametrize(
     "settings",
     [{}, {"normalize_advantages": False}, {"value_clip": 0.05, "entropy": 0.02, "value_coefficient": 2, "clip": 0.05}],
-    ids=["plain", "raw", "everything"],
+    ids=["defaults", "raw advantages", "all options"],
 )
-def test_the_gradient_is_that_of_the_whole_batch(spaces: Spaces, shared: bool, settings: dict[str, float]) -> None:
+def test_gradient_equals_that_of_the_whole_batch(spaces: Spaces, shared: bool, settings: dict[str, float]) -> None:
     config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, **settings)
     agent = agent_of(spaces, shared)
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     expected = expected_gradient(agent, batch_of(rollouts, config), config)
     watch = Watch(agent, config)
     watch(rollouts)
@@ -97,17 +97,17 @@ def test_the_gradient_is_that_of_the_whole_batch(spaces: Spaces, shared: bool, s
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -> None:
-    """Ratios in the loss, the values that are clipped around and the advantages are all those of the weights at the start."""
+def test_vtrace_uses_the_policy_and_values_of_the_trainer(spaces: Spaces) -> None:
+    """Ratios, clipped values and advantages use the policy and values of the weights before the update."""
     config = PPOConfig(epochs=1, minibatches=1, max_grad_norm=None, value_clip=0.05)
     agent = agent_of(spaces)
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     batch, ratios = batch_of(rollouts, config), []
     for name in ("log_probs", "values", "advantages", "targets"):
         batch[name] = batch[name].clone()
     for shard, rollout in enumerate(rollouts):
-        own = slice(shard * ROWS, (shard + 1) * ROWS)
+        shard_rows = slice(shard * ROWS, (shard + 1) * ROWS)
         values, log_probs = (x.clone() for x in agent.evaluate(rollout)[:2])
         flags = (rollout.terminated, rollout.truncated, rollout.valid)
         ratio = log_probs - rollout.log_probs
@@ -115,7 +115,7 @@ def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -
         for name, found in zip(
             ("advantages", "targets", "log_probs", "values"), (*corrected, log_probs, values[:-1]), strict=True
         ):
-            batch[name][own] = found.flatten()
+            batch[name][shard_rows] = found.flatten()
         ratios.append(ratio.exp().clamp_max(1)[rollout.valid])
     expected = expected_gradient(agent, batch, config)
     watch = Watch(agent, config, vtrace=True)
@@ -128,7 +128,7 @@ def test_vtrace_trains_from_the_trainers_own_policy_and_values(spaces: Spaces) -
     )
 
 
-def test_vtrace_on_policy_with_lambda_1_is_no_correction() -> None:
+def test_vtrace_on_policy_with_lambda_1_changes_nothing() -> None:
     config = PPOConfig(gae_lambda=1.0, learning_rate=0.01, epochs=4, minibatches=4, recompute_advantages=False)
     plain, corrected = Watch(agent_of(), config), Watch(agent_of(), config, vtrace=True)
     metrics = [plain(), corrected()]
@@ -137,11 +137,11 @@ def test_vtrace_on_policy_with_lambda_1_is_no_correction() -> None:
     assert metrics[0] == pytest.approx(metrics[1], rel=1e-6)
 
 
-def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
+def test_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None:
     config = PPOConfig(epochs=2, minibatches=3, max_grad_norm=None, recompute_advantages=False)
     agent = agent_of()
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     watch, mirror = Watch(agent, config), agent_of()
     mirror.flat.buffer.copy_(agent.flat.buffer)
     watch(rollouts)
@@ -157,14 +157,14 @@ def test_a_minibatch_is_the_union_of_the_shards_shares() -> None:
             mirror.flat.buffer.copy_(watch.weights[step])
 
 
-def test_one_step_is_one_reduction() -> None:
+def test_each_gradient_step_has_one_reduction() -> None:
     watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3, recompute_advantages=False))
     watch()
     assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", "advantages", *["gradients"] * 6]
 
 
-def test_a_rank_that_trains_on_nothing_takes_no_part() -> None:
-    agent, group = agent_of(), Watched()
+def test_rank_without_shards_takes_no_part_in_the_update() -> None:
+    agent, group = agent_of(), RecordingGroup()
     before = agent.digest()
     assert Update(agent, PPOConfig(minibatches=4), group, (), SEED)([], ITERATION, 0.0) == {}
     assert not group.totals
@@ -174,12 +174,12 @@ def test_a_rank_that_trains_on_nothing_takes_no_part() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("options", [{}, {"share_data": True, "vtrace": True}, {"fused": True}])
-def test_a_gpu_gives_the_same_weights_to_rounding(spaces: Spaces, options: dict[str, bool]) -> None:
+def test_gpu_gives_the_same_weights_up_to_rounding(spaces: Spaces, options: dict[str, bool]) -> None:
     weights = []
     for device in ("cpu", "cuda"):
         agent = agent_of(spaces, normalize=True, device=device)
         rollouts = rollouts_of(agent_of(spaces, normalize=True))
-        move(agent)
+        perturb(agent)
         Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01, recompute_advantages=False), **options)(
             rollouts
         )
@@ -187,8 +187,8 @@ def test_a_gpu_gives_the_same_weights_to_rounding(spaces: Spaces, options: dict[
     assert torch.allclose(*weights, rtol=0, atol=1e-9)
 
 
-def test_reset_rows_count_nowhere() -> None:
-    """Whatever the policy did on them, and whatever reward they might carry."""
+def test_reset_rows_do_not_affect_the_update() -> None:
+    """Actions, log-probabilities and rewards of reset rows are ignored."""
     results = []
     for spoil in (False, True):
         agent = agent_of(normalize=True)
@@ -204,7 +204,7 @@ def test_reset_rows_count_nowhere() -> None:
     assert results[0] == results[1]
 
 
-def test_the_gradient_is_clipped_to_its_norm() -> None:
+def test_gradient_norm_is_clipped() -> None:
     free, clipped = (watch_of(epochs=1, minibatches=1, max_grad_norm=limit) for limit in (None, 0.01))
     metrics = [watch() for watch in (free, clipped)]
     assert metrics[0]["grad_norm"] == metrics[1]["grad_norm"] > 0.01  # what is reported is the norm before
@@ -213,28 +213,28 @@ def test_the_gradient_is_clipped_to_its_norm() -> None:
     assert torch.allclose(*direction, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("what", ["rewards", "values", "log_probs"])
+@pytest.mark.parametrize("tensor_name", ["rewards", "values", "log_probs"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_leaves_the_weights_of_the_last_good_step(what: str, value: float) -> None:
+def test_non_finite_loss_keeps_the_weights_of_the_last_finite_step(tensor_name: str, value: float) -> None:
     agent = agent_of()
     rollouts = rollouts_of(agent)
     last = STEPS - 1  # the last row of an environment that goes on
     # a log-probability of +inf would only give a ratio of 0, which is finite
-    rollouts[1].tensors()[what][last, 0] = -value if what == "log_probs" else value
+    rollouts[1].tensors()[tensor_name][last, 0] = -value if tensor_name == "log_probs" else value
     watch = Watch(agent, PPOConfig(epochs=1, minibatches=4, normalize_advantages=False))
     before = agent.flat.buffer.clone()
     with pytest.raises(NonFinite) as caught:
         watch(rollouts)
     assert "\n" not in str(caught.value)
-    assert ("check the environment" in str(caught.value)) == (what == "rewards")
+    assert ("check the environment" in str(caught.value)) == (tensor_name == "rewards")
     # rewards and values are found in the advantages, before the first step
-    assert (not watch.weights) == (what != "log_probs")
+    assert (not watch.weights) == (tensor_name != "log_probs")
     assert torch.equal(agent.flat.buffer, watch.weights[-1] if watch.weights else before)
     assert agent.flat.buffer.isfinite().all()
     assert len(watch.weights) < 4
 
 
-def test_return_moments_scale_this_iteration_and_observation_moments_the_next() -> None:
+def test_return_statistics_apply_now_and_observation_statistics_in_the_next_iteration() -> None:
     agent = agent_of(normalize=True)
     rollouts = rollouts_of(agent)
     watch = Watch(agent, PPOConfig(epochs=1, minibatches=1))
@@ -260,7 +260,7 @@ def test_metrics_of_a_single_step() -> None:
     config = PPOConfig(epochs=1, minibatches=1, entropy=0.01)
     agent = agent_of()
     rollouts = rollouts_of(agent)
-    move(agent)
+    perturb(agent)
     batch = batch_of(rollouts, config)
     rows = {name: tensor[batch["valid"]] for name, tensor in batch.items()}
     parameters, values = agent.policy(rows["observations"])
@@ -278,15 +278,17 @@ def test_metrics_of_a_single_step() -> None:
     assert metrics["update_steps"] == 1
 
 
-@pytest.mark.parametrize("settings", [{}, {"policy_epochs": 2, "value_epochs": 3}], ids=["together", "apart"])
-def test_state_goes_on_exactly(settings: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "settings", [{}, {"policy_epochs": 2, "value_epochs": 3}], ids=["same epochs", "separate epochs"]
+)
+def test_restored_update_continues_with_the_same_bits(settings: dict[str, int]) -> None:
     config = PPOConfig(learning_rate=0.01, learning_rate_kl=1e-6, minibatches=4, **settings)
-    through = Watch(agent_of(), config)
-    through()
+    uninterrupted = Watch(agent_of(), config)
+    uninterrupted()
     resumed = Watch(agent_of(seed=2), config)
-    resumed.agent.load({name: tensor.clone() for name, tensor in through.agent.state().items()})
-    resumed.update.load({name: tensor.clone() for name, tensor in through.update.state().items()})
-    for watch in (through, resumed):
+    resumed.agent.load({name: tensor.clone() for name, tensor in uninterrupted.agent.state().items()})
+    resumed.update.load({name: tensor.clone() for name, tensor in uninterrupted.update.state().items()})
+    for watch in (uninterrupted, resumed):
         watch(iteration=ITERATION + 1)
-    assert through.agent.digest() == resumed.agent.digest()
-    assert resumed.update.kl.rate_factor == through.update.kl.rate_factor < 1
+    assert uninterrupted.agent.digest() == resumed.agent.digest()
+    assert resumed.update.kl.rate_factor == uninterrupted.update.kl.rate_factor < 1

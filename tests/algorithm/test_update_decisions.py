@@ -1,4 +1,4 @@
-"""What an update decides on its way: stops, finished parts, schedules, adaptive factors."""
+"""Decisions during an update: KL stop, epochs of policy and critic, schedules, adaptive factors."""
 
 import pytest
 import torch
@@ -8,12 +8,12 @@ FAST = {"learning_rate": 0.02, "epochs": 4, "minibatches": 3}
 
 
 @pytest.mark.parametrize("stop_after", [1, 5, 8])
-def test_the_kl_stop_stops_at_the_step_whose_kl_is_too_large(stop_after: int) -> None:
+def test_kl_stop_skips_the_first_step_above_the_limit(stop_after: int) -> None:
     free = watch_of(**FAST)
     assert free()["kl_stopped"] == 0
-    seen = free.divergences()
-    limit = (max(seen[:stop_after]) + seen[stop_after]) / 2
-    assert max(seen[:stop_after]) < limit < seen[stop_after], "these numbers do not test a stop here"
+    divergences = free.divergences()
+    limit = (max(divergences[:stop_after]) + divergences[stop_after]) / 2
+    assert max(divergences[:stop_after]) < limit < divergences[stop_after], "these numbers do not test a stop here"
     stopped = watch_of(kl_stop=limit, **FAST)
     metrics = stopped()
     assert metrics["kl_stopped"] == 1
@@ -21,7 +21,7 @@ def test_the_kl_stop_stops_at_the_step_whose_kl_is_too_large(stop_after: int) ->
     assert torch.equal(stopped.agent.flat.buffer, free.weights[stop_after - 1])
 
 
-def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
+def test_critic_with_separate_epochs_continues_after_a_kl_stop() -> None:
     watch = watch_of(learning_rate=0.02, policy_epochs=3, value_epochs=4, minibatches=2, kl_stop=1e-9)
     watch()
     policy, value = (watch.agent.flat.slices[name] for name in ("policy", "value"))
@@ -31,14 +31,14 @@ def test_after_a_kl_stop_the_critic_with_epochs_of_its_own_goes_on() -> None:
     assert not torch.equal(watch.weights[-1][value], watch.weights[0][value])
 
 
-def test_after_a_kl_stop_nothing_is_left_to_do_once_the_critic_is_done() -> None:
+def test_update_ends_with_the_last_epoch_of_the_critic_after_a_kl_stop() -> None:
     watch = watch_of(learning_rate=0.02, policy_epochs=4, value_epochs=2, minibatches=2, kl_stop=1e-9)
     assert watch()["update_steps"] == 2 * 2
     assert watch.update.adam.steps == {"policy": 1, "value": 2 * 2}
 
 
 @pytest.mark.parametrize(("policy_epochs", "value_epochs"), [(1, 3), (3, 1)])
-def test_a_finished_part_is_left_alone(policy_epochs: int, value_epochs: int) -> None:
+def test_part_without_remaining_epochs_is_not_changed(policy_epochs: int, value_epochs: int) -> None:
     minibatches = 2
     watch = watch_of(policy_epochs=policy_epochs, value_epochs=value_epochs, minibatches=minibatches)
     watch()
@@ -52,7 +52,7 @@ def test_a_finished_part_is_left_alone(policy_epochs: int, value_epochs: int) ->
 
 
 @pytest.mark.parametrize("rate", [5e-3, 0.0])
-def test_the_critic_has_its_own_learning_rate(rate: float) -> None:
+def test_critic_has_a_separate_learning_rate(rate: float) -> None:
     watch = watch_of(learning_rate="linear(1e-3, 0)", value_learning_rate=rate)
     watch(progress=0.75)
     assert watch.rates[0] == pytest.approx({"policy": 2.5e-4, "value": rate})
@@ -67,7 +67,7 @@ def test_schedules_follow_progress() -> None:
 
 
 @pytest.mark.parametrize(("target", "factor"), [(1e-6, 2.0), (1e3, 0.5), (None, 1.0)])
-def test_the_penalty_adapts(target: float | None, factor: float) -> None:
+def test_kl_coefficient_adapts_to_the_target(target: float | None, factor: float) -> None:
     settings = {"surrogate": "kl", "kl_coefficient": 3.0, **FAST}
     # None: just what this update's KL is, so between the two limits
     watch = watch_of(kl_target=target or watch_of(**settings)()["last_kl"], **settings)
@@ -75,13 +75,13 @@ def test_the_penalty_adapts(target: float | None, factor: float) -> None:
     assert watch.update.kl.coefficient == 3.0 * factor
 
 
-def test_the_penalty_holds_the_policy_back() -> None:
+def test_larger_kl_coefficient_reduces_the_kl_divergence() -> None:
     weak, strong = (watch_of(surrogate="kl", kl_coefficient=beta, **FAST) for beta in (1e-6, 100.0))
     assert strong()["approx_kl"] < 0.5 * weak()["approx_kl"]
 
 
 @pytest.mark.parametrize(("target", "factor"), [(1e-6, 1 / 1.5), (1e3, 1.5), (None, 1.0)])
-def test_the_learning_rate_adapts(target: float | None, factor: float) -> None:
+def test_learning_rate_adapts_to_the_kl_target(target: float | None, factor: float) -> None:
     watch = watch_of(learning_rate_kl=target or watch_of(**FAST)()["approx_kl"], **FAST)
     first, second = watch(), watch()
     assert first["learning_rate"] == FAST["learning_rate"]
@@ -89,7 +89,7 @@ def test_the_learning_rate_adapts(target: float | None, factor: float) -> None:
     assert watch.rates[-1] == {"all": second["learning_rate"]}
 
 
-def test_the_target_of_the_learning_rate_may_be_a_schedule() -> None:
+def test_kl_target_of_the_learning_rate_may_be_a_schedule() -> None:
     kl, factors = watch_of(learning_rate_kl="linear(0.02, 0)").update.kl, []
     for progress in (0.0, 0.5, 0.9):  # targets 0.02, 0.01 and 0.002
         kl.adapt(0.006, progress)
@@ -97,7 +97,7 @@ def test_the_target_of_the_learning_rate_may_be_a_schedule() -> None:
     assert factors == pytest.approx([1.5, 1.5, 1.0])
 
 
-def test_the_adaptive_factor_has_bounds() -> None:
+def test_adaptive_factor_of_the_learning_rate_is_bounded() -> None:
     for target, bound in ((1e-12, 1e-3), (1e12, 1e2)):
         update = watch_of(learning_rate_kl=target).update
         for _ in range(60):

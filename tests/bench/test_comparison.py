@@ -33,7 +33,7 @@ def test_the_rate_is_measured_after_the_first_steps() -> None:
     assert _rate(marks) == 2048.0
 
 
-def test_marks_are_read_from_the_output_of_a_program(tmp_path: Path) -> None:
+def test_progress_is_read_from_the_output_of_a_program(tmp_path: Path) -> None:
     finish = time_program(program(tmp_path, "starting", "steps 4096", "steps 8192", "that was all, 9000 steps"))
     assert finish.rate > 0
     assert 0 < finish.first_update < finish.seconds
@@ -67,9 +67,9 @@ def test_the_error_of_a_program_is_reported(tmp_path: Path) -> None:
 
 
 def test_ratios_compare_the_first_program_with_the_others_within_a_repeat() -> None:
-    ours = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
-    theirs = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
-    finishes = {"lockstep, 1 rank": ours, "Stable-Baselines3 2.9.2": theirs}
+    first = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
+    second = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
+    finishes = {"lockstep, 1 rank": first, "Stable-Baselines3 2.9.2": second}
     recorded = record(finishes, "lockstep, 1 rank")["Stable-Baselines3 2.9.2"]
     assert isinstance(recorded, dict)
     assert recorded["faster"] == {"median": 3.0, "least": 2.0, "most": 3.0}
@@ -80,7 +80,7 @@ def test_ratios_compare_the_first_program_with_the_others_within_a_repeat() -> N
     assert lines[-1].startswith("note: repeats differ by 100%")
 
 
-def test_a_peer_is_taken_from_the_first_interpreter_that_has_it(tmp_path: Path) -> None:
+def test_peer_runs_with_the_first_interpreter_that_has_its_package(tmp_path: Path) -> None:
     first = interpreter(tmp_path, '{"skrl": "1"}')
     second = interpreter(tmp_path, '{"skrl": "2", "stable_baselines3": "3"}')
     found, missing = find_peers([first, second], WORKLOADS["cartpole"])

@@ -18,13 +18,13 @@ def test_each_repeat_starts_with_the_next_run() -> None:
     assert reported[3:5] == [(1, "b", 4), (1, "c", 5)]
 
 
-def test_a_spread_is_the_median_and_the_extremes() -> None:
+def test_spread_consists_of_median_minimum_and_maximum() -> None:
     assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
     assert spread([3.0, 1.0, 2.0]).range == 1.0
     assert spread([5.0]).range == 0.0
 
 
-def test_ratios_are_taken_within_a_repeat() -> None:
+def test_ratios_are_computed_within_a_repeat() -> None:
     # in the second repeat the machine was half as fast for both
     assert ratios([200.0, 100.0, 300.0], [100.0, 50.0, 60.0]) == Spread(2.0, 2.0, 5.0)
     with pytest.raises(ValueError, match="shorter"):

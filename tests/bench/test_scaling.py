@@ -54,7 +54,7 @@ def test_speedups_are_relative_to_the_fewest_ranks_within_a_repeat() -> None:
     )
 
 
-def test_the_row_of_a_run() -> None:
+def test_row_of_a_run() -> None:
     plan = {"kind": "1:2"}
     [row] = run_rows(runs("strong", 3, training(1000, players=True), plan=plan), cores=2)
     assert (row["plan"], row["players"], row["trainers"], row["shards"]) == ("1:2", 1, 2, 2)
@@ -99,7 +99,7 @@ def test_weak_scaling_keeps_the_environments_per_rank() -> None:
         assert weak(load(None, None, {"env": {"count": 8}, "plan": {"kind": kind}}), 4).env.count == 8 * times
 
 
-def test_one_rank_plays_and_trains_whatever_the_plan() -> None:
+def test_single_rank_plays_and_trains_for_every_plan() -> None:
     plan = {"kind": "1:2", "gradients": "ddp", "shards": 2}
     alone = for_ranks(load(None, None, {"plan": plan}), 1).plan
     assert (alone.kind, alone.gradients, alone.shards) == ("coupled", "ordered", 2)

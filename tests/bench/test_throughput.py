@@ -23,7 +23,7 @@ def throughput(kind: str, engines: list[float]) -> Throughput:
     return Throughput(config, 2, [training(seconds, kind == "1:1") for seconds in (0.25, 0.125, 0.5)], engines)
 
 
-def test_the_share_is_taken_within_a_repeat() -> None:
+def test_share_is_computed_within_a_repeat() -> None:
     result = throughput("coupled", [2048.0, 8192.0, 1024.0])
     assert (result.rate.median, result.rate.least, result.rate.most) == (1024.0, 512.0, 2048.0)
     assert (result.share.median, result.share.least, result.share.most) == (0.5, 0.25, 0.5)

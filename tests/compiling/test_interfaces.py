@@ -35,12 +35,12 @@ def compile_doubled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[T
     return ahead_of_time(Doubled(), (torch.ones(3),))(torch.ones(3))
 
 
-def test_versions_are_the_requirement_of_the_package(root: Path) -> None:
+def test_supported_versions_equal_the_requirement_of_the_package(root: Path) -> None:
     assert f'"{TORCH_VERSIONS}"' in (root / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize(("module", "name"), [("torch", "nothing.at_all"), ("torch.nothing", "at_all")])
-def test_missing_interface_is_one_line(module: str, name: str) -> None:
+def test_missing_interface_is_reported_in_one_line(module: str, name: str) -> None:
     with pytest.raises(InterfaceMissing) as caught:
         private_interface(module, name)
     assert str(caught.value) == (
@@ -60,7 +60,7 @@ def test_missing_interface_is_one_line(module: str, name: str) -> None:
     ],
 )
 @pytest.mark.slow
-def test_compiler_without_one_of_its_interfaces(
+def test_missing_interface_of_the_compiler_is_reported(
     module: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private_interface(module, name)
@@ -73,7 +73,7 @@ def test_compiler_without_one_of_its_interfaces(
 
 
 @pytest.mark.slow
-def test_libraries_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_interface_for_loading_libraries_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_doubled(tmp_path, monkeypatch)[0].tolist() == [2, 2, 2]
     monkeypatch.delattr(torch._C._aoti, "AOTIModelContainerRunnerCpu")
     with pytest.raises(
@@ -83,7 +83,7 @@ def test_libraries_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("has_operation", [True, False])
-def test_products_stay_as_they_are_without_the_operation_of_onednn(
+def test_products_are_not_rewritten_without_the_onednn_operation(
     has_operation: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operations = SimpleNamespace(_linear_pointwise=None) if has_operation else SimpleNamespace()
@@ -100,7 +100,7 @@ def test_products_stay_as_they_are_without_the_operation_of_onednn(
 @pytest.mark.parametrize(
     ("installed", "fits"), [("2.13.0+cpu", True), ("2.13.9", True), ("2.12.1", False), ("2.14.0", False)]
 )
-def test_other_versions_do_not_compile(installed: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_of_pytorch_do_not_compile(installed: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interfaces, "version", lambda name: installed)
     problem = f"PyTorch {installed} is not torch>=2.13,<2.14, whose private interfaces compiling needs"
     assert version_problem() == (None if fits else problem)

@@ -184,7 +184,7 @@ def test_library_is_compiled_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert len(keys) == 4
 
 
-def test_key_contains_all_that_a_gradient_depends_on() -> None:
+def test_key_contains_all_inputs_of_a_gradient_formula() -> None:
     spaces, dtype, policy, config = CASES["discrete"]
 
     def key(spaces=spaces, policy: PolicyConfig = policy, config: PPOConfig = config, trained=(True, True)) -> str:
@@ -228,7 +228,7 @@ def test_key_contains_all_that_a_gradient_depends_on() -> None:
     ],
     ids=["stopped", "critic only", "policy only"],
 )
-def test_nothing_is_compiled_while_training(settings: dict[str, object]) -> None:
+def test_no_kernel_is_compiled_during_training(settings: dict[str, object]) -> None:
     agent, compiled, training = agent_of(), [], []
 
     def make(formula, examples):
@@ -254,7 +254,7 @@ print(ahead_of_time(Doubled({salt!r}), (torch.ones(3),))(torch.ones(3))[0].tolis
 """
 
 
-def test_processes_wait_for_the_one_that_compiles(environ, root: Path, tmp_path: Path) -> None:
+def test_processes_wait_for_a_concurrent_compilation(environ, root: Path, tmp_path: Path) -> None:
     environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
     words = [sys.executable, "-c", WORK.format(root=str(root), salt="shared")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -263,7 +263,7 @@ def test_processes_wait_for_the_one_that_compiles(environ, root: Path, tmp_path:
     assert sorted(bool(err) for _, err in outputs) == [False, True], "one of the two compiles, and prints it"
 
 
-def test_killed_compilation_leaves_nothing_that_is_used(environ, root: Path, tmp_path: Path) -> None:
+def test_output_of_a_killed_compilation_is_not_used(environ, root: Path, tmp_path: Path) -> None:
     environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
     words = [sys.executable, "-c", WORK.format(root=str(root), salt="killed")]
     process = subprocess.Popen(words, env=environ, start_new_session=True)
@@ -283,7 +283,7 @@ def test_killed_compilation_leaves_nothing_that_is_used(environ, root: Path, tmp
     assert not list((tmp_path / "tmp").iterdir()), "the compiler must not keep its own cache of 300 MB"
 
 
-def test_cache_keeps_the_most_recently_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cache_keeps_the_most_recently_used_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_cache, "_MAX_LIBRARIES", 2)
     for age, name in enumerate("cab"):
         (tmp_path / f"{name}.so").touch()
@@ -302,9 +302,7 @@ def test_unusable_cache_folder_is_reported_in_one_line(monkeypatch: pytest.Monke
         ahead_of_time(Doubled("nowhere"), (torch.ones(3),))
 
 
-def test_instructions_are_tested_if_the_compiler_does_not_support_all(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_instruction_sets_are_tested_after_a_compiler_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "attempts").touch()
 
     def compiled(formula: object, examples: object, folder: Path, threads: int, vec_isa_ok: bool | None) -> Path:

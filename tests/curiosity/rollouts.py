@@ -1,4 +1,4 @@
-"""Spaces, rollouts and methods for tests, in float64 unless told otherwise."""
+"""Spaces, rollouts and methods for tests, in float64 by default."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,11 +48,11 @@ def method_of(
     return make_curiosity(spaces, CuriosityConfig(kind=kind, **settings), squash, seed, dtype)
 
 
-def drawn(name: str, *shape: int, scale: float = 1.0) -> Tensor:
+def normal(name: str, *shape: int, scale: float = 1.0) -> Tensor:
     return torch.from_numpy(stream(1, name).normal(0, scale, shape))
 
 
-def resets(name: str, steps: int, count: int, share: float = 0.2) -> Tensor:
+def random_resets(name: str, steps: int, count: int, share: float = 0.2) -> Tensor:
     return torch.from_numpy(stream(1, f"resets {name}").random((steps, count)) < share)
 
 
@@ -64,45 +64,45 @@ def rollout_of(
     scale: float = 1.0,
     dtype: torch.dtype = torch.float64,
 ) -> Rollout:
-    """Random in all that methods look at."""
+    """Return a rollout with random observations, images, actions and reset rows."""
     size = None if spaces.discrete_actions is not None else spaces.action_size
     rollout = Rollout.empty(Sizes(steps, count, spaces.observation_size, size, (), dtype, spaces.pixel_count))
     random = stream(1, name)
-    rollout.observations.copy_(2 + drawn(name, *rollout.observations.shape, scale=scale))
+    rollout.observations.copy_(2 + normal(name, *rollout.observations.shape, scale=scale))
     rollout.pixels.copy_(torch.from_numpy(random.integers(0, 256, rollout.pixels.shape, dtype=np.uint8)))
     parts = [random.integers(0, options, (steps, count, 1)) for options in spaces.choices]
     parts.append(random.normal(0, 2, (steps, count, spaces.continuous_size)))
     rollout.actions.copy_(torch.from_numpy(np.concatenate(parts, 2)).view(rollout.actions.shape))
-    rollout.valid.copy_(~resets(name, steps, count))
+    rollout.valid.copy_(~random_resets(name, steps, count))
     return rollout
 
 
-def ready(
+def observed_steps(
     method: Curiosity, spaces: Spaces, steps: int = 9, count: int = 4, name: str = "rollout", scale: float = 1.0
 ) -> Transitions:
-    """Steps of a random rollout, by which the method's moments have been set."""
+    """Update the running statistics of a method with a random rollout, and return the transitions of the rollout."""
     rollout = rollout_of(spaces, steps, count, name, scale)
     method.observe([rollout], ordered_sum)
     return method.transitions(rollout)
 
 
-def pairs(steps: Transitions) -> Images:
-    """Images before and after each step, as minibatches have them."""
+def image_pairs(steps: Transitions) -> Images:
+    """Return the images before and after each step, in the form of minibatches."""
     if not steps.pixels.shape[2]:
         return None
     return steps.pixels[:-1].flatten(0, 1), steps.pixels[1:].flatten(0, 1)
 
 
 def rewards(method: Curiosity, *steps: Transitions) -> list[Tensor]:
-    count = [own.valid.shape[1] for own in steps]
-    found = method.reward(steps, [method.initial_state(own) for own in count], ordered_sum)
-    assert [own.shape for own in found] == [own.valid.shape for own in steps]
-    assert all(own.dtype == torch.float64 for own in found)
-    return list(found)
+    counts = [step.valid.shape[1] for step in steps]
+    found_rewards = method.reward(steps, [method.initial_state(step) for step in counts], ordered_sum)
+    assert [step.shape for step in found_rewards] == [step.valid.shape for step in steps]
+    assert all(step.dtype == torch.float64 for step in found_rewards)
+    return list(found_rewards)
 
 
 def train(method: Curiosity, columns: Tensor, images: Images, steps: int, rate: float = 3e-3) -> Tensor:
-    """Trains on all rows at once and gives the losses after it, each a mean over rows."""
+    """Train on all rows in each step; return the final losses, as means over rows."""
     optimizer = torch.optim.Adam(method.parts().values(), lr=rate)
     weights = torch.tensor(method.weights, dtype=torch.float64)
     for step in range(steps):

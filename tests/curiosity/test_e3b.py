@@ -1,9 +1,15 @@
-"""Elliptical bonuses: against inverses, step by step."""
+"""E3B: elliptical bonuses compared with matrix inverses computed at every step."""
 
 import numpy as np
 import pytest
 import torch
-from tests.curiosity.episodic import SPACES, embedded, forgets, is_trained_alone, parted
+from tests.curiosity.episodic import (
+    SPACES,
+    check_episodes_are_independent,
+    check_trained_parameters,
+    network_outputs,
+    split_steps,
+)
 from tests.curiosity.episodic import steps_of as rollouts_of
 from tests.curiosity.rollouts import VECTOR, method_of
 from torch import Tensor
@@ -17,31 +23,31 @@ COUNT, LENGTHS = 3, [9, 14, 8]
 
 
 class Paper:
-    """Algorithm 1 with an inverse at every step, for one environment after the other; and by its rank-1 updates."""
+    """Algorithm 1 of the paper for single environments, with an inverse at every step and with its rank-1 updates."""
 
     def __init__(self, method: E3B) -> None:
         self.method, self.size = method, method.config.feature_size
         self.sums, self.inverses = {}, {}
 
     def reward(self, steps: Transitions) -> np.ndarray:
-        rows = embedded(self.method, self.method.inverse.features, steps)
-        found, ridge = np.full(steps.valid.shape, np.nan), self.method.config.ridge
+        rows = network_outputs(self.method, self.method.inverse.features, steps)
+        bonuses, ridge = np.full(steps.valid.shape, np.nan), self.method.config.ridge
         for environment in range(steps.valid.shape[1]):
             total = self.sums.get(environment, ridge * np.eye(self.size))
             inverse = self.inverses.get(environment, np.eye(self.size) / ridge)
             for t, valid in enumerate(steps.valid[:, environment].tolist()):
-                own, then = rows[t : t + 2, environment]
+                features, next_features = rows[t : t + 2, environment]
                 if not valid:
                     total, inverse = ridge * np.eye(self.size), np.eye(self.size) / ridge
                     continue
-                total = total + np.outer(own, own)
-                moved = inverse @ own
-                inverse = inverse - np.outer(moved, moved) / (1 + own @ moved)
+                total = total + np.outer(features, features)
+                product = inverse @ features
+                inverse = inverse - np.outer(product, product) / (1 + features @ product)
                 direct = torch.linalg.inv(torch.from_numpy(total)).numpy()
-                found[t, environment] = then @ direct @ then
+                bonuses[t, environment] = next_features @ direct @ next_features
             np.testing.assert_allclose(inverse, np.linalg.inv(total), rtol=1e-8, atol=1e-9)
             self.sums[environment], self.inverses[environment] = total, inverse
-        return found
+        return bonuses
 
 
 def e3b_of(spaces: object = VECTOR, dtype: torch.dtype = torch.float64, **settings: object) -> E3B:
@@ -57,7 +63,7 @@ def reward(method: E3B, steps: Transitions, carried: dict[str, Tensor]) -> Tenso
 
 @pytest.mark.parametrize("spaces", SPACES)
 @pytest.mark.parametrize("ridge", [0.1, 3.0])
-def test_equals_the_paper(spaces: str, ridge: float) -> None:
+def test_rewards_equal_the_algorithm_of_the_paper(spaces: str, ridge: float) -> None:
     method = e3b_of(SPACES[spaces], ridge=ridge)
     paper, carried = Paper(method), method.initial_state(COUNT)
     for steps in rollouts_of(method, SPACES[spaces], COUNT, LENGTHS):
@@ -68,22 +74,22 @@ def test_equals_the_paper(spaces: str, ridge: float) -> None:
             np.testing.assert_allclose(carried["ellipsoid"][environment], total, rtol=1e-10, atol=1e-12)
 
 
-def test_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     method = e3b_of(feature_size=4)
     rollouts = list(rollouts_of(method, VECTOR, 2, [70, 64, 63]))
     for steps in rollouts:
         steps.valid[:, 1] = True  # one that never ends
-    paper, kept = Paper(method), method.initial_state(2)
-    found = [reward(method, steps, kept) for steps in rollouts]
-    for own, steps in zip(found, rollouts, strict=True):
-        np.testing.assert_allclose(own[steps.valid], paper.reward(steps)[steps.valid], rtol=1e-8)
+    paper, state = Paper(method), method.initial_state(2)
+    found = [reward(method, steps, state) for steps in rollouts]
+    for found_rewards, steps in zip(found, rollouts, strict=True):
+        np.testing.assert_allclose(found_rewards[steps.valid], paper.reward(steps)[steps.valid], rtol=1e-8)
     monkeypatch.setattr(e3b, "_BLOCK", 1)
-    kept = method.initial_state(2)
-    for own, steps in zip(found, rollouts, strict=True):
-        np.testing.assert_allclose(own, reward(method, steps, kept), rtol=1e-9)
+    state = method.initial_state(2)
+    for found_rewards, steps in zip(found, rollouts, strict=True):
+        np.testing.assert_allclose(found_rewards, reward(method, steps, state), rtol=1e-9)
 
 
-def test_by_hand() -> None:
+def test_bonuses_computed_by_hand() -> None:
     # λ = 1: C is 1 + 1, 1 + 1 + 4, then of a new episode 1 + 9; row 3 is the first of it
     rows = torch.tensor([[1.0, 2, 4, 3, 5]], dtype=torch.float64)[..., None]
     ellipsoid = torch.ones(1, 1, 1, dtype=torch.float64)
@@ -92,22 +98,22 @@ def test_by_hand() -> None:
     assert ellipsoid.item() == 10  # without the last row, which begins the next rollout
 
 
-def test_an_episode_in_two_rollouts_is_one_episode() -> None:
+def test_episodes_continue_across_rollouts() -> None:
     method = e3b_of()
-    (whole,) = rollouts_of(method, VECTOR, COUNT, [26])
+    (steps,) = rollouts_of(method, VECTOR, COUNT, [26])
     one, two = method.initial_state(COUNT), method.initial_state(COUNT)
-    together = reward(method, whole, one)
-    apart = [reward(method, part, two) for part in parted(whole, [13, 13])]
-    np.testing.assert_allclose(together, torch.cat(apart), rtol=1e-10)
+    joint_rewards = reward(method, steps, one)
+    separate_rewards = [reward(method, part, two) for part in split_steps(steps, [13, 13])]
+    np.testing.assert_allclose(joint_rewards, torch.cat(separate_rewards), rtol=1e-10)
     np.testing.assert_allclose(one["ellipsoid"], two["ellipsoid"], rtol=1e-12, atol=1e-14)
 
 
-def test_is_forgotten_with_the_episode() -> None:
+def test_rewards_do_not_depend_on_earlier_episodes() -> None:
     method = e3b_of()
-    forgets(method, lambda steps, carried: reward(method, steps, carried))
+    check_episodes_are_independent(method, lambda steps, carried: reward(method, steps, carried))
 
 
-def test_what_is_carried_begins_as_the_ridge_and_keeps_its_place() -> None:
+def test_initial_ellipsoid_is_the_ridge_and_is_updated_in_place() -> None:
     method = e3b_of(ridge=0.3)
     (ellipsoid,) = method.initial_state(COUNT).values()
     assert torch.equal(ellipsoid, 0.3 * torch.eye(6, dtype=torch.float64).expand(COUNT, 6, 6))
@@ -118,7 +124,7 @@ def test_what_is_carried_begins_as_the_ridge_and_keeps_its_place() -> None:
     assert ellipsoid.shape == (COUNT, 6, 6)
 
 
-def test_begins_anew_where_the_last_row_is_a_reset_row() -> None:
+def test_ellipsoid_is_reset_if_the_last_row_is_a_reset_row() -> None:
     method = e3b_of()
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.valid[-1] = False
@@ -127,7 +133,7 @@ def test_begins_anew_where_the_last_row_is_a_reset_row() -> None:
     assert torch.equal(carried["ellipsoid"], method.initial_state(COUNT)["ellipsoid"])
 
 
-def test_less_and_less_for_the_same() -> None:
+def test_rewards_of_a_repeated_observation_decrease() -> None:
     method = e3b_of(dtype=torch.float32)
     (steps,) = rollouts_of(method, VECTOR, 1, [200])
     steps.valid[:] = True
@@ -142,7 +148,7 @@ def test_less_and_less_for_the_same() -> None:
 
 
 def test_features_on_different_scales() -> None:
-    """The ellipsoid of 1e4 observations that hardly move, and what leaves it."""
+    """Features on scales from 1e-3 to 1e3, and a last observation far outside of their ellipsoid."""
     random = torch.Generator().manual_seed(1)
     rows = torch.randn(1, 10_001, 3, generator=random, dtype=torch.float64) * torch.tensor([1e3, 1.0, 1e-3])
     rows[0, -1] = torch.tensor([0, 0, 1.0])
@@ -152,24 +158,24 @@ def test_features_on_different_scales() -> None:
     assert found[0, -1].item() == pytest.approx(torch.linalg.inv(total)[2, 2].item(), rel=1e-8)
 
 
-def test_shards_have_nothing_to_do_with_each_other() -> None:
+def test_shards_are_independent() -> None:
     method = e3b_of()
     steps = [next(rollouts_of(method, VECTOR, COUNT, [12], shard)) for shard in (0, 1)]
-    together = method.reward(steps, [method.initial_state(COUNT) for _ in steps], ordered_sum)
-    for own, found in zip(steps, together, strict=True):
-        assert torch.equal(found, reward(method, own, method.initial_state(COUNT)))
+    joint_rewards = method.reward(steps, [method.initial_state(COUNT) for _ in steps], ordered_sum)
+    for shard_steps, found in zip(steps, joint_rewards, strict=True):
+        assert torch.equal(found, reward(method, shard_steps, method.initial_state(COUNT)))
 
 
 @pytest.mark.parametrize("spaces", SPACES)
-def test_trains_what_is_to_be_trained(spaces: str) -> None:
+def test_only_the_inverse_model_is_trained(spaces: str) -> None:
     method = e3b_of(SPACES[spaces])
     (steps,) = rollouts_of(method, SPACES[spaces], COUNT, [8])
-    is_trained_alone(method, steps)
+    check_trained_parameters(method, steps)
     assert {name.split(".")[0] for name in method.parts()} == {"inverse"}
     assert method.losses == ("inverse_loss",)
 
 
-def test_what_is_not_finite_does_not_stop_it() -> None:
+def test_non_finite_observations_give_nan_rewards() -> None:
     method = e3b_of()
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.features[3:] = torch.nan

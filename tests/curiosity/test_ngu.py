@@ -1,13 +1,19 @@
-"""Never give up: against the paper, step by step."""
+"""NGU: comparison with the algorithm of the paper, step by step."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from tests.curiosity.episodic import SPACES, embedded, forgets, is_trained_alone, parted
+from tests.curiosity.episodic import (
+    SPACES,
+    check_episodes_are_independent,
+    check_trained_parameters,
+    network_outputs,
+    split_steps,
+)
 from tests.curiosity.episodic import steps_of as rollouts_of
-from tests.curiosity.rollouts import VECTOR, method_of, pairs
+from tests.curiosity.rollouts import VECTOR, image_pairs, method_of
 from torch import Tensor
 
 from lockstep.curiosity import ngu
@@ -21,7 +27,7 @@ RMS = 1e-8
 
 
 class Paper:
-    """Algorithm 1 and equation 1, for one environment after the other."""
+    """Algorithm 1 and equation 1 of the paper, for single environments."""
 
     def __init__(self, method: NGU) -> None:
         self.method, self.memories = method, {}
@@ -31,7 +37,7 @@ class Paper:
         found = {}
         for shard, steps in enumerate(shards):
             networks = self.method.inverse.features, self.method.target, self.method.predictor
-            rows, targets, predicted = (embedded(self.method, network, steps) for network in networks)
+            rows, targets, predicted = (network_outputs(self.method, network, steps) for network in networks)
             for environment in range(steps.valid.shape[1]):
                 memory = self.memories.setdefault((shard, environment), [])
                 for t, valid in enumerate(steps.valid[:, environment].tolist()):
@@ -49,9 +55,9 @@ class Paper:
             rewards[shard][tuple(place)] = self.episodic(distances, mean) * min(max(alpha, 1), 5)
         return rewards
 
-    def nearest(self, own: np.ndarray, memory: list[np.ndarray]) -> list[float]:
+    def nearest(self, embedding: np.ndarray, memory: list[np.ndarray]) -> list[float]:
         remembered = memory[-self.method.config.capacity :]
-        distances = sorted(((own - other) ** 2).sum() for other in remembered)[: self.method.config.neighbours]
+        distances = sorted(((embedding - other) ** 2).sum() for other in remembered)[: self.method.config.neighbours]
         if len(distances) < self.method.config.neighbours:
             return []
         self.all_distances += distances
@@ -71,13 +77,13 @@ def ngu_of(spaces: object = VECTOR, dtype: torch.dtype = torch.float64, **settin
     return method
 
 
-def nothing(parts: Tensor) -> Tensor:
-    """A sum that leaves moments as they are."""
+def zero_sum(parts: Tensor) -> Tensor:
+    """Reduction that leaves running statistics unchanged: a sum of zeros."""
     return torch.zeros_like(parts[0])
 
 
 class Parts:
-    """What ranks contribute to a sum, one rank after the other."""
+    """Rows that ranks contribute to a sum, in rank order."""
 
     def __init__(self) -> None:
         self.found: list[Tensor] = []
@@ -90,8 +96,8 @@ class Parts:
         return ordered_sum(torch.stack(self.found))
 
 
-def settled(method: NGU) -> NGU:
-    """With moments as after some time."""
+def with_fixed_statistics(method: NGU) -> NGU:
+    """Set the running statistics to fixed values."""
     for name, mean in (("distances", 0.7), ("errors", 0.05)):
         one = torch.ones(1, dtype=torch.float64)
         method.moments[name].load({"count": 9 * one, "mean": mean * one, "squares": 0.01 * one})
@@ -99,17 +105,17 @@ def settled(method: NGU) -> NGU:
 
 
 @pytest.mark.parametrize("spaces", SPACES)
-def test_equals_the_paper(spaces: str) -> None:
+def test_rewards_equal_the_algorithm_of_the_paper(spaces: str) -> None:
     method = ngu_of(SPACES[spaces])
     shards = [list(rollouts_of(method, SPACES[spaces], COUNT, LENGTHS, shard)) for shard in (0, 1)]
     paper, carried = Paper(method), [method.initial_state(COUNT) for _ in shards]
     for steps in zip(*shards, strict=True):
         expected = paper.reward(list(steps))
         found = method.reward(steps, carried, ordered_sum)
-        for own, rewards, true in zip(steps, found, expected, strict=True):
+        for shard_steps, rewards, expected_rewards in zip(steps, found, expected, strict=True):
             assert rewards.dtype == torch.float64
             assert 0.3 < (rewards > 0).double().mean() < 0.9
-            np.testing.assert_allclose(rewards[own.valid], true[own.valid], rtol=1e-9)
+            np.testing.assert_allclose(rewards[shard_steps.valid], expected_rewards[shard_steps.valid], rtol=1e-9)
     distances, errors = method.moments["distances"], method.moments["errors"]
     assert distances.mean.item() == pytest.approx(np.mean(paper.all_distances), rel=1e-12)
     assert distances.count.item() == len(paper.all_distances) / method.config.neighbours
@@ -118,8 +124,8 @@ def test_equals_the_paper(spaces: str) -> None:
 
 
 @pytest.mark.parametrize(("neighbours", "capacity"), [(1, 1), (3, 3), (1, 40), (5, 40), (80, 100)])
-def test_any_number_of_neighbours(neighbours: int, capacity: int) -> None:
-    """More than 63 that are alike are similar enough for no reward."""
+def test_rewards_for_several_numbers_of_neighbours(neighbours: int, capacity: int) -> None:
+    """More than 63 neighbours at the same place have a similarity above the limit, so the reward is 0."""
     method = ngu_of(neighbours=neighbours, capacity=capacity)
     paper, carried = Paper(method), [method.initial_state(COUNT)]
     for steps in rollouts_of(method, VECTOR, COUNT, [30, 90]):
@@ -131,24 +137,24 @@ def test_any_number_of_neighbours(neighbours: int, capacity: int) -> None:
     assert (found[-5:, 1] == 0).all() == (neighbours == 80)
 
 
-@pytest.mark.parametrize("together", [1, 200, 10**9])
+@pytest.mark.parametrize("scores", [1, 200, 10**9])
 @pytest.mark.parametrize("block", [1, 4, 64])
-def test_blocks_change_nothing(block: int, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = settled(ngu_of())
+def test_block_size_does_not_change_rewards(block: int, scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = with_fixed_statistics(ngu_of())
     steps = list(rollouts_of(method, VECTOR, COUNT, LENGTHS))
-    expected = run(method, steps)
+    expected = rewards_of(method, steps)
     monkeypatch.setattr(ngu, "_BLOCK", block)
-    monkeypatch.setattr(ngu, "_SCORES", together)
-    np.testing.assert_allclose(run(method, steps), expected, rtol=1e-11)
+    monkeypatch.setattr(ngu, "_SCORES", scores)
+    np.testing.assert_allclose(rewards_of(method, steps), expected, rtol=1e-11)
 
 
-def run(method: NGU, rollouts: list[Transitions]) -> Tensor:
-    """Rewards of rollouts that follow one another, with moments as they are."""
+def rewards_of(method: NGU, rollouts: list[Transitions]) -> Tensor:
+    """Return the rewards of consecutive rollouts, with unchanged running statistics."""
     carried = method.initial_state(COUNT)
-    return torch.cat([method.reward([steps], [carried], nothing)[0] for steps in rollouts])
+    return torch.cat([method.reward([steps], [carried], zero_sum)[0] for steps in rollouts])
 
 
-def test_nearest_by_hand() -> None:
+def test_nearest_distances_computed_by_hand() -> None:
     # two rows are carried, the first of which is not of this episode; row 3 begins the next one
     rows = torch.tensor([[50.0, 0, 3, 4, 9, 9, 8]], dtype=torch.float64)[..., None]
     valid = torch.tensor([True, True, False, True])[:, None]
@@ -160,8 +166,10 @@ def test_nearest_by_hand() -> None:
     assert nearest(rows, first, 1)[0].flatten().tolist()[3] == 1
 
 
-def test_a_reward_by_hand() -> None:
-    method = settled(ngu_of())  # errors: mean 0.05, standard deviation √(0.01 / 9 + 1e-8); distances: 0.7 on average
+def test_rewards_computed_by_hand() -> None:
+    method = with_fixed_statistics(
+        ngu_of()
+    )  # errors: mean 0.05, standard deviation √(0.01 / 9 + 1e-8); distances: 0.7 on average
     distances = torch.tensor([[[0.07, 0.7], [0, 0.0056], [0.07, 0.7], [0.07, 0.7]]], dtype=torch.float64)
     errors = torch.tensor([[0.05, 0.01, 0.05 + 2 * math.sqrt(0.01 / 9 + 1e-8), 9.0]], dtype=torch.float64)
     found = method._combine(distances, torch.ones(1, 4, dtype=torch.bool), errors)
@@ -171,22 +179,22 @@ def test_a_reward_by_hand() -> None:
     assert far == pytest.approx(28.211, rel=1e-4)
 
 
-def test_an_episode_in_two_rollouts_is_one_episode() -> None:
-    method = settled(ngu_of(capacity=20))
-    (whole,) = rollouts_of(method, VECTOR, COUNT, [26])
+def test_episodes_continue_across_rollouts() -> None:
+    method = with_fixed_statistics(ngu_of(capacity=20))
+    (steps,) = rollouts_of(method, VECTOR, COUNT, [26])
     carried = [method.initial_state(COUNT), method.initial_state(COUNT)]
-    (together,) = method.reward([whole], carried[:1], nothing)
-    apart = [method.reward([part], carried[1:], nothing)[0] for part in parted(whole, [13, 13])]
-    np.testing.assert_allclose(together, torch.cat(apart), rtol=1e-10)
-    assert together[13:].count_nonzero() > 20
+    (joint_rewards,) = method.reward([steps], carried[:1], zero_sum)
+    separate_rewards = [method.reward([part], carried[1:], zero_sum)[0] for part in split_steps(steps, [13, 13])]
+    np.testing.assert_allclose(joint_rewards, torch.cat(separate_rewards), rtol=1e-10)
+    assert joint_rewards[13:].count_nonzero() > 20
     one, two = carried
     assert torch.equal(one["filled"], two["filled"])
     assert one["filled"].max() > 5
-    for mine, theirs, filled in zip(one["memory"], two["memory"], one["filled"].tolist(), strict=True):
-        np.testing.assert_allclose(mine[20 - filled :], theirs[20 - filled :], rtol=1e-12, atol=1e-14)
+    for one_memory, two_memory, filled in zip(one["memory"], two["memory"], one["filled"].tolist(), strict=True):
+        np.testing.assert_allclose(one_memory[20 - filled :], two_memory[20 - filled :], rtol=1e-12, atol=1e-14)
 
 
-def test_what_is_carried_keeps_its_place_and_shape() -> None:
+def test_memory_is_updated_in_place() -> None:
     method = ngu_of()
     carried = method.initial_state(COUNT)
     before = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in carried.items()}
@@ -196,78 +204,78 @@ def test_what_is_carried_keeps_its_place_and_shape() -> None:
     assert before["memory"][1:] == ((COUNT, 6, 6), torch.float64)
 
 
-def test_is_forgotten_with_the_episode() -> None:
-    method = settled(ngu_of())
-    forgets(method, lambda steps, carried: method.reward([steps], [carried], nothing)[0])
+def test_rewards_do_not_depend_on_earlier_episodes() -> None:
+    method = with_fixed_statistics(ngu_of())
+    check_episodes_are_independent(method, lambda steps, carried: method.reward([steps], [carried], zero_sum)[0])
 
 
-def test_no_reward_before_there_are_neighbours_enough() -> None:
-    method = settled(ngu_of(neighbours=3, capacity=8))
+def test_rewards_are_0_until_there_are_enough_neighbours() -> None:
+    method = with_fixed_statistics(ngu_of(neighbours=3, capacity=8))
     (steps,) = rollouts_of(method, VECTOR, 1, [12])
     steps.valid[:] = True
     steps.valid[5] = False  # row 6 begins an episode; its first reward is that of row 9, when 6, 7 and 8 are known
-    (found,) = method.reward([steps], [method.initial_state(1)], nothing)
+    (found,) = method.reward([steps], [method.initial_state(1)], zero_sum)
     assert (found[:, 0] > 0).tolist() == [False] * 2 + [True] * 3 + [False] * 3 + [True] * 4
 
 
-def test_the_first_observation_is_remembered() -> None:
-    method = settled(ngu_of(neighbours=1))
+def test_first_observation_of_an_episode_is_in_the_memory() -> None:
+    method = with_fixed_statistics(ngu_of(neighbours=1))
     (steps,) = rollouts_of(method, VECTOR, 1, [6])
     steps.valid[:] = True
     steps.features[4] = steps.features[0]
-    (found,) = method.reward([steps], [method.initial_state(1)], nothing)
+    (found,) = method.reward([steps], [method.initial_state(1)], zero_sum)
     errors = method.errors(steps)
     alpha = 1 + (errors - method.moments["errors"].mean) / method.moments["errors"].std
     assert found[3].item() == pytest.approx(alpha[3].clamp(1, 5).item() / 1.001, rel=1e-9)
     assert found[0] > 0
 
 
-def test_the_bits_do_not_depend_on_the_number_of_ranks() -> None:
+def test_bits_do_not_depend_on_the_number_of_ranks() -> None:
     rollouts = [list(rollouts_of(ngu_of(), VECTOR, COUNT, LENGTHS, shard)) for shard in (0, 1)]
     method, carried = ngu_of(), [ngu_of().initial_state(COUNT) for _ in rollouts]
-    ranks, kept = [ngu_of(), ngu_of()], [ngu_of().initial_state(COUNT) for _ in rollouts]
+    ranks, rank_states = [ngu_of(), ngu_of()], [ngu_of().initial_state(COUNT) for _ in rollouts]
     for steps in zip(*rollouts, strict=True):
         expected, parts = method.reward(steps, carried, ordered_sum), Parts()
-        for rank, own in enumerate(ranks):  # for their parts alone
-            copy = {name: tensor.clone() for name, tensor in kept[rank].items()}
-            state = {name: moments.state() for name, moments in own.moments.items()}
-            own.reward([steps[rank]], [copy], parts.gather)
-            for name, moments in own.moments.items():
+        for rank, rank_method in enumerate(ranks):  # for their parts alone
+            copy = {name: tensor.clone() for name, tensor in rank_states[rank].items()}
+            state = {name: moments.state() for name, moments in rank_method.moments.items()}
+            rank_method.reward([steps[rank]], [copy], parts.gather)
+            for name, moments in rank_method.moments.items():
                 moments.load(state[name])
-            own.refresh()
-        for rank, own in enumerate(ranks):
-            (found,) = own.reward([steps[rank]], [kept[rank]], parts.total)
+            rank_method.refresh()
+        for rank, rank_method in enumerate(ranks):
+            (found,) = rank_method.reward([steps[rank]], [rank_states[rank]], parts.total)
             assert torch.equal(found, expected[rank])
-    for own in ranks:
+    for rank_method in ranks:
         for name in ("distances", "errors"):
-            assert torch.equal(own.moments[name].mean, method.moments[name].mean)
-            assert torch.equal(own.moments[name].squares, method.moments[name].squares)
+            assert torch.equal(rank_method.moments[name].mean, method.moments[name].mean)
+            assert torch.equal(rank_method.moments[name].squares, method.moments[name].squares)
 
 
 @pytest.mark.parametrize("spaces", SPACES)
-def test_trains_what_is_to_be_trained(spaces: str) -> None:
+def test_only_inverse_model_and_predictor_are_trained(spaces: str) -> None:
     method = ngu_of(SPACES[spaces])
     (steps,) = rollouts_of(method, SPACES[spaces], COUNT, [8])
-    is_trained_alone(method, steps)
+    check_trained_parameters(method, steps)
     assert not any(parameter.requires_grad for parameter in method.target.parameters())
     assert {name.split(".")[0] for name in method.parts()} == {"inverse", "predictor"}
     assert method.losses == ("inverse_loss", "rnd_loss")
 
 
-def test_the_losses_are_those_of_its_parts() -> None:
+def test_losses_equal_those_of_inverse_model_and_predictor() -> None:
     spaces = SPACES["vectors and images"]
     method = ngu_of(spaces)
     (steps,) = rollouts_of(method, spaces, COUNT, [8])
-    inverse, distilled = method.loss(method.columns(steps), pairs(steps)).detach().unbind(1)
+    inverse, distilled = method.loss(method.columns(steps), image_pairs(steps)).detach().unbind(1)
     np.testing.assert_allclose(distilled.view(8, COUNT), method.errors(steps), rtol=1e-9)
-    at = 4 * COUNT + 1  # step 4 of environment 1
-    rows = torch.from_numpy(embedded(method, method.inverse.features, steps))
+    row = 4 * COUNT + 1  # step 4 of environment 1
+    rows = torch.from_numpy(network_outputs(method, method.inverse.features, steps))
     logits = method.inverse.guess(torch.cat([rows[4, 1], rows[5, 1]])).detach()
     chosen = steps.actions[4, 1].argmax()
-    assert inverse[at].item() == pytest.approx((logits.logsumexp(0) - logits[chosen]).item(), rel=1e-9)
+    assert inverse[row].item() == pytest.approx((logits.logsumexp(0) - logits[chosen]).item(), rel=1e-9)
 
 
-def test_inverse_loss_goes_down_where_actions_can_be_told() -> None:
+def test_inverse_loss_vanishes_if_observations_contain_the_action() -> None:
     method = ngu_of()
     (steps,) = rollouts_of(method, VECTOR, 4, [64])
     steps.features[..., 0] = 0
@@ -286,8 +294,8 @@ def test_inverse_loss_goes_down_where_actions_can_be_told() -> None:
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_distances_far_from_zero(offset: float) -> None:
-    """In single precision, 1e4 squared leaves nothing of what is near; only what rows themselves were rounded by may be seen."""
+def test_distances_of_rows_far_from_zero(offset: float) -> None:
+    """In float32 the squares of 1e4 would hide small distances: only the rounding of the rows themselves is allowed."""
     rows = torch.randn(2, 40, 7, generator=torch.Generator().manual_seed(1)) + offset
     first = windows(torch.ones(29, 2, dtype=torch.bool), torch.tensor([10, 4]), held=10, capacity=10)
     found = nearest(rows, first, 3).numpy()
@@ -299,8 +307,8 @@ def test_distances_far_from_zero(offset: float) -> None:
             np.testing.assert_allclose(found[environment, row - 1], expected, rtol=1e-5 if offset else 1e-6)
 
 
-def test_single_precision_and_nothing_new() -> None:
-    """All observations alike: distances are 0, and so is their mean."""
+def test_equal_observations_give_finite_rewards_in_float32() -> None:
+    """All observations are equal, so distances and their mean are 0."""
     method = ngu_of(dtype=torch.float32)
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.features[:] = steps.features[0, 0]
@@ -311,7 +319,7 @@ def test_single_precision_and_nothing_new() -> None:
     assert found[found > 0].max() < 5 / math.sqrt(2)
 
 
-def test_what_is_not_finite_does_not_stop_it() -> None:
+def test_non_finite_observations_give_nan_rewards() -> None:
     method = ngu_of()
     (steps,) = rollouts_of(method, VECTOR, COUNT, [8])
     steps.features[3:] = torch.nan
@@ -319,6 +327,6 @@ def test_what_is_not_finite_does_not_stop_it() -> None:
     assert torch.isnan(found[3:]).any()
 
 
-def test_has_moments_of_its_own() -> None:
+def test_names_of_the_running_statistics() -> None:
     method = ngu_of()
     assert set(method.moments) == {"features", "returns", "distances", "errors"}

@@ -1,11 +1,11 @@
-"""Distances to neighbours, by hand and by brute force."""
+"""RE3: distances to nearest neighbours, computed by hand and by brute force."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from tests.curiosity.rollouts import IMAGES, ONLY_IMAGES, VECTOR, method_of, ready, rewards, rollout_of
+from tests.curiosity.rollouts import IMAGES, ONLY_IMAGES, VECTOR, method_of, observed_steps, rewards, rollout_of
 from torch import Tensor
 
 from lockstep.curiosity.re3 import _MOST, _stride, distances
@@ -14,14 +14,14 @@ from lockstep.envs.spaces import Spaces
 LINE = torch.tensor([[0.0], [1], [3], [7], [7.5]], dtype=torch.float64)
 
 
-def everything(count: int) -> Tensor:
+def all_valid(count: int) -> Tensor:
     return torch.ones(count, dtype=torch.bool)
 
 
 def by_brute_force(rows: np.ndarray, valid: np.ndarray, neighbours: int, stride: int) -> np.ndarray:
-    found, others = [], [at for at in range(0, len(rows), stride) if valid[at]]
+    found, others = [], [other for other in range(0, len(rows), stride) if valid[other]]
     for place, row in enumerate(rows):
-        near = sorted(np.linalg.norm(row - rows[at]) for at in others if at != place)
+        near = sorted(np.linalg.norm(row - rows[other]) for other in others if other != place)
         found.append(near[neighbours - 1])
     return np.array(found)
 
@@ -30,59 +30,59 @@ def by_brute_force(rows: np.ndarray, valid: np.ndarray, neighbours: int, stride:
     ("neighbours", "expected"),
     [(1, [1, 1, 2, 0.5, 0.5]), (2, [3, 2, 3, 4, 4.5]), (4, [7.5, 6.5, 4.5, 7, 7.5]), (9, [7.5, 6.5, 4.5, 7, 7.5])],
 )
-def test_by_hand(neighbours: int, expected: list[float]) -> None:
-    assert distances(LINE, everything(5), neighbours, 1).tolist() == pytest.approx(expected, abs=1e-12)
+def test_distances_computed_by_hand(neighbours: int, expected: list[float]) -> None:
+    assert distances(LINE, all_valid(5), neighbours, 1).tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_neighbours_that_do_not_count() -> None:
+def test_invalid_rows_are_no_neighbours() -> None:
     valid = torch.tensor([True, False, True, False, True])
     found = distances(LINE, valid, 1, 1)
     assert found[valid].tolist() == pytest.approx([3, 3, 4.5])
 
 
-def test_every_second_row_is_a_neighbour() -> None:
-    assert distances(LINE, everything(5), 1, 2).tolist() == pytest.approx([3, 1, 3, 0.5, 4.5])
+def test_stride_selects_every_second_row_as_neighbour() -> None:
+    assert distances(LINE, all_valid(5), 1, 2).tolist() == pytest.approx([3, 1, 3, 0.5, 4.5])
 
 
 @pytest.mark.parametrize("valid", [[], [2]])
-def test_nothing_to_compare_with(valid: list[int]) -> None:
+def test_distances_without_neighbours_are_0(valid: list[int]) -> None:
     counted = torch.zeros(5, dtype=torch.bool)
     counted[valid] = True
     assert distances(LINE, counted, 3, 1).tolist() == [0] * 5
 
 
-def test_the_same_again_is_nothing_new() -> None:
+def test_repeated_rows_have_distance_0() -> None:
     rows = torch.from_numpy(np.random.default_rng(1).normal(100, 1, (40, 6))).repeat(4, 1)
-    assert distances(rows, everything(160), 3, 1).max() < 1e-5
-    assert distances(rows, everything(160), 4, 1).min() > 0.1
+    assert distances(rows, all_valid(160), 3, 1).max() < 1e-5
+    assert distances(rows, all_valid(160), 4, 1).min() > 0.1
 
 
 @pytest.mark.parametrize(("steps", "count"), [(9, 4), (7, 30), (1, 300)])
 @pytest.mark.parametrize("spaces", [VECTOR, IMAGES, ONLY_IMAGES])
 def test_rewards_equal_brute_force(spaces: Spaces, steps: int, count: int) -> None:
     method = method_of("re3", spaces, neighbours=5)
-    seen = ready(method, spaces, steps, count)
-    (found,) = rewards(method, seen)
-    rows = method.embed(method.encoder, seen)[1:].flatten(0, 1).numpy()
-    expected = np.log(1 + by_brute_force(rows, seen.valid.flatten().numpy(), 5, 1)).reshape(steps, count)
-    np.testing.assert_allclose(found[seen.valid], expected[seen.valid.numpy()], rtol=1e-10)
+    transitions = observed_steps(method, spaces, steps, count)
+    (found,) = rewards(method, transitions)
+    rows = method.embed(method.encoder, transitions)[1:].flatten(0, 1).numpy()
+    expected = np.log(1 + by_brute_force(rows, transitions.valid.flatten().numpy(), 5, 1)).reshape(steps, count)
+    np.testing.assert_allclose(found[transitions.valid], expected[transitions.valid.numpy()], rtol=1e-10)
 
 
-def test_reset_rows_are_no_neighbours() -> None:
+def test_rewards_do_not_depend_on_reset_rows() -> None:
     method = method_of("re3", VECTOR, neighbours=2)
-    seen = ready(method, VECTOR)
-    assert not seen.valid.all()
-    (before,) = rewards(method, seen)
-    seen.features = seen.features.clone()
-    seen.features[1:][~seen.valid] = seen.features[1, 0].clone()  # as near as can be
-    seen.features[0] = seen.features[1]  # nor is what the rollout began with
-    (after,) = rewards(method, seen)
-    assert torch.equal(before[seen.valid], after[seen.valid])
+    steps = observed_steps(method, VECTOR)
+    assert not steps.valid.all()
+    (before,) = rewards(method, steps)
+    steps.features = steps.features.clone()
+    steps.features[1:][~steps.valid] = steps.features[1, 0].clone()  # as near as can be
+    steps.features[0] = steps.features[1]  # nor is what the rollout began with
+    (after,) = rewards(method, steps)
+    assert torch.equal(before[steps.valid], after[steps.valid])
 
 
-def test_shards_do_not_see_each_other() -> None:
+def test_shards_are_independent() -> None:
     method = method_of("re3", VECTOR, neighbours=2)
-    first, second = (ready(method, VECTOR, name=name) for name in "ab")
+    first, second = (observed_steps(method, VECTOR, name=name) for name in "ab")
     (one,), (two,), both = rewards(method, first), rewards(method, second), rewards(method, first, second)
     assert torch.equal(both[0], one)
     assert torch.equal(both[1], two)
@@ -91,7 +91,7 @@ def test_shards_do_not_see_each_other() -> None:
 @pytest.mark.parametrize(
     ("steps", "count"), [(2048, 1), (128, 16), (256, 16), (1024, 8), (256, 1024), (4096, 7), (3, 1000), (2, 30030)]
 )
-def test_few_rows_of_a_large_rollout_are_neighbours_and_of_all_environments(steps: int, count: int) -> None:
+def test_neighbours_in_a_large_rollout_are_sampled_from_all_environments(steps: int, count: int) -> None:
     stride = _stride(steps, count)
     places = np.arange(0, steps * count, stride)
     assert (stride == 1) == (steps * count <= _MOST)
@@ -100,24 +100,24 @@ def test_few_rows_of_a_large_rollout_are_neighbours_and_of_all_environments(step
     assert len(set(places % count)) == min(count, len(places))
 
 
-def test_a_large_rollout_equals_brute_force() -> None:
+def test_rewards_of_a_large_rollout_equal_brute_force() -> None:
     method = method_of("re3", VECTOR, neighbours=3)
-    seen = ready(method, VECTOR, 300, 8)
-    rows = method.embed(method.encoder, seen)[1:].flatten(0, 1).numpy()
-    (found,) = rewards(method, seen)
-    some = np.r_[0:40, 1990:2030]  # neighbours and others
+    steps = observed_steps(method, VECTOR, 300, 8)
+    rows = method.embed(method.encoder, steps)[1:].flatten(0, 1).numpy()
+    (found,) = rewards(method, steps)
+    sample = np.r_[0:40, 1990:2030]  # neighbours and others
     expected = []
-    for place in some:
+    for place in sample:
         near = np.linalg.norm(rows[place] - rows[::3], axis=1)
-        near[~seen.valid.flatten().numpy()[::3]] = np.inf
+        near[~steps.valid.flatten().numpy()[::3]] = np.inf
         if place % 3 == 0:
             near[place // 3] = np.inf
         expected.append(np.log(1 + np.sort(near)[2]))
-    counted = seen.valid.flatten().numpy()[some]
-    np.testing.assert_allclose(found.flatten().numpy()[some][counted], np.array(expected)[counted], rtol=1e-9)
+    counted = steps.valid.flatten().numpy()[sample]
+    np.testing.assert_allclose(found.flatten().numpy()[sample][counted], np.array(expected)[counted], rtol=1e-9)
 
 
-def test_nothing_is_trained() -> None:
+def test_no_parameters_are_trained() -> None:
     method = method_of("re3", VECTOR)
     assert (method.losses, method.weights, method.parts()) == ((), (), {})
     assert method.columns(method.transitions(rollout_of(VECTOR, 9, 4))).shape == (36, 0)
@@ -125,7 +125,7 @@ def test_nothing_is_trained() -> None:
         method.loss(torch.zeros(3, 0), None)
 
 
-def test_what_lies_apart_is_rewarded_most() -> None:
+def test_distant_observation_has_the_largest_reward() -> None:
     method, rollout = method_of("re3", VECTOR), rollout_of(VECTOR, 40, 4)
     rollout.valid.fill_(True)
     rollout.observations[8, 2] += 30

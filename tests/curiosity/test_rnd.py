@@ -1,17 +1,27 @@
-"""Random network distillation: a predictor, and a target that nobody trains."""
+"""Random network distillation: a trained predictor and a fixed target."""
 
 import pytest
 import torch
-from tests.curiosity.rollouts import IMAGES, ONLY_IMAGES, VECTOR, method_of, pairs, ready, rewards, rollout_of, train
+from tests.curiosity.rollouts import (
+    IMAGES,
+    ONLY_IMAGES,
+    VECTOR,
+    image_pairs,
+    method_of,
+    observed_steps,
+    rewards,
+    rollout_of,
+    train,
+)
 from torch import Tensor
 
 from lockstep.curiosity.curiosity import Transitions
 from lockstep.envs.spaces import Spaces
 
 
-def plain(network: torch.nn.Module, method: object, steps: Transitions) -> Tensor:
-    """A network on what every step led to, in one go."""
-    images = pairs(steps)
+def next_observation_outputs(network: torch.nn.Module, method: object, steps: Transitions) -> Tensor:
+    """Return the output of a network for all next observations, computed in one batch."""
+    images = image_pairs(steps)
     with torch.no_grad():
         found: Tensor = network(
             steps.features[1:].flatten(0, 1), None if images is None else method.normalize_images(images[1])
@@ -21,24 +31,31 @@ def plain(network: torch.nn.Module, method: object, steps: Transitions) -> Tenso
 
 @pytest.mark.parametrize("channels", [None, 1])
 @pytest.mark.parametrize("spaces", [VECTOR, IMAGES, ONLY_IMAGES])
-def test_rewards_and_loss_are_the_predictors_error(spaces: Spaces, channels: int | None) -> None:
+def test_rewards_and_loss_equal_the_prediction_error(spaces: Spaces, channels: int | None) -> None:
     method = method_of("rnd", spaces, channels=channels)
-    steps = ready(method, spaces)
-    expected = (plain(method.predictor, method, steps) - plain(method.target, method, steps)).square().mean(1)
+    steps = observed_steps(method, spaces)
+    expected = (
+        (
+            next_observation_outputs(method.predictor, method, steps)
+            - next_observation_outputs(method.target, method, steps)
+        )
+        .square()
+        .mean(1)
+    )
     assert expected.min() > 0
     (found,) = rewards(method, steps)
     torch.testing.assert_close(found.flatten(), expected, rtol=1e-12, atol=1e-12)
-    loss = method.loss(method.columns(steps), pairs(steps))
+    loss = method.loss(method.columns(steps), image_pairs(steps))
     assert loss.shape == (36, 1)
     torch.testing.assert_close(loss.squeeze(1), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_shards_do_not_see_each_other() -> None:
+def test_shards_are_independent() -> None:
     method = method_of("rnd", VECTOR)
-    first, second = (ready(method, VECTOR, name=name) for name in "ab")
+    first, second = (observed_steps(method, VECTOR, name=name) for name in "ab")
     assert torch.equal(
         torch.stack(rewards(method, first, second)),
-        torch.cat([torch.stack(rewards(method, own)) for own in (first, second)]),
+        torch.cat([torch.stack(rewards(method, steps)) for steps in (first, second)]),
     )
 
 
@@ -50,13 +67,13 @@ def test_the_target_is_never_trained(spaces: Spaces) -> None:
     assert not any(parameter.requires_grad for parameter in method.target.parameters())
     assert {name.partition(".")[0] for name in method.parts()} == {"predictor"}
     assert len(method.parts()) == len(predictor) > len(target)  # a hidden layer more
-    steps = ready(method, spaces)
-    train(method, method.columns(steps), pairs(steps), steps=3)
+    steps = observed_steps(method, spaces)
+    train(method, method.columns(steps), image_pairs(steps), steps=3)
     assert all(torch.equal(a, b) for a, b in zip(target, method.target.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(predictor, method.predictor.parameters(), strict=True))
 
 
-def test_what_was_seen_is_no_longer_new_and_the_rest_is() -> None:
+def test_rewards_of_observed_vectors_decrease() -> None:
     method = method_of("rnd", VECTOR, hidden=(64,))
     rollout = rollout_of(VECTOR, 32, 4)
     rollout.observations[..., 0].abs_()
@@ -65,16 +82,16 @@ def test_what_was_seen_is_no_longer_new_and_the_rest_is() -> None:
     elsewhere = Transitions(-3 - steps.features.abs(), steps.pixels, steps.actions, steps.valid)
     before = rewards(method, steps)[0].mean()
     train(method, method.columns(steps), None, steps=400, rate=1e-2)
-    seen, unseen = (own.mean() for own in rewards(method, steps, elsewhere))
-    assert seen < 1e-3 * before
-    assert unseen > 50 * seen
+    observed, unobserved = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, elsewhere))
+    assert observed < 1e-3 * before
+    assert unobserved > 50 * observed
 
 
-def test_images_that_were_seen_are_no_longer_new() -> None:
+def test_rewards_of_observed_images_decrease() -> None:
     method = method_of("rnd", ONLY_IMAGES)
-    steps, other = ready(method, ONLY_IMAGES, 4, 2), ready(method, ONLY_IMAGES, 4, 2, "other")
+    steps, other = observed_steps(method, ONLY_IMAGES, 4, 2), observed_steps(method, ONLY_IMAGES, 4, 2, "other")
     before = rewards(method, steps)[0].mean()
-    train(method, method.columns(steps), pairs(steps), steps=300, rate=1e-2)
-    seen, unseen = (own.mean() for own in rewards(method, steps, other))
-    assert seen < 0.01 * before
-    assert unseen > 5 * seen
+    train(method, method.columns(steps), image_pairs(steps), steps=300, rate=1e-2)
+    observed, unobserved = (rewards_of_part.mean() for rewards_of_part in rewards(method, steps, other))
+    assert observed < 0.01 * before
+    assert unobserved > 5 * observed

@@ -1,4 +1,4 @@
-"""The `curiosity` section, and what a method may lack in an experiment: one line each, before anything starts."""
+"""Errors in the `curiosity` section, reported in one line before the run starts."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from lockstep.run.settings import RunConfig
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("settings", "expected"),
     [
         ({"kind": "rnd", "combine": "two-heads"}, "curiosity.gamma is none: two value heads need a discount factor"),
         ({"gamma": 1.5}, "curiosity.gamma is 1.5: it must be between 0 and 1"),
@@ -33,20 +33,20 @@ from lockstep.run.settings import RunConfig
         ({"learning_rate": "fast"}, "curiosity.learning_rate is 'fast': it must be"),
     ],
 )
-def test_bad_values(given: dict[str, object], expected: str) -> None:
+def test_invalid_values_are_reported_in_one_line(settings: dict[str, object], expected: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
-        CuriosityConfig(**given)  # type: ignore[arg-type]
+        CuriosityConfig(**settings)  # type: ignore[arg-type]
     assert str(caught.value).startswith(expected)
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.25, 1 / 3, 0.1])
-def test_shares_of_one(share: float) -> None:
+def test_valid_shares_are_accepted(share: float) -> None:
     assert CuriosityConfig(share=share).share == share
 
 
 @pytest.mark.parametrize(
-    ("given", "env_id", "expected"),
+    ("settings", "env_id", "expected"),
     [
         (
             {"kind": "ngu"},
@@ -71,10 +71,12 @@ def test_shares_of_one(share: float) -> None:
         ),
     ],
 )
-def test_what_a_method_lacks(given: dict[str, object], env_id: str, expected: str) -> None:
+def test_unsupported_experiments_are_reported_in_one_line(
+    settings: dict[str, object], env_id: str, expected: str
+) -> None:
     config = Config(
         env=EnvConfig(env_id, "gymnasium"),
-        curiosity=CuriosityConfig(**given),  # type: ignore[arg-type]
+        curiosity=CuriosityConfig(**settings),  # type: ignore[arg-type]
         run=RunConfig(total_steps=8 * 128 * 4),
     )
     config = dataclasses.replace(config, plan=dataclasses.replace(config.plan, shards=2))
@@ -84,6 +86,6 @@ def test_what_a_method_lacks(given: dict[str, object], env_id: str, expected: st
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_time_limit_that_is_given_will_do() -> None:
+def test_method_with_per_episode_state_accepts_a_configured_time_limit() -> None:
     env = EnvConfig("CliffWalking-v1", "gymnasium", options={"max_episode_steps": 50})
     assert resolve(Config(env=env, curiosity=CuriosityConfig("ngu")), 1).curiosity.kind == "ngu"

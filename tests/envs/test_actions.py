@@ -47,7 +47,7 @@ def test_converted_actions_lie_in_the_space(space: Box, numbers: list[float], ki
             assert space.contains(action), (action, space.low, space.high)
 
 
-def test_equal_lower_and_upper_bound() -> None:
+def test_actions_with_equal_bounds_lie_in_the_space() -> None:
     space = Dict({"first": Discrete(2), "second": Box(0.1, 0.1, (1,), np.float64)})
     batch = action_converter(space)(np.float32([[1, 0.1], [0, 0.1]]))
     assert all(map(space.contains, each_action(batch)))

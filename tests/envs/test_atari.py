@@ -101,7 +101,7 @@ def test_ale_and_gymnasium_give_the_same_screens(game: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_game_that_ends_terminates_and_the_next_row_is_a_reset_row(name: str) -> None:
+def test_end_of_a_game_terminates_the_episode_before_a_reset_row(name: str) -> None:
     engine = engine_of(name, "Breakout")
     engine.reset()
     waiting, previous, ends, scores = np.zeros(2, dtype=bool), np.array(engine.pixels), 0, []
@@ -133,7 +133,7 @@ def test_rewards_are_not_clipped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_frame_limit_truncates(name: str) -> None:
+def test_frame_limit_truncates_the_episode(name: str) -> None:
     engine = engine_of(name, max_num_frames_per_episode=100)
     engine.reset()
     rows = play(engine, random_actions(engine, 70))
@@ -181,9 +181,9 @@ def test_renewed_games_depend_only_on_the_iteration(name: str) -> None:
     for engine in (one, other):
         engine.renew(50)
     assert np.array_equal(one.pixels, other.pixels)
-    again = bits(play(one, actions))
-    assert again == bits(play(other, actions))
-    assert again[:37] != bits(first)
+    renewed_rows = bits(play(one, actions))
+    assert renewed_rows == bits(play(other, actions))
+    assert renewed_rows[:37] != bits(first)
 
 
 def test_single_games_are_restored_by_replay() -> None:
@@ -198,7 +198,7 @@ def test_single_games_are_restored_by_replay() -> None:
 
 
 @pytest.mark.extra("envpool")
-def test_an_episode_may_be_a_life() -> None:
+def test_episodes_may_end_with_each_life() -> None:
     engine = engine_of("envpool", "Breakout", episodic_life=True)
     engine.reset()
     rows = play(engine, random_actions(engine, 700))
@@ -225,12 +225,12 @@ def test_an_episode_may_be_a_life() -> None:
         (EnvConfig(id="CartPole-v1", engine="ale"), "env.engine is 'ale': this engine has only Atari games such as ALE/Pong-v5, not 'CartPole-v1'; use 'gymnasium'"),
     ],
 )  # fmt: skip
-def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
+def test_invalid_config_is_reported_in_one_line(config: EnvConfig, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         describe_env(config)
 
 
-def test_options_reach_every_engine() -> None:
+def test_options_are_passed_to_every_engine() -> None:
     for name in ENGINES:
         engine = engine_of(name, full_action_space=True, frameskip=2)
         assert (engine.spaces.choices, engine.spaces.frames_per_step) == ((18,), 2)
@@ -251,7 +251,7 @@ def test_all_games_are_listed() -> None:
     assert len(games()) > 100
 
 
-def test_auto_is_the_fastest_engine_measured(root: Path) -> None:
+def test_auto_selects_the_fastest_measured_engine(root: Path) -> None:
     """Compare with benchmarks/atari.json, in which `ale` is the fastest for every number of environments."""
     rates: dict[tuple[str, int], dict[str, int]] = {}
     for record in json.loads((root / "benchmarks/atari.json").read_text())["records"]:

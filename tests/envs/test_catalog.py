@@ -33,7 +33,7 @@ from lockstep.envs.single import Recipe
         (EnvConfig(id="pendulum-dense", engine="gymnasium-vector"), "env.engine is 'gymnasium-vector': pendulum-dense has no vector version; use 'gymnasium'"),
     ],
 )  # fmt: skip
-def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
+def test_invalid_config_is_reported_in_one_line(config: EnvConfig, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         describe_env(config)
 
@@ -45,12 +45,12 @@ def test_bad_input_raises_one_line(config: EnvConfig, message: str) -> None:
         (EnvConfig(engine="envpool", options={"g": 3}), "env.options has 'g', which CartPole-v1 does not take"),
     ],
 )  # fmt: skip
-def test_bad_input_to_envpool_raises_one_line(config: EnvConfig, message: str) -> None:
+def test_invalid_config_for_envpool_is_reported_in_one_line(config: EnvConfig, message: str) -> None:
     pytest.importorskip("envpool")
-    test_bad_input_raises_one_line(config, message)
+    test_invalid_config_is_reported_in_one_line(config, message)
 
 
-def test_bad_option_values_raise_one_line() -> None:
+def test_invalid_option_values_are_reported_in_one_line() -> None:
     pytest.importorskip("Box2D")
     with pytest.raises(
         ValueError,
@@ -59,7 +59,7 @@ def test_bad_option_values_raise_one_line() -> None:
         describe_env(EnvConfig(id="LunarLander-v3", options={"gravity": 5}))
 
 
-def test_old_mujoco_versions_raise_one_line() -> None:
+def test_old_mujoco_versions_are_reported_in_one_line() -> None:
     pytest.importorskip("mujoco")
     with pytest.raises(ValueError, match=r"^env.id is 'Reacher-v2': the environment can't be created: .*$"):
         describe_env(EnvConfig(id="Reacher-v2"))
@@ -90,7 +90,7 @@ def output_without(module: str, call: str, environ: dict[str, str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environ).stdout
 
 
-def test_options_reach_the_environment() -> None:
+def test_options_are_passed_to_the_environment() -> None:
     assert describe_env(EnvConfig(id="CartPole-v1")).discrete_actions == 2
     engine = make_engine(
         EnvConfig(id="CartPole-v1", engine="gymnasium", count=1, options={"max_episode_steps": 3}), 1, 0, 1
@@ -140,7 +140,7 @@ def test_all_known_environments_work() -> None:
         fresh.close()
 
 
-def test_auto_never_changes_the_spaces() -> None:
+def test_choice_of_the_engine_does_not_change_the_spaces() -> None:
     for entry in known_environments(per_shard=64):
         if entry.installed and entry.engine != "gymnasium":
             plain = describe_env(EnvConfig(id=entry.env_id, engine="gymnasium"))
@@ -155,7 +155,7 @@ def test_auto_never_changes_the_spaces() -> None:
 OTHER_OBSERVATIONS = {"Blackjack-v1", "Humanoid-v5", "InvertedDoublePendulum-v5"}
 
 
-def test_auto_is_the_fastest_engine_measured(root: Path) -> None:
+def test_auto_selects_the_fastest_measured_engine(root: Path) -> None:
     """Derive the table `FASTER` from benchmarks/engines.json, by the rule in its docstring."""
     rates: dict[str, dict[int, dict[str, float]]] = {}
     for record in json.loads((root / "benchmarks/engines.json").read_text())["records"]:

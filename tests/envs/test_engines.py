@@ -42,11 +42,11 @@ def trajectory(engine: Engine, actions: np.ndarray) -> list[tuple[np.ndarray, ..
     return [tuple(np.array(part) for part in engine.step(row)) for row in actions]
 
 
-def same(one: list[tuple[np.ndarray, ...]], other: list[tuple[np.ndarray, ...]]) -> bool:
+def same_results(one: list[tuple[np.ndarray, ...]], other: list[tuple[np.ndarray, ...]]) -> bool:
     return len(one) == len(other) and all(
         a.tobytes() == b.tobytes() and a.dtype == b.dtype and a.shape == b.shape
-        for left, right in zip(one, other, strict=True)
-        for a, b in zip(left, right, strict=True)
+        for result, other_result in zip(one, other, strict=True)
+        for a, b in zip(result, other_result, strict=True)
     )
 
 
@@ -163,10 +163,10 @@ def test_restored_engines_continue_with_the_same_bits(env_id: str, name: str) ->
     fresh = engine_of(env_id, name)
     observations = fresh.restore(state)
     assert observations.tobytes() == before[-1][0].tobytes()
-    again = fresh.state()
-    assert set(again) == set(state)
-    assert all(again[key].tobytes() == state[key].tobytes() for key in state)
-    assert same(trajectory(fresh, actions[300:]), after)
+    restored_state = fresh.state()
+    assert set(restored_state) == set(state)
+    assert all(restored_state[key].tobytes() == state[key].tobytes() for key in state)
+    assert same_results(trajectory(fresh, actions[300:]), after)
     fresh.close()
 
 
@@ -183,7 +183,7 @@ def test_every_point_of_an_episode_can_be_restored(name: str) -> None:
     assert ended
     for t in {0, 1, *ended, *(t + 1 for t in ended), *(t + 2 for t in ended)} & set(range(55)):
         engine.restore(states[t])
-        assert same(trajectory(engine, actions[t : t + 5]), rows[t : t + 5]), t
+        assert same_results(trajectory(engine, actions[t : t + 5]), rows[t : t + 5]), t
     engine.close()
 
 
@@ -197,7 +197,7 @@ def test_the_history_does_not_grow_with_the_run(steps: int) -> None:
     assert len(engine._history.blocks) <= 2  # type: ignore[attr-defined]
     after = trajectory(engine, actions[:50])
     engine.restore(state)
-    assert same(trajectory(engine, actions[:50]), after)
+    assert same_results(trajectory(engine, actions[:50]), after)
 
 
 def test_a_replay_with_another_observation_is_refused() -> None:
@@ -225,8 +225,8 @@ def test_worker_processes_do_not_change_results(env_id: str) -> None:
     for engine in engines:
         engine.close()
     assert starts[0].tobytes() == starts[1].tobytes()
-    assert same(*rows)
-    assert same(*rows_after_restore)
+    assert same_results(*rows)
+    assert same_results(*rows_after_restore)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_shards_do_not_change_results(env_id: str, name: str) -> None:
     rows = trajectory(one_shard, actions)
     parts = [trajectory(half, actions[:, 2 * i : 2 * i + 2]) for i, half in enumerate(halves)]
     assert start.tobytes() == np.concatenate(starts).tobytes()
-    assert same(
+    assert same_results(
         rows, [tuple(np.concatenate(pair) for pair in zip(*step, strict=True)) for step in zip(*parts, strict=True)]
     )
 
@@ -264,7 +264,7 @@ def test_renewed_engines_depend_only_on_the_iteration(env_id: str) -> None:
     trajectory(used, actions[:37])
     renewed = [np.array(engine.renew(50)) for engine in (used, fresh)]
     assert renewed[0].tobytes() == renewed[1].tobytes() != start.tobytes()
-    assert same(trajectory(used, actions), trajectory(fresh, actions))
+    assert same_results(trajectory(used, actions), trajectory(fresh, actions))
     assert np.array(used.renew(100)).tobytes() != renewed[0].tobytes()
 
 
@@ -286,4 +286,4 @@ def test_threads_of_envpool_do_not_change_results(env_id: str) -> None:
     actions = actions_of(engines[0].spaces, 250, 6)
     first, *others = (trajectory(engine, actions) for engine in engines)
     assert len(starts) == 1
-    assert all(same(first, other) for other in others)
+    assert all(same_results(first, other) for other in others)

@@ -68,13 +68,13 @@ def test_environments_of_any_family_are_found(env_ids: tuple[str, ...], environ:
 
 
 @pytest.mark.parametrize("missing", ["envpool.registration", "envpool.entry"])
-def test_version_without_a_module_that_is_imported(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envpool_without_a_required_module_is_reported(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envpool_import, "import_module", partial(import_all_but, missing))
     with pytest.raises(ValueError, match=rf"^env.engine is 'envpool': envpool .* has no {missing}.*'envpool>=1.2.5'"):
         envpool_import.registration("NoSuchTask-v0", None)
 
 
-def test_version_with_other_families(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envpool_with_other_families_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = "envpool.classic_control.registration"
     monkeypatch.setattr(envpool_import, "import_module", partial(import_all_but, missing))
     assert "Pendulum-v1" in envpool_import.registration("Pendulum-v1", "classic_control").list_all_envs()

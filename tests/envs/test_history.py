@@ -58,7 +58,7 @@ def test_episodes_and_actions_of_each_environment(end_probability: float) -> Non
         play(history, 7, records, draw, end_probability)
 
 
-def test_a_history_without_steps() -> None:
+def test_state_of_a_history_without_steps() -> None:
     state = History(COUNT).state(np.zeros((COUNT, 1)), NO_IMAGES)
     assert [(log.episode, len(log.actions)) for log in episode_logs(state)] == [(0, 0)] * COUNT
     assert state["actions"].dtype == np.float32
@@ -93,7 +93,7 @@ def test_actions_of_finished_episodes_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(("action", "size"), [(np.int64(1), 8), (np.zeros(6, np.float32), 24)])
-def test_the_size_of_the_log_is_that_of_its_actions(action: np.ndarray, size: int) -> None:
+def test_log_needs_no_memory_beyond_its_actions(action: np.ndarray, size: int) -> None:
     history, no_ends, steps = History(COUNT), np.zeros(COUNT, dtype=bool), 5 * _BLOCK
     for _ in range(steps):
         history.record(np.stack([action] * COUNT))

@@ -15,7 +15,7 @@ ENGINES = ["gymnasium", "gymnasium-async", "gymnasium-vector", "envpool"]
 
 @pytest.mark.parametrize("task", list(NO_VELOCITY_TASKS))
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_task_is_its_original_without_some_columns(task: str, name: str) -> None:
+def test_task_omits_columns_of_the_original_environment(task: str, name: str) -> None:
     for module in (REQUIRED_MODULES.get(task), "envpool" if name == "envpool" else None):
         if module:
             pytest.importorskip(module)
@@ -46,7 +46,7 @@ def test_a_task_is_its_original_without_some_columns(task: str, name: str) -> No
     original.close()
 
 
-def test_the_columns_are_positions() -> None:
+def test_remaining_columns_are_positions() -> None:
     env = make_one(EnvConfig(id="cartpole-no-velocity"))
     observation, _ = env.reset(seed=1)
     assert np.array_equal(observation, env.unwrapped.state[[0, 2]].astype(np.float32))  # type: ignore[attr-defined]

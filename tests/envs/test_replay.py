@@ -114,9 +114,9 @@ def test_environments_may_change_their_actions_in_place(name: str, acted: str) -
         assert engine.restore(state).tobytes() == steps[-1].tobytes()
         assert all(state[key].tobytes() == before[key].tobytes() for key in state)
         assert all(engine.state()[key].tobytes() == before[key].tobytes() for key in state)
-    again = [np.array(engine.step(row)[0]) for row in actions[14:]]
+    restored = [np.array(engine.step(row)[0]) for row in actions[14:]]
     engine.close()
-    assert all(one.tobytes() == other.tobytes() for one, other in zip(after, again, strict=True))
+    assert all(one.tobytes() == other.tobytes() for one, other in zip(after, restored, strict=True))
 
 
 def Normalized() -> gym.Env[Any, Any]:  # noqa: N802
@@ -193,7 +193,7 @@ def test_the_timeout_applies_to_each_replayed_step(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.serial
-def test_a_replay_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, state = engine_and_state(monkeypatch, 0.5, 0.0, 0.0, 0.0, 600.0)
     state["lengths"], state["actions"] = np.array([2, 4]), state["actions"][:6]
     line = r"^environment 1 of Slow\(\) did not answer to replay within env.timeout = 0.5 seconds$"
@@ -203,7 +203,7 @@ def test_a_replay_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.serial
-def test_a_worker_that_dies_in_a_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_killed_during_a_replay_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, state = engine_and_state(monkeypatch, 0.5, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2, -1.0)
     state["lengths"], state["actions"] = np.array([5, 8]), state["actions"][:13]
     line = r"^the process of environment 1 \(exit code 7\) of Slow\(\) died during replay$"

@@ -19,7 +19,7 @@ def test_no_two_episodes_have_the_same_seed(seed: int, environments: int) -> Non
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
-def test_engines_use_these_seeds(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_seed_every_episode_once(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[int, int]] = []
     original = EnvironmentSeeds.__call__
 

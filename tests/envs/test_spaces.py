@@ -60,7 +60,7 @@ def stacked(space: gym.Space[Any], samples: list[Any]) -> Any:
         kinds.Dict(z=kinds.Dict(b=BOX, a=kinds.MultiBinary(2)), b=kinds.Tuple((TWO, kinds.MultiDiscrete([2, 5])))),
     ],
 )
-def test_single_observations_and_batches_become_the_same_rows(space: gym.Space[Any]) -> None:
+def test_single_observations_and_batches_give_the_same_rows(space: gym.Space[Any]) -> None:
     space.seed(1)
     samples = [space.sample() for _ in range(6)]
     spaces = describe(space, TWO, "X-v0")
@@ -123,7 +123,7 @@ def test_masks_are_the_last_columns() -> None:
         layout.rows(stacked(space, [observation]), {}, np.array([False]))
 
 
-def test_masks_in_the_info() -> None:
+def test_masks_are_read_from_the_info_dictionary() -> None:
     mask = np.array([0, 1, 1], dtype=np.int8)
     spaces = describe(TWO, kinds.Discrete(3), "X-v0", {"action_mask": mask})
     assert (spaces.observation_size, spaces.mask_size) == (5, 3)
@@ -183,7 +183,7 @@ def test_a_value_out_of_range_is_reported(space: gym.Space[Any], value: Any) -> 
         layout.rows(stacked(space, [value]), {})
 
 
-def test_actions_of_single_spaces() -> None:
+def test_actions_of_discrete_and_box_spaces() -> None:
     converted = action_converter(kinds.Discrete(3, start=5))(np.array([0, 2]))
     assert converted.tolist() == [5, 7]
     converted = action_converter(BOX)(np.arange(12, dtype=np.float32).reshape(2, 6))
@@ -193,7 +193,7 @@ def test_actions_of_single_spaces() -> None:
     assert not np.shares_memory(action_converter(kinds.Box(-1, 1, (1,)))(actions), actions)  # the history keeps them
 
 
-def test_action_rows_become_structures() -> None:
+def test_action_rows_are_converted_to_structures() -> None:
     space = kinds.Dict(
         {
             "b": kinds.Tuple((BOX, kinds.MultiDiscrete([[2, 3]], start=[[1, 0]]))),

@@ -89,7 +89,7 @@ def test_a_failing_worker_is_named() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_close_ends_workers_with_inherited_handlers_and_stopped_ones() -> None:
+def test_close_ends_stopped_workers_and_workers_with_inherited_handlers() -> None:
     handler = signal.signal(signal.SIGTERM, lambda *_: None)  # a rank has such a handler, which its forks inherit
     try:
         engine = start_engine()
@@ -103,7 +103,7 @@ def test_close_ends_workers_with_inherited_handlers_and_stopped_ones() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_die_with_their_rank(signal_number: signal.Signals, environ: dict[str, str]) -> None:
+def test_workers_end_with_their_rank(signal_number: signal.Signals, environ: dict[str, str]) -> None:
     program = (
         "from lockstep.envs.catalog import make_engine; from lockstep.envs.settings import EnvConfig; import time\n"
         "engine = make_engine(EnvConfig(id='CartPole-v1', engine='gymnasium-async', count=3), 1, 0, 1); engine.reset()\n"
@@ -121,14 +121,14 @@ def test_workers_die_with_their_rank(signal_number: signal.Signals, environ: dic
             rank.kill()
 
 
-def test_closing_twice_and_before_the_first_reset() -> None:
+def test_engine_can_be_closed_twice_and_before_the_first_reset() -> None:
     engine = make_engine(EnvConfig(engine="gymnasium-async", count=2), 1, 0, 1)
     engine.close()
     engine.close()
 
 
 @pytest.mark.parametrize("name", ["_poll_pipe_envs", "_check_spaces", "_raise_if_errors"])
-def test_gymnasium_without_a_method_that_is_overridden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_private_method_of_gymnasium_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(AsyncVectorEnv, name)
     with pytest.raises(ValueError, match=rf"gymnasium .* has no AsyncVectorEnv\.{name}; install 'gymnasium>=1\.4,<2'"):
         start_engine()

@@ -33,20 +33,22 @@ def test_documents_show_the_essential_part(name: str, root: Path) -> None:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Path:
-    """A folder with copies of all examples."""
+def working_folder(tmp_path: Path) -> Path:
+    """Folder with copies of all examples, which becomes the working folder."""
     for path in EXAMPLES.glob("*.py"):
         shutil.copy(path, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
-    """A function that runs Python with arguments in that folder and returns the standard output."""
+def python(working_folder: Path, environ: dict[str, str]) -> Callable[..., str]:
+    """Return a function that runs Python with arguments in the folder of examples, and returns its standard output."""
 
     def run(*words: object) -> str:
         command = [sys.executable, *map(str, words)]
-        done = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(
+            command, cwd=working_folder, env=environ, capture_output=True, text=True, timeout=90, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -54,7 +56,7 @@ def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
 
 
 @pytest.mark.slow
-def test_own_environment(python, here: Path, run_cli) -> None:
+def test_example_of_a_custom_environment(python, working_folder: Path, run_cli) -> None:
     outputs = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
     digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in outputs]
     assert digests[0] is not None
@@ -62,7 +64,7 @@ def test_own_environment(python, here: Path, run_cli) -> None:
     assert digests[0][0] == digests[1][0]
     assert outputs[0][-1].endswith("steps in total")
     words = ("--env.module", "my_envs", "--env", "Corridor-v0", "--ranks", 2, "--plan.shards", 2, "--name", "command")
-    finished = run_cli("train", *words, *SMALL, cwd=here)
+    finished = run_cli("train", *words, *SMALL, cwd=working_folder)
     assert finished.rc == 0, finished
 
 
@@ -70,15 +72,17 @@ def test_own_environment(python, here: Path, run_cli) -> None:
 @pytest.mark.parametrize(
     "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
 )
-def test_own_core_and_own_encoder(here: Path, run_cli, python, words: tuple[str, str, str]) -> None:
+def test_examples_of_a_custom_core_and_a_custom_encoder(
+    working_folder: Path, run_cli, python, words: tuple[str, str, str]
+) -> None:
     """The digests are the same from the command line on 1 and 2 ranks, and from Python."""
     module, flag, name = words
     digests = []
     for ranks in (1, 2):
         plan = ("--plan.shards", 2, "--ranks", ranks, "--name", f"run-{ranks}")
-        finished = run_cli("train", "--env.module", module, flag, name, *SMALL, *plan, cwd=here)
+        finished = run_cli("train", "--env.module", module, flag, name, *SMALL, *plan, cwd=working_folder)
         assert finished.rc == 0, finished
-        digests.append(run_cli("digest", f"runs/run-{ranks}", cwd=here).stdout.split()[-1])
+        digests.append(run_cli("digest", f"runs/run-{ranks}", cwd=working_folder).stdout.split()[-1])
     field = flag.removeprefix("--")
     digests += python(
         "-c",
@@ -87,23 +91,23 @@ def test_own_core_and_own_encoder(here: Path, run_cli, python, words: tuple[str,
         "print(lockstep.train(total_steps=512, **s).digest)",
     ).split()
     assert digests == [digests[0]] * 3
-    finished = run_cli("eval", "runs/run-2", "--episodes", 1, "--env.module", module, cwd=here)
+    finished = run_cli("eval", "runs/run-2", "--episodes", 1, "--env.module", module, cwd=working_folder)
     assert finished.rc == 0, finished
 
 
 @pytest.mark.slow
-def test_load_and_act(python, run_cli, here: Path) -> None:
-    assert run_cli("train", *SMALL, "--name", "first", cwd=here).rc == 0
+def test_example_of_acting_with_a_loaded_policy(python, run_cli, working_folder: Path) -> None:
+    assert run_cli("train", *SMALL, "--name", "first", cwd=working_folder).rc == 0
     assert python("load_and_act.py", "runs/first").strip() in ("0", "1")
 
 
 @pytest.mark.slow
 @pytest.mark.extra("onnx", "onnxscript", "onnxruntime")
 @pytest.mark.parametrize("words", [(), ("--env", "Pendulum-v1", "--policy.core", "gru", "--policy.core-size", 8)])
-def test_run_exported(python, run_cli, here: Path, words: tuple[object, ...]) -> None:
+def test_example_of_an_exported_policy(python, run_cli, working_folder: Path, words: tuple[object, ...]) -> None:
     """The exported policy acts like the policy of the run, without importing lockstep or PyTorch."""
-    assert run_cli("train", *SMALL, *words, "--name", "first", cwd=here).rc == 0
-    assert run_cli("export", "first", "--out", "policy.onnx", cwd=here).rc == 0
+    assert run_cli("train", *SMALL, *words, "--name", "first", cwd=working_folder).rc == 0
+    assert run_cli("export", "first", "--out", "policy.onnx", cwd=working_folder).rc == 0
     output = python(
         "-c",
         "import runpy, sys\n"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
-from tests import alone
+from tests.cpu_runtime import cpu_runtime
 from torch import nn
 
 from lockstep.algorithm.plan import Plan
@@ -111,7 +111,7 @@ def test_components_of_a_rank_that_plays_and_trains(lag: int, separate: bool) ->
         {**tree, "ppo": {"minibatches": 2}, "plan": {"shards": 2, "lag": lag}, "runtime": {"compile": "off"}}, Config()
     )
     plan = Plan.make(resolved.plan, 1)
-    components = build(resolved, plan, alone.runtime())
+    components = build(resolved, plan, cpu_runtime())
     try:
         assert [shard.index for shard in components.shards] == [0, 1]
         assert components.trainers.size == 1

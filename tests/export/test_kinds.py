@@ -1,4 +1,4 @@
-"""Exported policies of every kind act as the policies that they were made of, step by step, with nothing but the file."""
+"""Exported policies of every kind give the actions of the original policies in whole episodes."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -70,8 +70,8 @@ for own, inside in {"bounded": spectral, "centred": Mean, "phased": Constant}.it
     register_encoder(own, lambda features, *others, inside=inside: Encoder(inside, features))
 
 
-def trained(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
-    """An agent with opinions, and an environment for it."""
+def make_agent(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
+    """Return an agent with perturbed weights and non-trivial statistics, and an environment for it."""
     env = Sampled(kind.seen, kind.acted, kind.masked)
     spaces = describe(kind.seen, kind.acted, "made", env.reset(seed=1)[1])
     config = PolicyConfig(**{"hidden": (16,), "core_size": 8, **kind.settings})
@@ -88,30 +88,30 @@ def trained(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
     return agent, env
 
 
-def fed(observation: Any, name: str = "observation") -> dict[str, np.ndarray]:
-    """As the documents tell: one input for every part."""
+def inputs_of(observation: Any, name: str = "observation") -> dict[str, np.ndarray]:
+    """Return the inputs for an observation as documented: one array for each part."""
     if isinstance(observation, dict | tuple):
         parts = observation.items() if isinstance(observation, dict) else enumerate(observation)
-        return {place: array for key, part in parts for place, array in fed(part, f"{name}.{key}").items()}
+        return {place: array for key, part in parts for place, array in inputs_of(part, f"{name}.{key}").items()}
     return {name: np.asarray(observation)[np.newaxis]}
 
 
-def opened(path: Path) -> tuple[Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], dict[str, str]]:
-    """A function, and what the file tells of itself."""
+def load_exported(path: Path) -> tuple[Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], dict[str, str]]:
+    """Load an exported file. Return the policy as a function, and the metadata of the file."""
     if path.suffix == ".pt2":
         files = {"lockstep.json": ""}
         module = torch.export.load(path, extra_files=files).module()
-        about: dict[str, str] = json.loads(files["lockstep.json"])
-        return lambda given: {
-            k: v.numpy() for k, v in module({n: torch.from_numpy(a) for n, a in given.items()}).items()
-        }, about
+        metadata: dict[str, str] = json.loads(files["lockstep.json"])
+        return lambda inputs: {
+            k: v.numpy() for k, v in module({n: torch.from_numpy(a) for n, a in inputs.items()}).items()
+        }, metadata
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
     names = [output.name for output in session.get_outputs()]
     assert {value.shape[0] for value in (*session.get_inputs(), *session.get_outputs())} == {"batch"}
-    return lambda given: dict(
-        zip(names, session.run(None, given), strict=True)
+    return lambda inputs: dict(
+        zip(names, session.run(None, inputs), strict=True)
     ), session.get_modelmeta().custom_metadata_map
 
 
@@ -119,53 +119,55 @@ def opened(path: Path) -> tuple[Callable[[dict[str, np.ndarray]], dict[str, np.n
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("form", [pytest.param("onnx", marks=pytest.mark.extra(*ONNX)), "torch"])
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's, of its own trees
-def test_a_file_acts_as_the_policy(form: str, name: str, tmp_path: Path) -> None:
+def test_exported_policy_gives_the_same_actions(form: str, name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
-    agent, env = trained(kind)
+    agent, env = make_agent(kind)
     path = tmp_path / ("policy" + {"onnx": ".onnx", "torch": ".pt2"}[form])
     exported = export_policy(agent, kind.seen, kind.acted, path, form, {"env_id": "made"})
     assert exported.difference <= 1e-5
     assert list(tmp_path.iterdir()) == [path]
-    run, about = opened(path)
-    assert (about["env_id"], about["digest"]) == ("made", agent.digest())
-    inputs, outputs = (json.loads(about[part]) for part in ("inputs", "outputs"))
+    run, metadata = load_exported(path)
+    assert (metadata["env_id"], metadata["digest"]) == ("made", agent.digest())
+    inputs, outputs = (json.loads(metadata[part]) for part in ("inputs", "outputs"))
     assert list(inputs) == [port.name for port in exported.inputs]
     assert list(outputs) == [port.name for port in exported.outputs]
     assert ("value" in outputs) == kind.value
     assert ("state" in inputs, "next_state" in outputs) == (bool(agent.state_size),) * 2
     policy = TrainedPolicy(agent, kind.seen, kind.acted, stream(1, "drawn"))
     for episode in range(EPISODES):
-        act, (observation, info), over = policy.begin(), env.reset(seed=episode), False
+        act, (observation, info), ended = policy.begin(), env.reset(seed=episode), False
         memory = {"state": np.zeros((1, agent.state_size), outputs["next_state"]["type"])} if agent.state_size else {}
-        while not over:
+        while not ended:
             action = act(observation, info)
-            given = fed(observation) | memory
+            arrays = inputs_of(observation) | memory
             if kind.masked:
-                given["action_mask"] = np.concatenate(info["action_mask"], axis=None)[np.newaxis].astype(np.int8)
-            found = run({name: given[name] for name in inputs})
+                arrays["action_mask"] = np.concatenate(info["action_mask"], axis=None)[np.newaxis].astype(np.int8)
+            found = run({name: arrays[name] for name in inputs})
             memory = {"state": found["next_state"]} if memory else {}
-            for place, array in fed(action, "action").items():
+            for place, array in inputs_of(action, "action").items():
                 np.testing.assert_allclose(found[place], array, rtol=1e-5, atol=1e-5)
             observation, _, terminated, truncated, info = env.step(action)
-            over = terminated or truncated
+            ended = terminated or truncated
 
 
 @pytest.mark.extra(*ONNX)
-def test_bounds_and_masks_are_kept(tmp_path: Path) -> None:
-    agent, _ = trained(KINDS["clipped"])
+def test_exported_policy_respects_bounds_and_masks(tmp_path: Path) -> None:
+    agent, _ = make_agent(KINDS["clipped"])
     exported = export_policy(agent, FAR, REACH, tmp_path / "policy.onnx", "onnx", {})
-    run, _ = opened(exported.path)
+    run, _ = load_exported(exported.path)
     found = run({"observation": 100 * stream(3, "far").standard_normal((64, 3))})
     assert (found["mean"] > REACH.high).any()
     assert (found["mean"] < REACH.low).any()
     np.testing.assert_array_equal(found["action"], found["mean"].clip(REACH.low, REACH.high))
     kind = KINDS["float64 bounds"]
-    agent, _ = trained(kind)
-    run, _ = opened(export_policy(agent, kind.seen, kind.acted, tmp_path / "float64.onnx", "onnx", {}).path)
+    agent, _ = make_agent(kind)
+    run, _ = load_exported(export_policy(agent, kind.seen, kind.acted, tmp_path / "float64.onnx", "onnx", {}).path)
     found = run({"observation": (100 * stream(3, "far").standard_normal((64, 3))).astype(np.float32)})
     assert all(map(kind.acted.contains, found["action"]))
-    agent, _ = trained(KINDS["mask in info"])
-    run, _ = opened(export_policy(agent, SEEN["Info"], kinds.Discrete(5), tmp_path / "mask.onnx", "onnx", {}).path)
+    agent, _ = make_agent(KINDS["mask in info"])
+    run, _ = load_exported(
+        export_policy(agent, SEEN["Info"], kinds.Discrete(5), tmp_path / "mask.onnx", "onnx", {}).path
+    )
     for option, row in enumerate(np.eye(5, dtype=np.int8)):
         found = run({"observation": np.arange(6), "action_mask": np.tile(row, (6, 1))})
         assert (found["action"] == option).all()

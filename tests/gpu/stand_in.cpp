@@ -1,6 +1,6 @@
-// Two GPUs that are none, for machines without any. Tensors on them lie in memory of their own, which operations of the CPU and of the other one refuse
-// as they refuse a real GPU's, and the CPU computes what is asked of them. So a test sees who mixes devices, or reads where nothing may be read; it
-// sees nothing of streams, of rounding, or of NCCL. PyTorch asks once whether there are GPUs: this is loaded before PyTorch is.
+// Two simulated GPUs, for machines without any. Their tensors have separate memory and are computed by the CPU. As on real GPUs, operations refuse
+// tensors of different devices. So a test detects mixed devices and invalid reads, but not errors that involve streams, rounding or NCCL.
+// PyTorch checks only once whether there are GPUs, so this library is loaded before PyTorch.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -56,9 +56,9 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
 struct Memory final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    auto own = c10::GetCPUAllocator()->allocate(bytes);
-    auto* data = own.get();
-    return {data, own.release_context(), own.get_deleter(), gpu(current)};
+    auto block = c10::GetCPUAllocator()->allocate(bytes);
+    auto* data = block.get();
+    return {data, block.release_context(), block.get_deleter(), gpu(current)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return c10::GetCPUAllocator()->raw_deleter(); }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
@@ -79,9 +79,9 @@ Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional
   return at::detail::empty_strided_generic(size, stride, &memory, KEYS, c10::dtype_or_default(dtype));
 }
 
-Tensor on_cpu(const Tensor& own) {
-  if (own.device().is_cpu()) return own;
-  return at::from_blob(own.data_ptr(), own.sizes(), own.strides(), own.options().device(at::kCPU).requires_grad(false));
+Tensor on_cpu(const Tensor& tensor) {
+  if (tensor.device().is_cpu()) return tensor;
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU).requires_grad(false));
 }
 
 Tensor& copy_(Tensor& self, const Tensor& source, bool) {
@@ -91,29 +91,29 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool) {
 }
 
 const Tensor& resize_(const Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat>) {
-  auto* own = self.unsafeGetTensorImpl();
-  own->set_sizes_contiguous(size);
-  auto bytes = own->numel() * own->itemsize() + own->storage_offset() * own->itemsize();
-  if (bytes > (int64_t)own->storage().nbytes()) {
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_sizes_contiguous(size);
+  auto bytes = impl->numel() * impl->itemsize() + impl->storage_offset() * impl->itemsize();
+  if (bytes > (int64_t)impl->storage().nbytes()) {
     auto fresh = memory.allocate(bytes);
-    memcpy(fresh.get(), own->storage().data(), own->storage().nbytes());
-    own->storage().set_data_ptr_noswap(std::move(fresh));
-    own->storage().set_nbytes(bytes);
+    memcpy(fresh.get(), impl->storage().data(), impl->storage().nbytes());
+    impl->storage().set_data_ptr_noswap(std::move(fresh));
+    impl->storage().set_nbytes(bytes);
   }
   return self;
 }
 
 Tensor& set_storage(Tensor& self, at::Storage source, int64_t offset, at::IntArrayRef size, at::IntArrayRef stride) {
-  auto* own = self.unsafeGetTensorImpl();
-  own->set_storage_keep_dtype(source);
-  own->set_storage_offset(offset);
-  own->set_sizes_and_strides(size, stride);
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(source);
+  impl->set_storage_offset(offset);
+  impl->set_sizes_and_strides(size, stride);
   return self;
 }
 
 Tensor copy_from(const Tensor& source, const Tensor& target, bool) {
-  Tensor own = target;
-  copy_(own, source, false);
+  Tensor result = target;
+  copy_(result, source, false);
   return target;
 }
 
@@ -124,7 +124,7 @@ Tensor copy_from_and_resize(const Tensor& source, const Tensor& target) {
 
 Tensor with(const Tensor& gates, const Maybe& bias) { return bias && bias->defined() ? gates + *bias : gates; }
 
-// Of an LSTM and a GRU without cuDNN there is a CUDA kernel alone.
+// Without cuDNN, PyTorch has only CUDA kernels for LSTM and GRU cells.
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input, const Tensor& hidden, const Tensor& cell, const Maybe& bias1, const Maybe& bias2) {
   auto gates = (with(input, bias1) + with(hidden, bias2)).chunk(4, 1);
   auto i = gates[0].sigmoid(), f = gates[1].sigmoid(), g = gates[2].tanh(), o = gates[3].sigmoid();
@@ -133,8 +133,8 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input, const Tensor& 
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const Maybe& to_hidden, const Maybe& to_cell, const Tensor& cell, const Tensor& next,
-                                                      const Tensor& kept, bool bias) {
-  auto gates = kept.chunk(4, 1);
+                                                      const Tensor& saved, bool bias) {
+  auto gates = saved.chunk(4, 1);
   auto i = gates[0], f = gates[1], g = gates[2], o = gates[3], squashed = next.tanh();
   auto h = to_hidden && to_hidden->defined() ? *to_hidden : at::zeros_like(next);
   auto c = h * o * (1 - squashed * squashed);
@@ -144,52 +144,52 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const Maybe& to_hidden, co
 }
 
 std::tuple<Tensor, Tensor> gru_cell(const Tensor& input, const Tensor& hidden, const Tensor& state, const Maybe& bias1, const Maybe& bias2) {
-  auto own = with(input, bias1).chunk(3, 1), past = with(hidden, bias2).chunk(3, 1);
-  auto r = (own[0] + past[0]).sigmoid(), z = (own[1] + past[1]).sigmoid(), n = (own[2] + r * past[2]).tanh();
-  return {n + z * (state - n), at::cat({r, z, n, state, past[2]}, 1)};
+  auto input_gates = with(input, bias1).chunk(3, 1), hidden_gates = with(hidden, bias2).chunk(3, 1);
+  auto r = (input_gates[0] + hidden_gates[0]).sigmoid(), z = (input_gates[1] + hidden_gates[1]).sigmoid(), n = (input_gates[2] + r * hidden_gates[2]).tanh();
+  return {n + z * (state - n), at::cat({r, z, n, state, hidden_gates[2]}, 1)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& to_state, const Tensor& kept, bool bias) {
-  auto parts = kept.chunk(5, 1);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& to_state, const Tensor& saved, bool bias) {
+  auto parts = saved.chunk(5, 1);
   auto r = parts[0], z = parts[1], n = parts[2], state = parts[3], past = parts[4];
   auto to_n = to_state * (1 - z) * (1 - n * n), to_r = to_n * past * r * (1 - r), to_z = to_state * (state - n) * z * (1 - z);
-  auto own = at::cat({to_r, to_z, to_n}, 1), hidden = at::cat({to_r, to_z, to_n * r}, 1);
-  return {own, hidden, to_state * z, bias ? own.sum(0) : Tensor(), bias ? hidden.sum(0) : Tensor()};
+  auto to_input = at::cat({to_r, to_z, to_n}, 1), to_hidden = at::cat({to_r, to_z, to_n * r}, 1);
+  return {to_input, to_hidden, to_state * z, bias ? to_input.sum(0) : Tensor(), bias ? to_hidden.sum(0) : Tensor()};
 }
 
 const std::set<std::string> INDEXED{"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"};
 
-// Numbers may lie anywhere.
-void check(const Tensor& own, const std::string& name, std::optional<c10::Device>& all) {
-  if (!own.defined() || own.dim() == 0) return;
-  if (!all && own.is_cuda()) all = own.device();
-  TORCH_CHECK(all == own.device(), "Expected all tensors to be on the same device, but ", name, " got one of ", own.sizes(), " on ", own.device());
+// Tensors without dimensions may be on any device.
+void check(const Tensor& tensor, const std::string& name, std::optional<c10::Device>& device) {
+  if (!tensor.defined() || tensor.dim() == 0) return;
+  if (!device && tensor.is_cuda()) device = tensor.device();
+  TORCH_CHECK(device == tensor.device(), "Expected all tensors to be on the same device, but ", name, " got one of ", tensor.sizes(), " on ", tensor.device());
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto name = toString(op.schema().operator_name());
   auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
-  std::optional<c10::Device> all;
+  std::optional<c10::Device> device;
   if (INDEXED.count(op.schema().operator_name().name)) {
-    check(arguments[0].toTensor(), name, all);  // its indices may lie on the CPU
+    check(arguments[0].toTensor(), name, device);  // the indices may be on the CPU
   } else {
     for (const c10::IValue& value : arguments) {
-      if (value.isTensor()) check(value.toTensor(), name, all);
-      if (value.isTensorList()) for (const Tensor& one : value.toTensorVector()) check(one, name, all);
+      if (value.isTensor()) check(value.toTensor(), name, device);
+      if (value.isTensorList()) for (const Tensor& tensor : value.toTensorVector()) check(tensor, name, device);
     }
   }
   at::native::cpu_fallback(op, stack, true);
 }
 
-// gloo's way for CUDA is not built either.
+// This PyTorch is built without gloo's all-reduce for CUDA.
 void allreduce(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t begin = stack->size() - op.schema().arguments().size();
-  const auto given = (*stack)[begin].toTensorVector();
-  std::vector<Tensor> shared;
-  for (const auto& one : given) shared.push_back(on_cpu(one));
-  (*stack)[begin] = shared;
+  const auto tensors = (*stack)[begin].toTensorVector();
+  std::vector<Tensor> copies;
+  for (const auto& tensor : tensors) copies.push_back(on_cpu(tensor));
+  (*stack)[begin] = copies;
   op.callBoxed(stack);
-  (*stack)[begin] = given;
+  (*stack)[begin] = tensors;
 }
 
 struct Timer final : c10d::Timer {
@@ -197,14 +197,14 @@ struct Timer final : c10d::Timer {
   std::optional<int64_t> measureDifference(Event start, Event end) override { return getTimeRef(end) - getTimeRef(start); }
 };
 
-// It is told that this replaces a kernel, which is what is wanted.
-struct Silent final : c10::WarningHandler {
+// Registering the all-reduce warns that it replaces a kernel, which is intended.
+struct IgnoreWarnings final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
-} silent;
-auto* const loud = c10::WarningUtils::get_warning_handler();
-const bool hushed = (c10::WarningUtils::set_warning_handler(&silent), true);
+} ignore_warnings;
+auto* const default_handler = c10::WarningUtils::get_warning_handler();
+const bool warnings_disabled = (c10::WarningUtils::set_warning_handler(&ignore_warnings), true);
 TORCH_LIBRARY_IMPL(c10d, CUDA, m) { m.impl("allreduce_", torch::CppFunction::makeFromBoxedFunction<&allreduce>()); }
-const bool heard = (c10::WarningUtils::set_warning_handler(loud), true);
+const bool warnings_enabled = (c10::WarningUtils::set_warning_handler(default_handler), true);
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {

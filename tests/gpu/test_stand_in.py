@@ -1,4 +1,4 @@
-"""The tests that need GPUs, on two stand-ins: what they show but for rounding, streams and NCCL, and on machines without any."""
+"""Tests marked `gpu` on two simulated GPUs, which cover all but rounding, streams and NCCL on machines without a GPU."""
 
 import os
 import re
@@ -34,37 +34,40 @@ print((there * 2)[here.long()].cpu().tolist(), there.sum().item(), (there + torc
 
 @pytest.fixture(scope="module", name="gpu")
 def fixture_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which there is one."""
-    library, own = tmp_path_factory.mktemp("gpu") / "stand_in.so", Path(torch.__file__).parent
-    folders = (own / "include", own / "include" / "torch" / "csrc" / "api" / "include")
+    """Environment variables of a process with simulated GPUs."""
+    library, torch_folder = tmp_path_factory.mktemp("gpu") / "stand_in.so", Path(torch.__file__).parent
+    folders = (torch_folder / "include", torch_folder / "include" / "torch" / "csrc" / "api" / "include")
     words = ["-std=c++20", "-O0", "-shared", "-fPIC", *(f"-I{folder}" for folder in folders), HERE / "stand_in.cpp"]
-    linked = [f"-L{own / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{own / 'lib'}", "-o", library]
+    linked = [f"-L{torch_folder / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{torch_folder / 'lib'}", "-o", library]
     subprocess.run(["g++", *words, *linked], check=True)
-    path = os.pathsep.join([str(HERE / "first"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(HERE / "site"), *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": path, "LOCKSTEP_TEST_GPU": str(library), "OMP_NUM_THREADS": "1"}
 
 
-def test_it_refuses_what_a_gpu_refuses(gpu: dict[str, str]) -> None:
-    found = subprocess.run([sys.executable, "-c", MIXED], env=gpu, capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines() == ["refused"] * 6 + ["cuda:1 cuda:1 cuda:0 cuda:0", "[0.0, 2.0, 4.0] 3.0 cuda:0"]
+def test_simulated_gpus_refuse_tensors_of_different_devices(gpu: dict[str, str]) -> None:
+    finished = subprocess.run([sys.executable, "-c", MIXED], env=gpu, capture_output=True, text=True, check=True)
+    assert finished.stdout.splitlines() == ["refused"] * 6 + [
+        "cuda:1 cuda:1 cuda:0 cuda:0",
+        "[0.0, 2.0, 4.0] 3.0 cuda:0",
+    ]
 
 
-def passed(gpu: dict[str, str], root: Path, *folders: str) -> int:
-    """The number of tests that passed there, of those that need a GPU; none may fail, and only NCCL may be missing."""
+def count_passed(gpu: dict[str, str], root: Path, *folders: str) -> int:
+    """Run the tests marked `gpu` on the simulated GPUs and return their number. None may fail, and only tests of NCCL may be skipped."""
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", *folders]
-    found = subprocess.run(words, cwd=root, env=gpu, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout[-20000:]
-    left = [line for line in found.stdout.splitlines() if line.startswith("SKIPPED")]
-    assert all("NCCL" in line for line in left), left
-    (number,) = re.findall(r"(\d+) passed", found.stdout)
+    finished = subprocess.run(words, cwd=root, env=gpu, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stdout[-20000:]
+    skipped = [line for line in finished.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert all("NCCL" in line for line in skipped), skipped
+    (number,) = re.findall(r"(\d+) passed", finished.stdout)
     return int(number)
 
 
-def test_what_needs_a_gpu_passes_on_it(gpu: dict[str, str], root: Path) -> None:
-    """The tests of layers and of the update; those that start whole runs are left to `make test-exhaustive`."""
-    assert passed(gpu, root, "tests/algorithm", "tests/models") >= 5
+def test_gpu_tests_of_algorithm_and_models_pass(gpu: dict[str, str], root: Path) -> None:
+    """Run the tests of models and of the update. `make test-exhaustive` runs the others, which start training runs."""
+    assert count_passed(gpu, root, "tests/algorithm", "tests/models") >= 5
 
 
 @pytest.mark.exhaustive
-def test_whatever_needs_a_gpu_passes_on_it(gpu: dict[str, str], root: Path) -> None:
-    assert passed(gpu, root, "tests") >= 15
+def test_all_gpu_tests_pass(gpu: dict[str, str], root: Path) -> None:
+    assert count_passed(gpu, root, "tests") >= 15

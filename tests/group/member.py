@@ -37,20 +37,20 @@ def same(tensor: torch.Tensor, expected: torch.Tensor) -> bool:
 
 def check_operations(group: Group) -> None:
     """Check that every operation gives the same bits as one rank that has all shards."""
-    own = slice(group.rank * SHARDS, (group.rank + 1) * SHARDS)
+    rank_rows = slice(group.rank * SHARDS, (group.rank + 1) * SHARDS)
     for dtype in (torch.float32, torch.float64):
         for columns in (1, 7, 1000, 5000):
             drawn = stream(1, "test", columns).standard_normal((group.size * SHARDS, columns)) * 1e3
             rows = torch.from_numpy(drawn).to(dtype)
-            assert same(group.reduce(rows[own], "sum"), Solo().reduce(rows, "sum")), (dtype, columns)
-            assert same(group.gather(rows[own], "rows"), rows), (dtype, columns)
+            assert same(group.reduce(rows[rank_rows], "sum"), Solo().reduce(rows, "sum")), (dtype, columns)
+            assert same(group.gather(rows[rank_rows], "rows"), rows), (dtype, columns)
     for dtype in (torch.uint8, torch.int64, torch.bool):
         for shape in ((3, 5), (30_000,), (), (0,)):
             numbers = stream(2, "test").integers(0, 256, (group.size * SHARDS, *shape))
             rows = torch.from_numpy(numbers).to(dtype)
-            assert same(group.gather(rows[own], "rows"), rows), (dtype, shape)
+            assert same(group.gather(rows[rank_rows], "rows"), rows), (dtype, shape)
     strided = torch.arange(group.size * SHARDS * 6.0).view(group.size * SHARDS, 6)[:, ::2]
-    assert same(group.gather(strided[own], "rows"), strided)
+    assert same(group.gather(strided[rank_rows], "rows"), strided)
     group.barrier("barrier")
 
 

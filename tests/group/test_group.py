@@ -20,7 +20,7 @@ def test_ordered_sum_does_not_change_its_input() -> None:
     assert torch.equal(parts, torch.ones(3, 4))
 
 
-def test_solo_operations_do_not_wait() -> None:
+def test_operations_of_a_solo_group_do_not_wait() -> None:
     group, parts = Solo(), torch.rand(3, 4, generator=torch.Generator())
     assert torch.equal(group.gather(parts, "rows"), parts)
     assert torch.equal(group.reduce(parts, "sum"), ordered_sum(parts))
@@ -29,14 +29,14 @@ def test_solo_operations_do_not_wait() -> None:
     assert group.timings()[0] == 0
 
 
-def test_reading_a_clock_resets_it() -> None:
+def test_reading_the_clock_resets_it() -> None:
     clock = Clock()
     clock.waited, clock.moved = 1.0, 2.0
     assert clock.read() == (1.0, 2.0)
     assert clock.read() == (0.0, 0.0)
 
 
-def test_splitting_a_solo_gives_a_solo_with_the_same_clock() -> None:
+def test_split_of_a_solo_group_is_a_solo_group_with_the_same_clock() -> None:
     group = Solo()
     subgroup = group.split([0], [3])
     assert (subgroup.rank, subgroup.size, subgroup.counts) == (0, 1, (3,))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.group.members import Ranks, member
-from tests.machines import ADDRESSES, NAMES, on_host, two_hosts, unplug
+from tests.machines import ADDRESSES, NAMES, disconnect_second_host, on_host, two_hosts
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
@@ -39,7 +39,7 @@ def test_two_hosts_give_the_results_of_one_rank(begin: Callable[[str], Ranks]) -
 
 
 @pytest.mark.parametrize("operation", ["reduce", "receive"])
-def test_rank_killed_on_the_other_host_is_named(operation: str, begin: Callable[[str], Ranks]) -> None:
+def test_rank_killed_on_the_other_host_is_reported(operation: str, begin: Callable[[str], Ranks]) -> None:
     *others, killed = begin(operation)
     for rank in others:
         printed, errors = rank.communicate()
@@ -53,7 +53,7 @@ def test_unreachable_host_is_detected_on_both_hosts(begin: Callable[[str], Ranks
     for rank in ranks:
         assert rank.stdout is not None
         assert rank.stdout.readline() == "running\n"
-    unplug()
+    disconnect_second_host()
     for number, rank in enumerate(ranks):
         printed, errors = rank.communicate()
         assert rank.returncode == 3, errors

@@ -42,7 +42,7 @@ def test_results_are_on_the_device_of_the_input(
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", ["reduce", "gather", "barrier", "subgroup", "receive"])
 @pytest.mark.parametrize("kind", ["shared", "network", "hosts"])
-def test_all_other_ranks_name_a_killed_rank(kind: str, operation: str, started: Ranks, tmp_path: Path) -> None:
+def test_all_other_ranks_report_the_killed_rank(kind: str, operation: str, started: Ranks, tmp_path: Path) -> None:
     start(started, kind, operation, 3, tmp_path, cold=operation == "reduce")
     *others, killed = started
     for (
@@ -60,7 +60,7 @@ def test_all_other_ranks_name_a_killed_rank(kind: str, operation: str, started: 
 @pytest.mark.slow
 @pytest.mark.serial
 @pytest.mark.parametrize("kind", ["shared", "network"])
-def test_all_other_ranks_name_a_rank_that_hangs(kind: str, started: Ranks, tmp_path: Path) -> None:
+def test_all_other_ranks_report_the_hanging_rank(kind: str, started: Ranks, tmp_path: Path) -> None:
     start(started, kind, "late", 3, tmp_path)
     for rank in started[:2]:
         printed, errors = rank.communicate()
@@ -71,7 +71,7 @@ def test_all_other_ranks_name_a_rank_that_hangs(kind: str, started: Ranks, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.serial
-def test_rank_missing_at_the_rendezvous_is_named(started: Ranks, tmp_path: Path) -> None:
+def test_missing_rank_at_the_rendezvous_is_reported(started: Ranks, tmp_path: Path) -> None:
     start(started, "network", "absent", 3, tmp_path, count=2)
     for rank in started:
         printed, errors = rank.communicate()

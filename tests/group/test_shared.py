@@ -65,7 +65,7 @@ def fixture_join(monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
 
 
 @pytest.mark.timeout(20)
-def test_missing_rank_is_named_with_the_phase(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rank_is_reported_with_the_phase(join: Join, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = join(3, 0.5)
     other = threading.Thread(target=groups[1].barrier, args=("advantages",), daemon=True)
     monkeypatch.setattr(threading, "excepthook", lambda error: None)  # the thread raises RankLost too
@@ -77,14 +77,14 @@ def test_missing_rank_is_named_with_the_phase(join: Join, monkeypatch: pytest.Mo
 
 
 @pytest.mark.timeout(20)
-def test_rank_that_never_joins_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_that_does_not_join_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "ARENA", 1 << 16)
     with pytest.raises(RankLost, match=r"^rank 1 on host .* in phase 'start'"):
         SharedMemoryGroup(create_memory(2), 0, 2, 0.3)
 
 
 @pytest.mark.timeout(20)
-def test_subgroups_and_channels_name_the_lost_rank_by_its_number_among_all_ranks(join: Join) -> None:
+def test_subgroups_and_channels_report_the_global_number_of_the_lost_rank(join: Join) -> None:
     groups = join(3, 0.3)
     subgroups = [group.split([1, 2], [1, 1]) for group in groups]
     with pytest.raises(RankLost, match=r"^rank 2 .* in phase 'gradients'"):
@@ -154,12 +154,12 @@ def test_subgroups_work_independently(join: Join) -> None:
     def work(rank: int) -> None:
         group = groups[rank]
         subgroups: list[Group] = [group.split(members, [1, 1]) for members in ([0, 2], [1, 3])]
-        own, other = subgroups[rank % 2], subgroups[1 - rank % 2]
-        assert (own.rank, own.size) == (rank // 2, 2)
+        subgroup, other = subgroups[rank % 2], subgroups[1 - rank % 2]
+        assert (subgroup.rank, subgroup.size) == (rank // 2, 2)
         assert (other.rank, other.size) == (0, 1)
-        assert own.clock is other.clock is group.clock
+        assert subgroup.clock is other.clock is group.clock
         for k in range(30 if rank % 2 else 50):
-            assert own.gather(torch.tensor([[rank, k]]), "rows").tolist() == [[rank % 2, k], [rank % 2 + 2, k]]
+            assert subgroup.gather(torch.tensor([[rank, k]]), "rows").tolist() == [[rank % 2, k], [rank % 2 + 2, k]]
         solo = group.split([3], [2])
         assert (solo.size, solo.counts) == (1, (2,) if rank == 3 else (1,))
         assert (

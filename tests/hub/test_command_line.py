@@ -19,7 +19,7 @@ DOCUMENTS = ("README.md", "docs/hub.md")
 
 
 @pytest.fixture
-def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Copy the run to `runs/first` in a new folder, and make that folder the current one."""
     shutil.copytree(trained, tmp_path / "runs/first")
     monkeypatch.chdir(tmp_path)
@@ -27,8 +27,8 @@ def here(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.mark.extra("imageio_ffmpeg", "pygame")
-def test_the_commands_of_the_documentation(
-    hub: FakeHub, here: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_commands_of_the_documentation_work(
+    hub: FakeHub, working_folder: Path, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     texts = [(root / name).read_text(encoding="utf-8") for name in DOCUMENTS]
@@ -40,16 +40,16 @@ def test_the_commands_of_the_documentation(
         assert main(shlex.split(command, comments=True)) == 0, capsys.readouterr().err
     listed = {name.replace("/K/", "/00000004/") for name in re.findall(r"^\| `([^`]+)` \|", texts[1], re.MULTILINE)}
     assert listed == set(hub.models["me/first"])
-    assert (here / "hub/me/first/videos/iteration-00000004.mp4").is_file()
+    assert (working_folder / "hub/me/first/videos/iteration-00000004.mp4").is_file()
     program = re.search(r"```python\n(.*?)```", texts[1], re.DOTALL)
     assert program is not None
-    (here / "program.py").write_text(program[1])
+    (working_folder / "program.py").write_text(program[1])
     runpy.run_path("program.py")
     assert json.loads(hub.models["me/first"]["evaluation.json"])["digest"] in capsys.readouterr().out
 
 
 def test_a_dry_run_needs_no_network_and_no_token(
-    hub: FakeHub, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, working_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "")
     assert main(["push", "first", "--username", "me", "--skip-play", "--dry-run"]) == 0
@@ -59,10 +59,10 @@ def test_a_dry_run_needs_no_network_and_no_token(
     assert "lockstep train cartpole" in output
     assert "replay.mp4" not in output
     assert hub.requests == []
-    assert not (here / "runs/first/videos").exists()
+    assert not (working_folder / "runs/first/videos").exists()
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("working_folder")
 def test_only_evaluations_of_the_pushed_weights_are_published(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["push", "first", "--username", "me", "--skip-play"]
     for count, iteration in ((3, "4"), (20, "2")):
@@ -91,31 +91,31 @@ def test_only_evaluations_of_the_pushed_weights_are_published(hub: FakeHub, caps
          "without '--' and '..', and neither part begins or ends with '-' or '.'"),
     ],
 )  # fmt: skip
-def test_errors_have_one_line(words: str, line: str, hub: FakeHub, here: Path, capsys) -> None:
-    (here / "runs/bare").mkdir()
+def test_errors_are_reported_in_one_line(words: str, line: str, hub: FakeHub, working_folder: Path, capsys) -> None:
+    (working_folder / "runs/bare").mkdir()
     shutil.copy("runs/first/config.json", "runs/bare/config.json")
-    before = sorted(here.rglob("*"))
+    before = sorted(working_folder.rglob("*"))
     assert main(["push", *words.split()]) == 2
     assert capsys.readouterr() == ("", f"lockstep: {line}\n")
-    assert sorted(here.rglob("*")) == before
+    assert sorted(working_folder.rglob("*")) == before
     assert hub.changes() == []
 
 
-def test_without_a_valid_token_nothing_changes(
-    hub: FakeHub, here: Path, capsys, monkeypatch: pytest.MonkeyPatch
+def test_push_without_a_valid_token_changes_nothing(
+    hub: FakeHub, working_folder: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = sorted(here.rglob("*"))
+    before = sorted(working_folder.rglob("*"))
     for token in ("", "hf_" + "wrong" * 7):
         monkeypatch.setenv("HF_TOKEN", token)
         assert main(["push", "first", "--username", "me"]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert not token or token not in err
-    assert sorted(here.rglob("*")) == before
+    assert sorted(working_folder.rglob("*")) == before
 
 
-@pytest.mark.usefixtures("here")
-def test_without_the_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_missing_package_is_reported(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
     for words in (["push", "first", "--username", "me", "--dry-run"], ["eval", "hub:me/first"]):
         assert main(words) == 2

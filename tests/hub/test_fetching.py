@@ -54,7 +54,7 @@ def test_the_download_is_a_run_folder_in_the_cache_of_the_client(model: dict[str
     assert RunFolder.open(folder).checkpoints() == [4]
 
 
-def test_a_checkpoint_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_is_selected_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(str(trained / "checkpoints/00000002"), None) == (trained, 2)
     assert lockstep.load(trained / "checkpoints/00000002").iteration == 2
     monkeypatch.chdir(trained.parent.parent)
@@ -75,13 +75,13 @@ def test_a_checkpoint_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPat
         ("hub:me/a b", "is not a valid model name on the Hub"),
     ],
 )
-def test_a_model_that_does_not_exist(run: str, line: str, model: dict[str, bytes]) -> None:
+def test_missing_model_is_reported(run: str, line: str, model: dict[str, bytes]) -> None:
     with pytest.raises(ValueError, match=line) as raised:
         lockstep.load(run)
     assert "\n" not in str(raised.value)
 
 
-def test_a_private_model_without_a_token(
+def test_private_model_without_a_token_is_reported(
     hub: FakeHub, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.private.add("me/first")
@@ -91,7 +91,7 @@ def test_a_private_model_without_a_token(
         lockstep.load("hub:me/first")
 
 
-def test_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_network_is_reported(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     with socket.socket() as unused:
@@ -101,7 +101,7 @@ def test_no_network(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
             lockstep.load("hub:me/first")
 
 
-def test_other_models_and_other_checkpoints(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
+def test_unsupported_models_and_checkpoints_are_refused(hub: FakeHub, model: dict[str, bytes], tmp_path: Path) -> None:
     hub.models["me/other"] = {"config.json": b"{}", "model.safetensors": b""}
     with pytest.raises(ValueError, match="hub:me/other is not a lockstep model"):
         lockstep.load("hub:me/other")
@@ -130,7 +130,7 @@ class Canary:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_under_the_expected_names(model: dict[str, bytes], tmp_path: Path) -> None:
+def test_pickle_under_an_expected_name_is_not_loaded(model: dict[str, bytes], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     content = pickle.dumps(Canary(canary))
     original = dict(model)
@@ -161,7 +161,7 @@ def test_files_with_other_names_are_not_downloaded(hub: FakeHub, model: dict[str
 
 
 @pytest.mark.parametrize("env", [{"module": "evil"}, {"id": "evil:Evil-v0"}, {"id": "evil.make()"}, {"id": "evil"}])
-def test_a_config_that_names_a_module(
+def test_config_that_names_a_module_is_refused(
     env: dict[str, object], model: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'canary')!r}).touch()\n")
@@ -190,14 +190,16 @@ LARGE = 16_384
         ("curiosity", {"kind": "ngu", "capacity": 1_000_000, "feature_size": LARGE}),
     ],
 )
-def test_a_config_that_would_fill_the_memory(section: str, fields: dict[str, object], model: dict[str, bytes]) -> None:
+def test_config_of_too_large_networks_is_refused(
+    section: str, fields: dict[str, object], model: dict[str, bytes]
+) -> None:
     changed(model, section, **fields)
     with pytest.raises(ValueError, match=r"does not fit this run: (tensor '|the config asks for networks)") as raised:
         lockstep.load("hub:me/first")
     assert "\n" not in str(raised.value)
 
 
-def test_a_config_of_too_large_networks_at_the_command_line(
+def test_config_of_too_large_networks_is_refused_at_the_command_line(
     model: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     changed(model, "curiosity", kind="disagreement", ensemble=LARGE, feature_size=LARGE, hidden=[LARGE])
@@ -208,7 +210,7 @@ def test_a_config_of_too_large_networks_at_the_command_line(
 
 
 @pytest.mark.parametrize("engine", ["gymnasium", "gymnasium-vector", "gymnasium-async"])
-def test_a_config_with_many_environments_creates_one(
+def test_config_with_many_environments_creates_one_environment(
     engine: str, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
@@ -219,14 +221,14 @@ def test_a_config_with_many_environments_creates_one(
     assert counts == ([1] if engine == "gymnasium-vector" else [])
 
 
-def test_a_config_that_is_nested_too_deeply(model: dict[str, bytes]) -> None:
+def test_deeply_nested_config_is_refused(model: dict[str, bytes]) -> None:
     model["config.json"] = b"[" * 500_000
     with pytest.raises(ValueError, match=r"config\.json can't be read"):
         lockstep.load("hub:me/first")
 
 
 @pytest.mark.parametrize(("name", "value"), [("version", "Infinity"), ("files", "{}"), ("iteration", "1e400")])
-def test_a_state_with_wrong_types(
+def test_state_with_wrong_types_is_refused(
     name: str, value: str, model: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = json.loads(model[f"{CHECKPOINT}/state.json"])
@@ -238,7 +240,7 @@ def test_a_state_with_wrong_types(
     assert "state.json is missing or broken" in error or "state.json does not list agent.safetensors" in error
 
 
-def test_other_weights(model: dict[str, bytes]) -> None:
+def test_weights_that_do_not_match_config_or_hash_are_refused(model: dict[str, bytes]) -> None:
     original = dict(model)
     changed(model, "policy", hidden=[32, 32])
     with pytest.raises(ValueError, match="does not fit this run: tensor"):
@@ -252,7 +254,7 @@ def test_other_weights(model: dict[str, bytes]) -> None:
         lockstep.load("hub:me/first")
 
 
-def test_a_state_that_lists_files_outside_the_model(model: dict[str, bytes], tmp_path: Path) -> None:
+def test_state_that_lists_files_outside_the_model_is_refused(model: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("mine")
     state = json.loads(model[f"{CHECKPOINT}/state.json"])
     state["files"][str(tmp_path / "secret")] = hashlib.sha256(b"mine").hexdigest()

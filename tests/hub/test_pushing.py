@@ -21,7 +21,7 @@ def files(trained: Path) -> dict[str, bytes | Path]:
     return {CARD: BARE[CARD], **published(RunFolder(trained), 4)}
 
 
-def test_the_uploaded_files(hub: FakeHub, trained: Path) -> None:
+def test_push_uploads_the_files_of_the_model(hub: FakeHub, trained: Path) -> None:
     address = push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=False)
     assert address == f"{hub.address}/me/first"
     checkpoint = "checkpoints/00000004"
@@ -67,7 +67,7 @@ def test_a_second_push_replaces_the_first_and_keeps_files_of_others(hub: FakeHub
         ),
     ],
 )
-def test_a_repository_that_does_not_match_the_request(
+def test_repository_that_does_not_match_the_request_is_refused(
     public: bool, existing: dict[str, bytes], private: bool, line: str, hub: FakeHub
 ) -> None:
     hub.models["me/first"] = dict(existing)
@@ -89,7 +89,7 @@ def test_a_repository_that_does_not_match_the_request(
         ({"GET /api/models/me/first": 401}, "rejected the token; create one on"),
     ],
 )
-def test_errors_of_the_hub_have_one_line(failing: dict[str, int], line: str, hub: FakeHub) -> None:
+def test_errors_of_the_hub_are_reported_in_one_line(failing: dict[str, int], line: str, hub: FakeHub) -> None:
     api = sign_in(REPOSITORY)
     hub.failing = failing
     with pytest.raises(ValueError, match=line) as raised:
@@ -98,14 +98,14 @@ def test_errors_of_the_hub_have_one_line(failing: dict[str, int], line: str, hub
     assert not hub.models.get("me/first")
 
 
-def test_a_large_file_whose_transfer_fails(hub: FakeHub, trained: Path) -> None:
+def test_failed_transfer_of_a_large_file_is_reported(hub: FakeHub, trained: Path) -> None:
     hub.failing = {"PUT /large": 403}
     with pytest.raises(ValueError, match="the token has no permission to write to me/first"):
         push(sign_in(REPOSITORY), REPOSITORY, files(trained), public=False)
     assert hub.models["me/first"] == {}
 
 
-def test_another_users_name(hub: FakeHub) -> None:
+def test_another_user_name_is_refused(hub: FakeHub) -> None:
     other = Repository("you", "first")
     with pytest.raises(ValueError, match="you must be your user or organization"):
         push(sign_in(other), other, BARE, public=False)
@@ -120,7 +120,9 @@ def test_another_users_name(hub: FakeHub) -> None:
         ("hf_wröng", "contains invalid characters"),
     ],
 )
-def test_no_token_or_a_wrong_one(token: str, line: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_invalid_token_is_reported(
+    token: str, line: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(ValueError, match=line) as raised:
         sign_in(REPOSITORY)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tests.watched import chosen, judged
+from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import Spaces
@@ -41,7 +41,7 @@ def test_forbidden_actions_are_never_chosen(choices: tuple[int, ...], continuous
     for trial in range(20):
         for row in rows:
             for generator in (None, stream(trial, "drawn")):
-                actions = chosen(agent, row, generator).reshape(COUNT, -1)
+                actions = choose_actions(agent, row, generator).reshape(COUNT, -1)
                 start = FEATURES
                 for column, count in enumerate(choices):
                     allowed = row[np.arange(COUNT), start + actions[:, column].astype(int)]
@@ -60,7 +60,7 @@ def test_masks_are_equal_in_numpy_and_pytorch(shared: bool) -> None:
     parameters, values = agent.policy(torch.from_numpy(rows).flatten(0, 1))
     expected = agent.distribution.log_prob(parameters[: STEPS * COUNT], torch.from_numpy(actions).flatten(0, 1))
     assert torch.allclose(actor.log_probs().flatten(), expected, rtol=0, atol=1e-12)
-    evaluated = judged(agent, torch.from_numpy(rows), torch.from_numpy(actions))
+    evaluated = evaluate_rows(agent, torch.from_numpy(rows), torch.from_numpy(actions))
     assert torch.allclose(evaluated[0].flatten(), values, rtol=0, atol=1e-12)
     assert torch.allclose(evaluated[1].flatten(), expected, rtol=0, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""lockstep on one shard in float64 gives the weights of examples/ppo_in_one_file.py."""
+"""Training on one shard in float64 gives the weights of examples/ppo_in_one_file.py."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests import alone
+from tests.cpu_runtime import cpu_runtime
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import collect
@@ -39,7 +39,7 @@ reference = load_reference()
 
 
 def config_of(settings: "reference.Settings") -> Config:
-    """The same experiment in lockstep's words."""
+    """Return the config of the same experiment in lockstep."""
     s = settings
     options = {} if s.max_episode_steps is None else {"max_episode_steps": s.max_episode_steps}
     return Config(
@@ -66,7 +66,7 @@ def config_of(settings: "reference.Settings") -> Config:
 
 
 def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
-    """A copy of the agent's weights under the reference's names."""
+    """Copy the weights of an agent under the names of the reference."""
     weights = {}
     for name, parameter in agent.policy.named_parameters():
         part, dot, rest = name.partition(".")
@@ -77,15 +77,15 @@ def weights_of(agent: Agent, shared: bool) -> dict[str, torch.Tensor]:
 
 
 def largest_difference(settings: "reference.Settings") -> tuple[float, float]:
-    """Largest distance between the two results, and how far training moved the weights at all."""
+    """Return the largest difference between the trained weights of both programs, and between trained and initial weights."""
     config = config_of(settings)
-    cast = build(config, Plan.make(config.plan, 1), alone.runtime())
-    shards, update = cast.shards, cast.update
+    components = build(config, Plan.make(config.plan, 1), cpu_runtime())
+    shards, update = components.shards, components.update
     first = weights_of(update.agent, settings.shared)
     for iteration in range(1, settings.iterations + 1):
         rollouts = collect(shards, update.agent, iteration)
         update(rollouts, iteration, (iteration - 1) / settings.iterations)
-    cast.close()
+    components.close()
     found, expected = weights_of(update.agent, settings.shared), reference.train(settings, first).state_dict()
     assert found.keys() == expected.keys()
     distance = max((found[name] - expected[name]).abs().max().item() for name in found)
@@ -104,7 +104,7 @@ PENDULUM = reference.Settings(
 
 
 @pytest.mark.parametrize("settings", [CARTPOLE, PENDULUM], ids=["cartpole", "pendulum"])
-def test_gives_the_weights_of_the_reference(settings: "reference.Settings") -> None:
+def test_training_gives_the_weights_of_the_reference(settings: "reference.Settings") -> None:
     distance, moved = largest_difference(settings)
     assert moved > 0.01, "training did nothing, so agreement would say nothing"
     assert distance < 1e-9

@@ -62,5 +62,5 @@ def test_many_points_are_reduced_to_500() -> None:
 
 
 @pytest.mark.parametrize("other", [curve((5, 1), (6, 1)), (np.zeros(0), np.zeros(0))])
-def test_curves_without_a_common_range(other: tuple[np.ndarray, np.ndarray]) -> None:
+def test_curves_without_common_steps_have_no_band(other: tuple[np.ndarray, np.ndarray]) -> None:
     assert quartile_band([curve((1, 1), (2, 1)), other]) is None

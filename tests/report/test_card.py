@@ -64,7 +64,7 @@ def test_metadata_for_the_hub() -> None:
     assert result["metrics"] == [{"type": "mean_reward", "name": "mean_reward", "value": "20.00 ± 10.00"}]
 
 
-def test_sampled_actions_have_a_row_of_their_own() -> None:
+def test_evaluation_with_sampled_actions_has_a_separate_row() -> None:
     sampled = Evaluated(15, "8a36cb", "drawn", Evaluation([1.0, 3.0], [1, 3]))
     row = "with sampled actions"
     assert row not in write_card(summary(), EVALUATED, "me/first", None)

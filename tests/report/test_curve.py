@@ -25,7 +25,7 @@ def near(picture: np.ndarray, color: str) -> int:
     return int((abs(picture[..., :3] * 255 - expected).max(-1) < 24).sum())
 
 
-def test_png(tmp_path: Path) -> None:
+def test_curve_as_png(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     draw_curve(METRICS, "cartpole-1: CartPole-v1", tmp_path / "plots" / "curve.png", goal=475)
@@ -69,19 +69,19 @@ def test_an_svg_has_labels_and_is_reproducible(tmp_path: Path) -> None:
     assert text == (tmp_path / "b.svg").read_text()
 
 
-def test_a_single_point(tmp_path: Path) -> None:
+def test_curve_with_a_single_point(tmp_path: Path) -> None:
     draw_curve([{"env_steps": 1024, "return_mean_20": 22.0}], "run", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("metrics", [[], METRICS[:1]])
-def test_no_data(metrics: list[dict[str, float | None]], tmp_path: Path) -> None:
+def test_run_without_values_is_rejected(metrics: list[dict[str, float | None]], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no episode has ended"):
         draw_curve(metrics, "run", tmp_path / "curve.png")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_suffix(tmp_path: Path) -> None:
+def test_unknown_file_suffix_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must end in \.png or \.svg"):
         draw_curve(METRICS, "run", tmp_path / "curve.jpg")
 

@@ -58,7 +58,7 @@ def test_comparison_of_evaluations(tmp_path: Path) -> None:
         draw_returns(group([*runs, run(3)]), tmp_path / "b.svg", "steps", metric="evaluation")
 
 
-def test_all_curves_over_time(tmp_path: Path) -> None:
+def test_training_curves_over_wall_time(tmp_path: Path) -> None:
     draw_curves(group([run(1), run(2)]), tmp_path / "a.svg", "seconds")
     text = (tmp_path / "a.svg").read_text()
     for words in ("wall time (min)", "policy loss", "value loss", "entropy (nats)", "KL divergence (nats)", "2 seeds"):
@@ -67,20 +67,20 @@ def test_all_curves_over_time(tmp_path: Path) -> None:
     assert "quartile" in text
 
 
-def test_a_single_run_shows_its_iterations_too(tmp_path: Path) -> None:
+def test_single_run_also_shows_single_iterations(tmp_path: Path) -> None:
     draw_curves(group([run(1, intrinsic_return=2.0)]), tmp_path / "a.svg", "steps", 475)
     text = (tmp_path / "a.svg").read_text()
     for words in ("run-1", "last 20 episodes", "iteration", "goal 475", "intrinsic return"):
         assert words in text
 
 
-def test_a_metric_without_values(tmp_path: Path) -> None:
+def test_metric_without_values_is_rejected(tmp_path: Path) -> None:
     rows = [{name: value for name, value in row.items() if "return" not in name} for row in run(1).metrics]
     draw_curves(group([dataclasses.replace(run(1), metrics=rows)]), tmp_path / "a.svg", "steps")
     assert "entropy" in (tmp_path / "a.svg").read_text()
 
 
-def test_no_data(tmp_path: Path) -> None:
+def test_runs_without_data_are_rejected(tmp_path: Path) -> None:
     empty = dataclasses.replace(run(2), metrics=[])
     with pytest.raises(ValueError, match="run-2: no data to plot: no episode has ended yet"):
         draw_returns(group([run(1), empty]), tmp_path / "a.png", "steps")
@@ -91,7 +91,7 @@ def test_no_data(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file/a\.png cannot be written: .*; choose another path with --out"):
         draw_returns(group([run(1)]), tmp_path / "file" / "a.png", "steps")

@@ -63,7 +63,7 @@ def test_every_row_has_observation_action_reward_and_value() -> None:
     assert trajectory.values.tolist() == [40, 30, 20, 10]
 
 
-def test_a_gif_of_the_episode(tmp_path: Path) -> None:
+def test_gif_of_the_episode(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     play_trajectory(Count, lambda: act, value, 1, tmp_path / "new" / "a.gif")
     with image.open(tmp_path / "new" / "a.gif") as film:
@@ -91,7 +91,7 @@ def test_a_gif_without_frames_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_mp4_of_the_episode(tmp_path: Path) -> None:
+def test_mp4_of_the_episode(tmp_path: Path) -> None:
     encoder = pytest.importorskip("imageio_ffmpeg")
     play_trajectory(Count, lambda: act, value, 1, tmp_path / "a.mp4")
     assert encoder.count_frames_and_secs(str(tmp_path / "a.mp4"))[0] == 5
@@ -108,7 +108,7 @@ def test_without_rendering_the_arrays_are_recorded(tmp_path: Path) -> None:
     assert play_and_record(Count, lambda: act, value, 1, tmp_path / "a.gif")[1] is None
 
 
-def test_a_video_that_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_video_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"file/a\.gif cannot be written"):
         play_trajectory(Count, lambda: act, value, 1, tmp_path / "file" / "a.gif")
@@ -139,7 +139,7 @@ def test_discrete_values_are_drawn_as_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 17])
-def test_few_components_have_panels_and_many_are_rows(size: int, tmp_path: Path) -> None:
+def test_few_components_are_drawn_in_panels_and_many_as_rows(size: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
 
     class Wide(Unrendered):

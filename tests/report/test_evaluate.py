@@ -29,13 +29,13 @@ def right(observation: NDArray[np.float32], info: dict[str, Any]) -> int:
 
 def test_episodes_are_complete_and_start_with_their_seeds() -> None:
     env = gym.make("CartPole-v1")
-    first, second, again = play_episodes(env, lambda: right, [1, 2, 1])
-    assert first == again
+    first, second, repeated = play_episodes(env, lambda: right, [1, 2, 1])
+    assert first == repeated
     assert all(total == length and 5 < length < 20 for total, length in (first, second))
     env.close()
 
 
-def test_truncation_ends_an_episode_too() -> None:
+def test_truncation_ends_an_episode() -> None:
     env = gym.make("Pendulum-v1")
     episodes = list(play_episodes(env, lambda: lambda observation, info: np.zeros(1), [1]))
     assert [length for _, length in episodes] == [200]

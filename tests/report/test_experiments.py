@@ -23,12 +23,12 @@ def test_runs_with_different_seeds_are_one_experiment() -> None:
     assert grouped(run("a"), run("b", 2), run("c", 3)) == [("3 seeds", ["a", "b", "c"])]
 
 
-def test_names_folders_and_displays_do_not_define_an_experiment() -> None:
+def test_names_folders_and_display_options_do_not_distinguish_experiments() -> None:
     other = run("b", 2, run={"folder": "elsewhere", "progress": "off", "loggers": [], "keep": 9})
     assert grouped(run("a"), other) == [("2 seeds", ["a", "b"])]
 
 
-def test_two_runs_with_one_seed_are_called_runs() -> None:
+def test_experiment_with_equal_seeds_is_labeled_with_the_number_of_runs() -> None:
     assert grouped(run("a"), run("b")) == [("2 runs", ["a", "b"])]
 
 

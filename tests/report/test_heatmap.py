@@ -47,7 +47,7 @@ def test_actions_and_values_equal_those_of_the_agent(action_space: Space, normal
             )
 
 
-def test_the_grid_covers_the_bounds_or_else_the_observed_range() -> None:
+def test_grid_covers_the_bounds_or_the_observed_range() -> None:
     agent = make_agent(PAIR, FORCE, normalize_observations=True)
     assert agent.observation_moments is not None
     mean, std = (part.numpy()[1] for part in (agent.observation_moments.mean, agent.observation_moments.std))
@@ -88,7 +88,7 @@ def test_action_masks_allow_every_action() -> None:
         (FOUR, (2, 2), "--axes is 2 2: it must be two different components of"),
     ],
 )
-def test_spaces_and_axes_that_are_rejected(space: Space, axes: tuple[int, int] | None, line: str) -> None:
+def test_unsupported_spaces_and_axes_are_rejected(space: Space, axes: tuple[int, int] | None, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         map_states(make_agent(space, FORCE), space, axes, "Task")
 

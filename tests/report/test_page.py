@@ -191,7 +191,7 @@ def luminance(color: str) -> float:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
+def test_page_of_a_run_without_iterations(tmp_path: Path) -> None:
     metrics = '{"iteration": 1, "env_steps": 1024, "policy_loss": 1, "return_mean": 5}\n{"iteration": 2, "env_st'
     parsed = read(make_run(tmp_path, metrics=metrics, run={"solved_return": 20}))
     for words in (
@@ -211,7 +211,7 @@ def test_long_phases_are_plain_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_starts_and_failures(tmp_path: Path) -> None:
+def test_page_lists_starts_and_failures(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     assert "Starts and failures" not in read(folder).words
     start = {"event": "start", "last": 30, "ranks": 2, "plan": "coupled", "host": EVIL, "packages": {"torch": "9.9"}}
@@ -239,14 +239,14 @@ def test_starts_and_failures(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_run_without_curves(tmp_path: Path) -> None:
+def test_page_of_a_run_without_curves(tmp_path: Path) -> None:
     parsed = read(make_run(tmp_path, metrics='{"iteration": 1}\n'))
     assert "No data yet." in parsed.words
     assert "svg" not in parsed.tags
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_running_run_that_has_not_reached_its_goal(tmp_path: Path) -> None:
+def test_page_of_a_running_run_below_its_goal(tmp_path: Path) -> None:
     folder = make_run(tmp_path, run={"solved_return": 99, "total_steps": 99 * 1024})
     folder.lock()
     words = read(folder).words
@@ -255,7 +255,7 @@ def test_a_running_run_that_has_not_reached_its_goal(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_the_newest_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_shows_the_newest_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     folder = make_run(tmp_path)
@@ -276,7 +276,7 @@ def test_the_newest_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_errors_have_one_line(tmp_path: Path) -> None:
+def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     empty = make_run(tmp_path, metrics="")
     with pytest.raises(ValueError, match="has no metrics yet: no report can be written"):
         page.write_report(empty)
@@ -284,12 +284,12 @@ def test_errors_have_one_line(tmp_path: Path) -> None:
     (broken.path / "environment.json").write_text("{")
     with pytest.raises(ValueError, match=r"environment\.json can't be read"):
         page.write_report(broken)
-    taken = make_run(tmp_path, "taken")
-    (taken.path / "report.html").mkdir()
+    unwritable = make_run(tmp_path, "taken")
+    (unwritable.path / "report.html").mkdir()
     with pytest.raises(ValueError, match=r"report\.html cannot be written: Is a directory"):
-        page.write_report(taken)
+        page.write_report(unwritable)
     assert [path for path in tmp_path.rglob("*") if "report" in path.name or "partial" in path.name] == [
-        taken.path / "report.html"
+        unwritable.path / "report.html"
     ]
 
 
@@ -297,5 +297,5 @@ def test_errors_have_one_line(tmp_path: Path) -> None:
     ("seconds", "words"),
     [(0.5, "0.5 s"), (59.94, "59.9 s"), (125, "2 min 5 s"), (7320, "2 h 2 min"), (59.99, "1 min 0 s")],
 )
-def test_durations(seconds: float, words: str) -> None:
+def test_durations_in_words(seconds: float, words: str) -> None:
     assert page._duration(seconds) == words

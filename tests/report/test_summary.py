@@ -25,18 +25,18 @@ def test_the_command_repeats_the_run(run_cli: Callable[..., tuple[int, str, str]
     assert run_cli("train", "cartpole", *words, "--env.per-rank", "4", "--ranks", "2", "--name", "first")[0] == 0
     first = read_summary(tmp_path / "runs/first")
     assert first.command is not None
-    again = [*shlex.split(first.command)[1:], "--name", "again"]
-    assert again[:2] == ["train", "cartpole"]
-    assert run_cli(*again)[0] == 0
+    repeat_command = [*shlex.split(first.command)[1:], "--name", "again"]
+    assert repeat_command[:2] == ["train", "cartpole"]
+    assert run_cli(*repeat_command)[0] == 0
     second = read_summary(tmp_path / "runs/again")
     assert len(first.digest) == 64
     assert second.digest == first.digest
     assert second.command == first.command
     # the command contains --env.count or --ppo.clip already: a flag given twice is an error
-    assert run_cli("train", *again[2:-2], "--env.count", "8", "--ppo.clip", "0.2", "--name", "none")[0] == 2
+    assert run_cli("train", *repeat_command[2:-2], "--env.count", "8", "--ppo.clip", "0.2", "--name", "none")[0] == 2
 
 
-def test_results_and_settings(run_cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+def test_summary_of_results_and_settings(run_cli: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     words = ("--run.solved-return", "20", "--ranks", "1", "--name", "first")
     assert run_cli("train", "cartpole", *SHORT, *words)[0] == 0
     summary = read_summary(tmp_path / "runs/first")
@@ -75,7 +75,7 @@ def make_run(tmp_path: Path, metrics: str = "", **more: object) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_that_has_not_started(tmp_path: Path) -> None:
+def test_summary_of_a_run_that_has_not_started(tmp_path: Path) -> None:
     summary = read_summary(make_run(tmp_path))
     assert (summary.status, summary.iteration, summary.iterations, summary.digest) == ("unfinished", 0, 2, "")
     assert (summary.final, summary.best, summary.solved, summary.checkpoint, summary.steps_per_second) == (None,) * 5
@@ -83,14 +83,14 @@ def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     assert summary.command == "lockstep train --env CartPole-v1 --total-steps 4096"
 
 
-def test_an_incomplete_row(tmp_path: Path) -> None:
+def test_summary_of_an_incomplete_row(tmp_path: Path) -> None:
     row = {"iteration": 1, "env_steps": 1000, "seconds": 2.0, "return_mean_20": "NaN", "digest": "ab"}
     summary = read_summary(make_run(tmp_path, f"{json.dumps(row)}\n" + '{"iteration": 2, "env_st'))
     assert (summary.iteration, summary.env_steps, summary.steps_per_second, summary.digest) == (1, 1000, 500, "ab")
     assert summary.final is None
 
 
-def test_a_running_run(tmp_path: Path) -> None:
+def test_summary_of_a_running_run(tmp_path: Path) -> None:
     folder = RunFolder.open(make_run(tmp_path))
     folder.lock()
     assert read_summary(folder.path).status == "running"
@@ -108,7 +108,7 @@ def test_the_command_omits_ranks_that_the_plan_does_not_allow(tmp_path: Path) ->
     assert read_summary(path).command == "lockstep train --env CartPole-v1 --plan one-trainer --total-steps 4096"
 
 
-def test_stored_evaluations(tmp_path: Path) -> None:
+def test_summary_of_stored_evaluations(tmp_path: Path) -> None:
     path = make_run(tmp_path)
     assert (read_summary(path).evaluated, read_summary(path).sampled) == (None, None)
     content = {"iteration": 2, "digest": "ab", "actions": "drawn", "returns": [1.0, 3.0], "lengths": [4, 4]}

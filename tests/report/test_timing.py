@@ -33,14 +33,14 @@ def test_means_by_role_and_phase() -> None:
     assert mean_seconds([]) == {}
 
 
-def test_a_run_with_players(tmp_path: Path) -> None:
+def test_figure_of_a_run_with_players(tmp_path: Path) -> None:
     draw_timing([Recorded("split", {}, rows(250, "t", "player_t"))], tmp_path / "a.svg", "seconds")
     text = (tmp_path / "a.svg").read_text()
     for words in ("rank 0 (trains)", "players (mean)", "wait (idle)", "(s per iteration)", "wall time (s)", "split"):
         assert words in text
 
 
-def test_several_runs_have_bars(tmp_path: Path) -> None:
+def test_figure_has_bars_for_several_runs(tmp_path: Path) -> None:
     runs = [Recorded("one", {}, rows(1, "t", step=1e-4)), Recorded("two", {}, rows(2, "t", step=1e-4))]
     draw_timing(runs, tmp_path / "a.svg", "steps")
     text = (tmp_path / "a.svg").read_text()
@@ -64,11 +64,11 @@ def test_numbers_have_no_exponent(value: float, text: str) -> None:
     assert plain_number(value) == text
 
 
-def test_a_single_iteration(tmp_path: Path) -> None:
+def test_single_iteration_is_summarized(tmp_path: Path) -> None:
     draw_timing([Recorded("one", {}, rows(1, "t"))], tmp_path / "a.png", "steps")
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
-def test_no_metrics(tmp_path: Path) -> None:
+def test_run_without_metrics_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one: no data to plot: the run has no time metrics yet"):
         draw_timing([Recorded("one", {}, [{"env_steps": 1}])], tmp_path / "a.png", "steps")

@@ -60,11 +60,11 @@ def test_one_episode_has_no_deviation(run: lockstep.Run) -> None:
     assert row["return_std"] is row["sampled_return_std"] is None
 
 
-def test_an_episode_that_does_not_end_is_ended(run: lockstep.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_episode_is_cut_off(run: lockstep.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_evaluation, "_MAX_STEPS", 4)
     assert evaluate_checkpoint(run.folder, 2, EPISODES)["length_mean"] == 4
 
 
-def test_a_broken_checkpoint_is_one_line(run: lockstep.Run, tmp_path: Path) -> None:
+def test_broken_checkpoint_is_reported_in_one_line(run: lockstep.Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"iteration is 9: .* has checkpoints of 1, 2, 3"):
         evaluate_checkpoint(RunFolder.open(run.path), 9, EPISODES)

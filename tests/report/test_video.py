@@ -49,7 +49,7 @@ def frames_of(path: Path) -> tuple[tuple[int, int], float, list[Array]]:
 
 
 @pytest.mark.extra("pygame")
-def test_cartpole(tmp_path: Path) -> None:
+def test_video_of_cartpole(tmp_path: Path) -> None:
     path = tmp_path / "videos" / "cartpole.mp4"
     played = record_video(rendered("CartPole-v1"), push_left, path, seeds=[1, 2])
     size, rate, frames = frames_of(path)
@@ -64,16 +64,16 @@ def test_cartpole(tmp_path: Path) -> None:
 
 @pytest.mark.extra("pygame")
 def test_seeds_determine_the_episodes(tmp_path: Path) -> None:
-    once, again = (
+    once, repeated = (
         record_video(rendered("CartPole-v1"), push_left, tmp_path / name, seeds=[3, 4, 5])
         for name in ("a.mp4", "b.mp4")
     )
-    assert once == again
+    assert once == repeated
     assert len(set(once)) > 1
 
 
 @pytest.mark.extra("pygame", "Box2D")
-def test_lunarlander(tmp_path: Path) -> None:
+def test_video_of_lunarlander(tmp_path: Path) -> None:
     played = record_video(rendered("LunarLander-v3"), push_left, tmp_path / "lander.mp4", seeds=[1])
     size, _, frames = frames_of(tmp_path / "lander.mp4")
     assert size == (600, 400)
@@ -84,7 +84,7 @@ def test_lunarlander(tmp_path: Path) -> None:
 
 @pytest.mark.render
 @pytest.mark.extra("mujoco")
-def test_reacher_without_a_display(tmp_path: Path) -> None:
+def test_video_of_reacher_without_a_display(tmp_path: Path) -> None:
     played = record_video(rendered("Reacher-v5"), no_torque, tmp_path / "reacher.mp4", seeds=[1])
     assert os.environ["MUJOCO_GL"] == "egl"
     size, rate, frames = frames_of(tmp_path / "reacher.mp4")
@@ -112,7 +112,7 @@ def test_the_error_names_a_renderer_that_does_not_work(environ: dict[str, str], 
 
 
 @pytest.mark.extra("mujoco")
-def test_no_renderer_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_renderers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.report.rendering._EGL", ("libnowhere.so.1",))
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     choose_renderer()
@@ -134,7 +134,7 @@ def test_the_user_chooses_the_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MUJOCO_GL" not in os.environ
 
 
-class Odd(gym.Env[Array, Any]):
+class OddSizedEnv(gym.Env[Array, Any]):
     """Environment that renders 7 by 5 pixels. Its `step` can be made to fail."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"]}
@@ -163,7 +163,7 @@ class Odd(gym.Env[Array, Any]):
 
 
 def test_odd_sizes_are_padded(tmp_path: Path) -> None:
-    env = Odd()
+    env = OddSizedEnv()
     assert record_video(lambda: env, push_left, tmp_path / "odd.mp4", seeds=[1, 2]) == [(1.5, 3), (1.5, 3)]
     size, rate, frames = frames_of(tmp_path / "odd.mp4")
     assert (size, rate, len(frames)) == ((8, 6), 30, 8)
@@ -173,7 +173,7 @@ def test_odd_sizes_are_padded(tmp_path: Path) -> None:
 
 def test_no_incomplete_file_remains(tmp_path: Path) -> None:
     (tmp_path / "film.mp4").write_text("an earlier one")
-    env = Odd(fails=True)
+    env = OddSizedEnv(fails=True)
     with pytest.raises(RuntimeError, match="the environment broke"):
         record_video(lambda: env, push_left, tmp_path / "film.mp4", seeds=[1])
     assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
@@ -181,13 +181,13 @@ def test_no_incomplete_file_remains(tmp_path: Path) -> None:
     assert env.closed
 
 
-def test_an_environment_that_renders_no_image(tmp_path: Path) -> None:
+def test_environment_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="render_mode must be 'rgb_array'"):
-        record_video(lambda: Odd(picture="a text"), push_left, tmp_path / "film.mp4", seeds=[1])
+        record_video(lambda: OddSizedEnv(picture="a text"), push_left, tmp_path / "film.mp4", seeds=[1])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ValueError, match=r"lockstep-rl\[video\]"):
-        record_video(Odd, push_left, tmp_path / "film.mp4", seeds=[1])
+        record_video(OddSizedEnv, push_left, tmp_path / "film.mp4", seeds=[1])

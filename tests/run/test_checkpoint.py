@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, and one line for every way in which one can be broken."""
+"""Checkpoints: complete writes, rotation, and errors for damaged files."""
 
 import json
 import os
@@ -31,12 +31,12 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
 
 
 def write(folder: RunFolder, iteration: int) -> Path:
-    own = {f"shard-{index:04d}": state for index, state in SHARDS.items()} | REST
-    write_checkpoint(folder, iteration, Solo(), own, {"env_steps": 4096, "solved_at": None, "returns": [0.1]})
+    groups = {f"shard-{index:04d}": state for index, state in SHARDS.items()} | REST
+    write_checkpoint(folder, iteration, Solo(), groups, {"env_steps": 4096, "solved_at": None, "returns": [0.1]})
     return folder.checkpoint(iteration)
 
 
-def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+def same_tensors(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     return found.keys() == expected.keys() and all(
         found[name].dtype == tensor.dtype
         and found[name].shape == tensor.shape
@@ -45,16 +45,16 @@ def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     )
 
 
-def test_everything_comes_back(folder: RunFolder) -> None:
+def test_written_state_is_read_unchanged(folder: RunFolder) -> None:
     checkpoint = Checkpoint(write(folder, 50))
     assert folder.checkpoints() == [50]
-    assert all(equal(checkpoint.shard(index), state) for index, state in SHARDS.items())
-    assert all(equal(checkpoint.tensors(name), state) for name, state in REST.items())
+    assert all(same_tensors(checkpoint.shard(index), state) for index, state in SHARDS.items())
+    assert all(same_tensors(checkpoint.tensors(name), state) for name, state in REST.items())
     assert checkpoint.state["iteration"] == 50
     assert [checkpoint.state[name] for name in ("env_steps", "solved_at", "returns")] == [4096, None, [0.1]]
 
 
-def test_it_holds_safetensors_and_json_and_nothing_else(folder: RunFolder) -> None:
+def test_checkpoint_has_only_safetensors_and_json_files(folder: RunFolder) -> None:
     names = {path.name for path in write(folder, 50).iterdir()}
     shards = {"shard-0000.safetensors", "shard-0001.safetensors"}
     assert names == {"agent.safetensors", "optimizer.safetensors", "state.json"} | shards
@@ -76,7 +76,9 @@ def empty(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["agent", "optimizer", "shard-0001"])
 @pytest.mark.parametrize("damage", [flip, truncate, empty, Path.unlink])
-def test_a_damaged_file_is_named_in_one_line(folder: RunFolder, name: str, damage: Callable[[Path], None]) -> None:
+def test_damaged_tensor_file_is_reported_in_one_line(
+    folder: RunFolder, name: str, damage: Callable[[Path], None]
+) -> None:
     path = write(folder, 50)
     damage(path / f"{name}.safetensors")
     with pytest.raises(
@@ -124,7 +126,7 @@ def test_a_damaged_file_is_named_in_one_line(folder: RunFolder, name: str, damag
         ),
     ],
 )
-def test_a_damaged_state_is_named_in_one_line(folder: RunFolder, content: str | None) -> None:
+def test_damaged_state_file_is_reported_in_one_line(folder: RunFolder, content: str | None) -> None:
     path = write(folder, 50)
     state = path / "state.json"
     state.unlink() if content is None else state.write_text(content)
@@ -133,7 +135,7 @@ def test_a_damaged_state_is_named_in_one_line(folder: RunFolder, content: str | 
     assert "\n" not in str(caught.value)
 
 
-def test_a_state_without_files_is_no_whole_checkpoint(folder: RunFolder) -> None:
+def test_files_that_the_state_does_not_list_are_refused(folder: RunFolder) -> None:
     path = write(folder, 50)
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(state | {"files": {}}))
@@ -142,7 +144,7 @@ def test_a_state_without_files_is_no_whole_checkpoint(folder: RunFolder) -> None
     files = {"agent.safetensors": state["files"]["agent.safetensors"]}
     (path / "state.json").write_text(json.dumps(state | {"files": files}))
     checkpoint = Checkpoint(path)
-    assert equal(checkpoint.tensors("agent"), REST["agent"])
+    assert same_tensors(checkpoint.tensors("agent"), REST["agent"])
     with pytest.raises(ValueError, match=r"optimizer\.safetensors can't be read \(state\.json does not list it\)"):
         checkpoint.tensors("optimizer")  # the file exists, but no hash vouches for it
 
@@ -150,7 +152,7 @@ def test_a_state_without_files_is_no_whole_checkpoint(folder: RunFolder) -> None
 COUNTERS = {"iteration": 3, "env_steps": 4096, "seconds": 1.5, "solved_at": None, "last_returns": [1.0, -2.5]}
 
 
-def test_counters() -> None:
+def test_valid_counters_are_decoded() -> None:
     assert Counters.of(COUNTERS | {"files": {}}) == (3, 4096, 1.5, None, [1.0, -2.5])
     assert Counters.of(COUNTERS | {"solved_at": 7, "seconds": 2}).solved_at == 7
 
@@ -173,18 +175,18 @@ def test_counters() -> None:
         ("last_returns", [float("inf")]),
     ],
 )
-def test_counters_of_other_types_are_named_in_one_line(name: str, value: object) -> None:
+def test_invalid_counters_are_reported_in_one_line(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^{name} is .*: it must be a ") as caught:
         Counters.of(COUNTERS | {name: value})
     assert len(str(caught.value)) < 200
 
 
-def test_a_checkpoint_that_is_not_there_gives_that_line_too(folder: RunFolder) -> None:
+def test_missing_checkpoint_is_reported(folder: RunFolder) -> None:
     with pytest.raises(ValueError, match=r"state\.json is missing or broken"):
         Checkpoint(folder.checkpoint(3))
 
 
-def test_a_newer_version_says_so(folder: RunFolder) -> None:
+def test_newer_version_is_reported(folder: RunFolder) -> None:
     path = write(folder, 50)
     state = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(state | {"version": 2}))
@@ -195,15 +197,13 @@ def test_a_newer_version_says_so(folder: RunFolder) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_it_does_not_have_gives_one_line(folder: RunFolder) -> None:
+def test_missing_shard_is_reported_in_one_line(folder: RunFolder) -> None:
     with pytest.raises(ValueError, match=r"shard-0007\.safetensors can't be read") as caught:
         Checkpoint(write(folder, 50)).shard(7)
     assert "\n" not in str(caught.value)
 
 
-def test_an_interrupted_one_does_not_count_and_is_cleared_away(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_checkpoint_is_ignored_and_removed(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder, 10)
     calls = []
 
@@ -225,13 +225,13 @@ def test_an_interrupted_one_does_not_count_and_is_cleared_away(
     assert folder.checkpoints() == [10, 20]
 
 
-def test_it_may_be_written_again(folder: RunFolder) -> None:
+def test_damaged_checkpoint_can_be_overwritten(folder: RunFolder) -> None:
     damaged = write(folder, 50) / "agent.safetensors"
     damaged.unlink()
     Checkpoint(write(folder, 50))
 
 
-def test_prune_keeps_the_newest(folder: RunFolder) -> None:
+def test_prune_keeps_the_newest_checkpoints(folder: RunFolder) -> None:
     for iteration in (5, 100, 20, 3):
         write(folder, iteration)
     prune(folder, keep=2)
@@ -240,7 +240,7 @@ def test_prune_keeps_the_newest(folder: RunFolder) -> None:
     assert folder.checkpoints() == [20, 100]
 
 
-def test_forget_after(folder: RunFolder) -> None:
+def test_forget_after_removes_later_checkpoints(folder: RunFolder) -> None:
     for iteration in (1, 2, 3):
         write(folder, iteration)
     forget_after(folder, 2)

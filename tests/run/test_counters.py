@@ -50,7 +50,7 @@ def test_frames_are_counted_if_a_step_has_several() -> None:
     assert "frames" not in counters_of().add(record_of())
 
 
-def test_times_of_ranks_that_only_play_are_means_over_shards() -> None:
+def test_times_of_players_are_means_over_shards() -> None:
     metrics = counters_of(ONE_TRAINER).add(record_of())
     times = {name: value for name, value in metrics.items() if name.startswith("player_t_")}
     assert times == {f"player_t_{name}": 2.0 for name in STATUS[2:]} | {"player_t_iter": 8.0, "player_t_wait": 4.0}

@@ -1,4 +1,4 @@
-"""The window of the last episodes does not depend on how the environments are cut into shards."""
+"""The window of the last episodes, which does not depend on the number of shards."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ STEPS, ENVIRONMENTS = 30, 4
 
 
 def episodes_of(iteration: int, share: float) -> torch.Tensor:
-    """`[T, environments, 2]`, a `share` of the rows ending an episode; returns are whole, so their sums are exact."""
+    """Return episodes `[T, environments, 2]` that end in a `share` of the rows. Returns are whole numbers, so their sums are exact."""
     generator = stream(1, "test", iteration)
     ended = generator.random((STEPS, ENVIRONMENTS)) < share
     episodes = torch.full((STEPS, ENVIRONMENTS, 2), torch.nan, dtype=torch.float64)
@@ -34,7 +34,7 @@ def rows_of(episodes: torch.Tensor, shards: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.03, 0.15, 0.9])
-def test_the_window_does_not_depend_on_the_shards(share: float) -> None:
+def test_window_does_not_depend_on_the_number_of_shards(share: float) -> None:
     windows = {shards: EpisodeWindow() for shards in (1, 2, 4)}
     for iteration in range(6):
         episodes = episodes_of(iteration, share)
@@ -47,7 +47,7 @@ def test_the_window_does_not_depend_on_the_shards(share: float) -> None:
                 assert found[shards][name] == found[1][name]
 
 
-def test_metrics_by_hand() -> None:
+def test_metrics_computed_by_hand() -> None:
     episodes = torch.full((STEPS, ENVIRONMENTS, 2), torch.nan, dtype=torch.float64)
     episodes[4, 3], episodes[4, 0], episodes[2, 1] = torch.tensor([[10.0, 5.0], [20.0, 6.0], [60.0, 1.0]]).double()
     rows = rows_of(episodes, 2)
@@ -63,7 +63,7 @@ def test_metrics_by_hand() -> None:
     assert window.add(rows_of(episodes, 2))["return_mean_20"] == (16 + 90 + 5) / 20
 
 
-def test_no_episode_ended() -> None:
+def test_metrics_without_finished_episodes() -> None:
     found = EpisodeWindow([3.0]).add(rows_of(episodes_of(0, 0.0), 2))
     assert found["episodes"] == 0
     assert {found[name] for name in ("return_mean", "return_min", "return_max", "return_mean_20", "length_mean")} == {

@@ -32,12 +32,12 @@ def evaluate(folder: RunFolder, **means: float) -> Evaluations:
     return evaluations
 
 
-def test_the_last_iteration_is_evaluated_too() -> None:
+def test_last_iteration_is_evaluated() -> None:
     assert [iteration for iteration in range(1, 111) if is_due(iteration, 40, 110)] == [40, 80, 110]
     assert not is_due(110, None, 110)
 
 
-def test_checkpoints_wait_until_they_are_evaluated(folder: RunFolder) -> None:
+def test_checkpoints_are_pending_until_they_are_evaluated(folder: RunFolder) -> None:
     add_checkpoints(folder, 20, 40, 50, 60, 110)
     evaluations = evaluate(folder)
     assert evaluations.pending() == [20, 40, 60, 110]
@@ -63,7 +63,7 @@ def test_a_broken_best_file_is_ignored(folder: RunFolder) -> None:
     assert read_best(folder) == Best(20, 1.0, 5)
 
 
-def test_rotation_spares_the_best_and_those_that_wait(folder: RunFolder) -> None:
+def test_rotation_keeps_the_best_and_pending_checkpoints(folder: RunFolder) -> None:
     add_checkpoints(folder, 20, 40, 60, 80, 100)
     evaluations = evaluate(folder, i20=9.0, i40=3.0)
     prune(folder, 1, evaluations.pending())
@@ -72,7 +72,7 @@ def test_rotation_spares_the_best_and_those_that_wait(folder: RunFolder) -> None
     assert folder.checkpoints() == [20, 100]
 
 
-def test_a_run_that_resumes_forgets_later_evaluations(folder: RunFolder) -> None:
+def test_resuming_removes_later_evaluations(folder: RunFolder) -> None:
     add_checkpoints(folder, 20, 60, 80)
     evaluate(folder, i20=1.0, i40=5.0, i60=2.0, i80=9.0)
     forget_evaluations_after(folder, 80)
@@ -87,12 +87,12 @@ def test_a_run_that_resumes_forgets_later_evaluations(folder: RunFolder) -> None
     assert (folder.evaluations(), read_best(folder)) == ([], None)
 
 
-def test_a_line_that_a_crash_cut_off_is_evaluated_again(folder: RunFolder) -> None:
+def test_truncated_evaluation_is_repeated(folder: RunFolder) -> None:
     add_checkpoints(folder, 20, 40)
     evaluations = evaluate(folder, i20=1.0, i40=2.0)
-    whole = (folder.path / EVALUATIONS).read_text()
-    (folder.path / EVALUATIONS).write_text(whole[:-9])
+    complete = (folder.path / EVALUATIONS).read_text()
+    (folder.path / EVALUATIONS).write_text(complete[:-9])
     assert evaluations.pending() == [40]
     forget_evaluations_after(folder, 40)
     evaluations.append(row(40, 2.0))
-    assert (folder.path / EVALUATIONS).read_text() == whole
+    assert (folder.path / EVALUATIONS).read_text() == complete

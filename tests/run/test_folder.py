@@ -1,4 +1,4 @@
-"""The run folder."""
+"""Run folder: config, metrics, locks and atomic writes."""
 
 import fcntl
 import json
@@ -18,7 +18,7 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "runs" / "one", {"version": 1, "env": {"count": 8}}, {"python": "3"})
 
 
-def test_what_was_created_can_be_opened(folder: RunFolder) -> None:
+def test_created_folder_can_be_opened(folder: RunFolder) -> None:
     assert RunFolder.open(folder.path).tree() == {"version": 1, "env": {"count": 8}}
     assert {path.name for path in folder.path.iterdir()} == {"config.json", "environment.json"}
     assert folder.metrics() == []
@@ -27,35 +27,33 @@ def test_what_was_created_can_be_opened(folder: RunFolder) -> None:
     assert folder.tree() == {"version": 1}
 
 
-def test_it_is_not_created_twice(folder: RunFolder) -> None:
+def test_existing_folder_is_not_overwritten(folder: RunFolder) -> None:
     with pytest.raises(FileExistsError):
         RunFolder.create(folder.path, {}, {})
     assert folder.tree() == {"version": 1, "env": {"count": 8}}
 
 
-def test_a_place_that_cannot_be_written_gives_one_line(tmp_path: Path) -> None:
+def test_unwritable_location_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^run\.folder: .* can't be made \(Not a directory\); choose another --out$"):
         RunFolder.create(tmp_path / "file" / "run", {}, {})
 
 
-def test_what_is_no_run_says_so(tmp_path: Path) -> None:
+def test_folder_without_config_is_no_run(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(ValueError, match=r"is not a run: it holds no config\.json$"):
             RunFolder.open(path)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", "7"])
-def test_a_broken_config_gives_one_line(folder: RunFolder, content: str) -> None:
+def test_broken_config_is_reported_in_one_line(folder: RunFolder, content: str) -> None:
     (folder.path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json (can't be read|holds no object)") as caught:
         folder.tree()
     assert "\n" not in str(caught.value)
 
 
-def test_write_aside_leaves_the_old_file_when_it_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_write_aside_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config.json"
     write_aside(path, b"old")
 
@@ -69,10 +67,10 @@ def test_write_aside_leaves_the_old_file_when_it_is_interrupted(
     assert path.read_bytes() == b"old"
     write_aside(path, b"new")
     assert path.read_bytes() == b"new"
-    assert [left.name for left in tmp_path.iterdir()] == ["config.json"]
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
-def lines(folder: RunFolder, last: int) -> None:
+def write_metrics(folder: RunFolder, last: int) -> None:
     logger = JsonLines(folder.path / "metrics.jsonl")
     for iteration in range(1, last + 1):
         logger.write({"iteration": iteration, "loss": 0.1 * iteration})
@@ -80,12 +78,12 @@ def lines(folder: RunFolder, last: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 10, 35])
-def test_a_last_line_that_was_cut_off_is_left_out(folder: RunFolder, cut: int) -> None:
-    lines(folder, 3)
+def test_truncated_last_line_is_ignored(folder: RunFolder, cut: int) -> None:
+    write_metrics(folder, 3)
     path = folder.path / "metrics.jsonl"
-    whole = path.read_text()
-    path.write_text(whole + whole.splitlines()[0][:cut])
-    expected = [1, 2, 3, 1] if cut >= len(whole.splitlines()[0]) else [1, 2, 3]  # without its newline it is whole too
+    content = path.read_text()
+    path.write_text(content + content.splitlines()[0][:cut])
+    expected = [1, 2, 3, 1] if cut >= len(content.splitlines()[0]) else [1, 2, 3]  # without its newline it is whole too
     assert [row["iteration"] for row in folder.metrics()] == expected
 
 
@@ -103,8 +101,8 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", [*map(str.encode, GARBAGE), b"\xff\xfe"])
-def test_a_line_of_metrics_that_is_no_row_is_named(folder: RunFolder, garbage: bytes) -> None:
-    lines(folder, 3)
+def test_invalid_line_of_metrics_is_reported_with_its_number(folder: RunFolder, garbage: bytes) -> None:
+    write_metrics(folder, 3)
     path = folder.path / "metrics.jsonl"
     first, *others = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + garbage + b"\n" + b"".join(others))
@@ -118,8 +116,8 @@ def test_a_line_of_metrics_that_is_no_row_is_named(folder: RunFolder, garbage: b
     assert [row["iteration"] for row in folder.metrics()] == [1, 2, 3]
 
 
-def test_cut_metrics_forgets_what_will_be_done_again(folder: RunFolder) -> None:
-    lines(folder, 5)
+def test_cut_metrics_removes_later_iterations(folder: RunFolder) -> None:
+    write_metrics(folder, 5)
     path = folder.path / "metrics.jsonl"
     first = path.read_text().splitlines()[:3]
     path.write_text(path.read_text() + '{"iteration": 6, "lo')
@@ -133,7 +131,7 @@ def test_cut_metrics_forgets_what_will_be_done_again(folder: RunFolder) -> None:
     assert folder.metrics() == []
 
 
-def test_a_line_is_handed_over_when_it_is_flushed(folder: RunFolder) -> None:
+def test_flush_writes_the_line_to_the_file(folder: RunFolder) -> None:
     logger = JsonLines(folder.path / "metrics.jsonl")
     logger.write({"iteration": 1, "digest": "ab"})
     logger.flush()
@@ -148,7 +146,7 @@ def test_checkpoints_are_numbered_folders(folder: RunFolder) -> None:
     assert folder.checkpoint(20).name == "00000020"
 
 
-def test_two_processes_do_not_train_one_run(folder: RunFolder) -> None:
+def test_only_one_process_can_lock_a_run(folder: RunFolder) -> None:
     script = "import sys; from pathlib import Path; from lockstep.run.folder import RunFolder; RunFolder(Path(sys.argv[1])).lock()"
     command = [sys.executable, "-c", script, str(folder.path)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0  # gone with its process
@@ -157,7 +155,7 @@ def test_two_processes_do_not_train_one_run(folder: RunFolder) -> None:
     assert "is in use: another process is training it" in second.stderr
 
 
-def test_whether_a_run_is_in_use(folder: RunFolder) -> None:
+def test_in_use_reflects_the_lock(folder: RunFolder) -> None:
     assert folder.in_use() is False
     folder.lock()
     assert RunFolder(folder.path).in_use() is True
@@ -165,16 +163,16 @@ def test_whether_a_run_is_in_use(folder: RunFolder) -> None:
     assert folder.in_use() is False
 
 
-def test_asking_keeps_nobody_from_training(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    asking = os.open(folder.path, os.O_RDONLY)
-    fcntl.flock(asking, fcntl.LOCK_SH)  # as `in_use` does, for a moment
-    monkeypatch.setattr("lockstep.run.folder.time.sleep", lambda seconds: os.close(asking))
+def test_concurrent_in_use_check_does_not_prevent_locking(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared_lock = os.open(folder.path, os.O_RDONLY)
+    fcntl.flock(shared_lock, fcntl.LOCK_SH)  # as `in_use` does, for a moment
+    monkeypatch.setattr("lockstep.run.folder.time.sleep", lambda seconds: os.close(shared_lock))
     folder.lock()
     assert RunFolder(folder.path).in_use() is True
     folder.unlock()
 
 
-def test_a_file_system_without_locks(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_accepted(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(descriptor: int, operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -183,9 +181,9 @@ def test_a_file_system_without_locks(folder: RunFolder, monkeypatch: pytest.Monk
     assert folder.in_use() is None
 
 
-def test_cut_metrics_keeps_the_file_if_nothing_has_to_go(folder: RunFolder) -> None:
+def test_cut_metrics_does_not_rewrite_the_file_without_need(folder: RunFolder) -> None:
     folder.cut_metrics(3)  # there is none yet
-    lines(folder, 3)
+    write_metrics(folder, 3)
     path = folder.path / "metrics.jsonl"
     before = path.stat()
     folder.cut_metrics(3)
@@ -193,14 +191,14 @@ def test_cut_metrics_keeps_the_file_if_nothing_has_to_go(folder: RunFolder) -> N
 
 
 @pytest.mark.parametrize("end", ["", "\n", '\n{"iteration": 4', "\n\xe4\n7\n", '\n{"loss": 1}\n'])
-def test_cut_metrics_drops_a_broken_end(folder: RunFolder, end: str) -> None:
+def test_cut_metrics_removes_a_broken_end(folder: RunFolder, end: str) -> None:
     path = folder.path / "metrics.jsonl"
     path.write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}' + end)
     folder.cut_metrics(3)
     assert path.read_text() == '{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n'
 
 
-def test_cut_metrics_at_any_iteration_of_lines_of_any_length(folder: RunFolder) -> None:
+def test_cut_metrics_for_lines_of_different_lengths(folder: RunFolder) -> None:
     path = folder.path / "metrics.jsonl"
     rows = [json.dumps({"iteration": 3 * number, "x": "y" * (number * 37 % 50)}) + "\n" for number in range(1, 20)]
     for iteration in range(62):
@@ -220,8 +218,8 @@ def test_cut_metrics_does_not_read_the_whole_file(folder: RunFolder, monkeypatch
     assert path.read_text().endswith('\n{"iteration": 99990}\n')
 
 
-def test_cut_metrics_that_is_interrupted_leaves_the_file(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines(folder, 5)
+def test_interrupted_cut_metrics_keeps_the_file(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_metrics(folder, 5)
     path = folder.path / "metrics.jsonl"
     before = path.read_bytes()
     with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Records of one iteration: what trainers pack is what every rank reads, and how long each rank waited."""
+"""Records of one iteration: packing by trainers, decoding on every rank, and idle times."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def records_of(trainers: list[list[float]], rollouts: list[Rollout]) -> ShardRec
     return ShardRecords(torch.cat(packed).numpy())
 
 
-def test_rows_hold_trainer_player_and_episodes() -> None:
+def test_rows_contain_records_of_trainer_player_and_episodes() -> None:
     rows = pack_records([5.0, 2.0, 0.5, 0.0], [2, 3], [rollout_of(), rollout_of(seconds=8)])
     assert rows.shape == (2, 4 + 8 + EPISODE_ROW)
     assert rows.dtype == torch.float64
@@ -47,7 +47,7 @@ def test_rows_hold_trainer_player_and_episodes() -> None:
 
 
 @pytest.mark.parametrize(("digests", "agree"), [((7, 7, 7), True), ((7, 7, 8), False), ((2**48 - 1, 2**48 - 2), False)])
-def test_digests_of_trainers(digests: tuple[int, ...], agree: bool) -> None:
+def test_different_digests_of_trainers_are_detected(digests: tuple[int, ...], agree: bool) -> None:
     trainers = [[float(digest), 1.0, 0.0, 0.0] for digest in digests]
     assert records_of(trainers, [rollout_of()] * len(digests)).digests_agree is agree
 
@@ -55,7 +55,7 @@ def test_digests_of_trainers(digests: tuple[int, ...], agree: bool) -> None:
 @pytest.mark.parametrize(
     ("trainer_stop", "player_stop", "expected"), [(0, 0, False), (15, 0, True), (0, 1, True), (2, 1, True)]
 )
-def test_stop_of_a_trainer_or_a_player(trainer_stop: float, player_stop: float, expected: bool) -> None:
+def test_stop_request_of_a_trainer_or_a_player(trainer_stop: float, player_stop: float, expected: bool) -> None:
     trainers = [[9.0, 1.0, 1.0, 0.0], [9.0, 1.0, 1.0, trainer_stop]]
     assert records_of(trainers, [rollout_of(), rollout_of(stop=player_stop)]).stop_requested is expected
 
@@ -66,10 +66,10 @@ def test_idle_times_of_a_trainer_and_two_players() -> None:
     assert IdleTimes(ONE_TRAINER, 3)(records) == [0.3, 0.25, 0.75]
 
 
-def test_a_rank_that_plays_and_trains_is_read_as_a_trainer() -> None:
+def test_rank_that_plays_and_trains_has_the_record_of_a_trainer() -> None:
     records = records_of([[0, 10.0, 3.0, 0], [0, 10.0, 9.0, 0]], [rollout_of(), rollout_of()])
     assert IdleTimes(Plan((0, 1), (0, 1)), 2)(records) == [0.3, 0.9]
 
 
-def test_idle_time_before_any_second_has_passed() -> None:
+def test_idle_time_is_0_before_the_first_second() -> None:
     assert IdleTimes(Plan((0,), (0,)), 1)(records_of([[0, 0.0, 0.0, 0]], [rollout_of()])) == [0]

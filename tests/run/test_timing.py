@@ -1,4 +1,4 @@
-"""Every moment is booked once."""
+"""Stopwatch: every second is assigned to exactly one phase."""
 
 from time import perf_counter
 
@@ -10,7 +10,7 @@ from lockstep.run import timing
 from lockstep.run.timing import Lap, Stopwatch
 
 
-class Time:
+class FakeClock:
     now = 100.0
 
     def __call__(self) -> float:
@@ -18,13 +18,13 @@ class Time:
 
 
 @pytest.fixture(name="time")
-def fixture_time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    time = Time()
+def fixture_time(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    time = FakeClock()
     monkeypatch.setattr(timing, "perf_counter", time)
     return time
 
 
-def test_phases_waiting_and_the_rest_add_up(time: Time) -> None:
+def test_phases_waiting_times_and_the_rest_add_up(time: FakeClock) -> None:
     group = Solo()
     watch = Stopwatch(group)
     lap = Lap(watch)
@@ -43,7 +43,7 @@ def test_phases_waiting_and_the_rest_add_up(time: Time) -> None:
     assert lap() == dict.fromkeys(passed, 0)
 
 
-def test_laps_do_not_disturb_each_other(time: Time) -> None:
+def test_laps_are_independent(time: FakeClock) -> None:
     watch = Stopwatch(Solo())
     one, other = Lap(watch), Lap(watch)
     with watch.phase("rollout"):
@@ -54,7 +54,7 @@ def test_laps_do_not_disturb_each_other(time: Time) -> None:
     assert other()["iter"] == 3
 
 
-def test_real_time_is_seconds() -> None:
+def test_times_are_in_seconds() -> None:
     watch = Stopwatch(Solo())
     lap, begun = Lap(watch), perf_counter()
     while perf_counter() < begun + 0.01:

@@ -40,7 +40,7 @@ def message(
     return ""
 
 
-def test_cuda_devices_are_those_of_pytorch() -> None:
+def test_number_of_cuda_devices_equals_that_of_pytorch() -> None:
     assert cuda_devices() == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
@@ -135,7 +135,7 @@ def test_shares_memory_depends_on_kind_and_backend(kind: str, backend: str, shar
     assert shares_memory(RuntimeConfig(kind=kind, backend=backend)) is shares  # type: ignore[arg-type]
 
 
-def test_fabric_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_fabric_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "find_spec", lambda name: None)
     assert message(RuntimeConfig(device="cpu", kind="fabric")) == (
         "runtime.kind is 'fabric': Lightning Fabric is not installed; pip install 'lockstep-rl[fabric]'"

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from tests.live_runs import digests
 from tests.runtime.test_hosts import FakeGroup
-from tests.watched import judged
+from tests.watched import evaluate_rows
 
 from lockstep.algorithm.agent import Agent
 from lockstep.group.solo import Solo
@@ -34,7 +34,7 @@ def rank_info_of(rank: int) -> RankInfo:
     return RankInfo(rank, 3, rank, 3)
 
 
-def test_single_rank_on_the_cpu() -> None:
+def test_single_rank_uses_the_cpu() -> None:
     devices = choose_devices(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), Solo(), HOST_SLOT, [0], [0])
     assert (devices.trainer, devices.player, devices.own_gpus) == (CPU, CPU, False)
 
@@ -81,7 +81,7 @@ def test_agent_is_initialized_equally_on_every_device() -> None:
     for on_cpu, on_gpu in zip(*outputs, strict=True):
         assert on_gpu.device == CPU
         assert torch.allclose(on_cpu, on_gpu, atol=1e-5)
-    for on_cpu, on_gpu in zip(judged(cpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), judged(gpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
+    for on_cpu, on_gpu in zip(evaluate_rows(cpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), evaluate_rows(gpu_agent, rows.view(2, 2, 3), noise[:2].view(1, 2, 2)), strict=True):  # fmt: skip
         assert on_gpu.device == CPU
         assert torch.allclose(on_cpu, on_gpu, atol=1e-5)
 
@@ -101,7 +101,7 @@ def test_cuda_is_deterministic_and_the_compiler_is_not_imported(root: Path, envi
     assert finished.stdout == "1 False\n", finished.stderr
 
 
-def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
+def train_on_gpu(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
     """Train a short run on the GPU, which the ranks share if there is only one, and return its digests."""
     short = (
         "--rollout.steps",
@@ -127,39 +127,42 @@ def trained(run_cli, tmp_path: Path, name: str, *words: object) -> list[str]:
 @pytest.mark.serial
 class TestOnTheGPU:
     def test_ranks_on_one_gpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
-        alone = trained(run_cli, tmp_path, "alone", "--ranks", 1)
-        assert trained(run_cli, tmp_path, "again", "--ranks", 1) == alone
-        assert trained(run_cli, tmp_path, "two", "--ranks", 2) == alone
-        assert trained(run_cli, tmp_path, "four", "--ranks", 4, "--runtime.backend", "gloo") == alone
+        alone = train_on_gpu(run_cli, tmp_path, "alone", "--ranks", 1)
+        assert train_on_gpu(run_cli, tmp_path, "again", "--ranks", 1) == alone
+        assert train_on_gpu(run_cli, tmp_path, "two", "--ranks", 2) == alone
+        assert train_on_gpu(run_cli, tmp_path, "four", "--ranks", 4, "--runtime.backend", "gloo") == alone
 
-    def test_players_on_the_cpu(self, run_cli, tmp_path: Path) -> None:
+    def test_players_on_the_cpu_give_the_same_bits(self, run_cli, tmp_path: Path) -> None:
         player = ("--runtime.player-device", "cpu")
-        alone = trained(run_cli, tmp_path, "alone", *player, "--ranks", 1)
-        assert trained(run_cli, tmp_path, "pair", *player, "--plan", "1:1") == alone
-        assert trained(run_cli, tmp_path, "players", *player, "--plan", "one-trainer", "--ranks", 3) == alone
+        alone = train_on_gpu(run_cli, tmp_path, "alone", *player, "--ranks", 1)
+        assert train_on_gpu(run_cli, tmp_path, "pair", *player, "--plan", "1:1") == alone
+        assert train_on_gpu(run_cli, tmp_path, "players", *player, "--plan", "one-trainer", "--ranks", 3) == alone
 
-    def test_bfloat16(self, run_cli, tmp_path: Path) -> None:
+    def test_bfloat16_gives_the_same_bits_on_two_ranks(self, run_cli, tmp_path: Path) -> None:
         bf16 = ("--runtime.precision", "bf16")
-        assert trained(run_cli, tmp_path, "one", *bf16, "--ranks", 1) == trained(
+        assert train_on_gpu(run_cli, tmp_path, "one", *bf16, "--ranks", 1) == train_on_gpu(
             run_cli, tmp_path, "two", *bf16, "--ranks", 2
         )
 
     @pytest.mark.extra("lightning_fabric")
     def test_fabric_gives_the_bits_of_torch(self, run_cli, tmp_path: Path) -> None:
-        alone, fabric = trained(run_cli, tmp_path, "torch", "--ranks", 1), ("--runtime.kind", "fabric")
-        assert trained(run_cli, tmp_path, "one", *fabric, "--ranks", 1) == alone
-        assert trained(run_cli, tmp_path, "two", *fabric, "--ranks", 2) == alone
+        alone, fabric = train_on_gpu(run_cli, tmp_path, "torch", "--ranks", 1), ("--runtime.kind", "fabric")
+        assert train_on_gpu(run_cli, tmp_path, "one", *fabric, "--ranks", 1) == alone
+        assert train_on_gpu(run_cli, tmp_path, "two", *fabric, "--ranks", 2) == alone
 
-    def test_training_with_ddp(self, run_cli, tmp_path: Path) -> None:
-        assert trained(run_cli, tmp_path, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
+    def test_ddp_trains_on_the_gpu(self, run_cli, tmp_path: Path) -> None:
+        assert train_on_gpu(run_cli, tmp_path, "ddp", "--plan.gradients", "ddp", "--ranks", 2)
 
     @pytest.mark.skipif(
         torch.cuda.device_count() < 2 or not dist.is_nccl_available(), reason="NCCL needs a GPU for every rank"
     )
     def test_nccl_gives_the_same_bits(self, run_cli, tmp_path: Path) -> None:
-        alone, nccl = trained(run_cli, tmp_path, "alone", "--ranks", 1), ("--runtime.backend", "nccl", "--ranks", 2)
-        assert trained(run_cli, tmp_path, "nccl", *nccl) == alone
-        assert trained(run_cli, tmp_path, "ddp", *nccl, "--plan.gradients", "ddp")
+        alone, nccl = (
+            train_on_gpu(run_cli, tmp_path, "alone", "--ranks", 1),
+            ("--runtime.backend", "nccl", "--ranks", 2),
+        )
+        assert train_on_gpu(run_cli, tmp_path, "nccl", *nccl) == alone
+        assert train_on_gpu(run_cli, tmp_path, "ddp", *nccl, "--plan.gradients", "ddp")
 
     def test_nccl_needs_a_gpu_for_each_rank(self, run_cli, tmp_path: Path) -> None:
         count = torch.cuda.device_count()

@@ -71,15 +71,15 @@ def test_exit_code_is_that_of_the_first_failure(tmp_path: Path, capfd: pytest.Ca
     assert "there is no such run" in capfd.readouterr().err
 
 
-def test_of_simultaneous_failures_the_cause_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_of_simultaneous_failures_is_that_of_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that lost another one ends with code 4, and the environment that failed with 1."""
     codes = iter([RANK_LOST, FAILED, RANK_LOST])
 
-    def ended(*arguments: object, **options: object) -> SimpleNamespace:
+    def failed_process(*arguments: object, **options: object) -> SimpleNamespace:
         code = next(codes)
         return SimpleNamespace(poll=lambda: code, wait=lambda: code)
 
-    monkeypatch.setattr(subprocess, "Popen", ended)
+    monkeypatch.setattr(subprocess, "Popen", failed_process)
     assert launch(["rank"], 3, RuntimeConfig(backend="gloo")) == FAILED
 
 

@@ -37,7 +37,7 @@ def words(run: Path) -> list[str]:
     ]
 
 
-def launched(run: Path) -> list[int]:
+def live_ranks(run: Path) -> list[int]:
     """Return the process ids of the ranks that are alive."""
     ranks = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -53,8 +53,8 @@ def launched(run: Path) -> list[int]:
 
 
 @pytest.fixture
-def begun(tmp_path: Path, environ: dict[str, str]):
-    """Return `begun(launcher, run)`, which starts a launcher and waits until its ranks have done 3 iterations."""
+def start_launcher(tmp_path: Path, environ: dict[str, str]):
+    """Return `start_launcher(launcher, run)`, which starts a launcher and waits until its ranks have done 3 iterations."""
     started: list[tuple[subprocess.Popen[bytes], Path]] = []
 
     def start(launcher: tuple[str, ...], run: Path) -> subprocess.Popen[bytes]:
@@ -72,7 +72,7 @@ def begun(tmp_path: Path, environ: dict[str, str]):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for rank in launched(run):
+        for rank in live_ranks(run):
             os.kill(rank, signal.SIGKILL)
 
 
@@ -83,42 +83,42 @@ def stopped_cleanly(run: Path) -> bool:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_signal_to_the_launcher_stops_the_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_signal_to_the_launcher_stops_the_ranks(start_launcher, tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run = tmp_path / "run"
-    process = begun(launcher, run)
+    process = start_launcher(launcher, run)
     process.send_signal(signal.SIGTERM)
     process.wait(30)
-    wait_for(lambda: not launched(run), "no rank running", 20)
+    wait_for(lambda: not live_ranks(run), "no rank running", 20)
     assert stopped_cleanly(run)
     assert not [*tmp_path.glob("lockstep-meeting-*")]
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_killing_the_launcher_stops_the_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_killing_the_launcher_stops_the_ranks(start_launcher, tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run = tmp_path / "run"
-    process = begun(launcher, run)
+    process = start_launcher(launcher, run)
     process.kill()
     process.wait(30)
-    wait_for(lambda: not launched(run), "no rank running", 20)
+    wait_for(lambda: not live_ranks(run), "no rank running", 20)
     assert stopped_cleanly(run)
     assert not [*tmp_path.glob("lockstep-meeting-*")]
 
 
 @pytest.mark.command("mpirun")
-def test_mpirun_forwards_sigusr1_and_returns_code_75(begun, tmp_path: Path) -> None:
-    process = begun(MPIRUN, tmp_path / "run")
+def test_mpirun_forwards_sigusr1_and_returns_code_75(start_launcher, tmp_path: Path) -> None:
+    process = start_launcher(MPIRUN, tmp_path / "run")
     process.send_signal(signal.SIGUSR1)
     assert process.wait(30) == 75
     assert stopped_cleanly(tmp_path / "run")
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_killing_one_rank_ends_all_ranks(begun, tmp_path: Path, launcher: tuple[str, ...]) -> None:
+def test_killing_one_rank_ends_all_ranks(start_launcher, tmp_path: Path, launcher: tuple[str, ...]) -> None:
     run = tmp_path / "run"
-    process = begun(launcher, run)
-    os.kill(launched(run)[0], signal.SIGKILL)
+    process = start_launcher(launcher, run)
+    os.kill(live_ranks(run)[0], signal.SIGKILL)
     assert process.wait(60) != 0
-    wait_for(lambda: not launched(run), "no rank running", 20)
+    wait_for(lambda: not live_ranks(run), "no rank running", 20)
 
 
 BAD_INPUTS = [
@@ -143,7 +143,7 @@ def launchers_and_bad_inputs() -> list[object]:
 
 
 @pytest.mark.parametrize(("launcher", "bad", "part"), launchers_and_bad_inputs())
-def test_bad_input_is_reported_once_and_creates_no_run(
+def test_invalid_input_is_reported_once_and_creates_no_run(
     run_cli, tmp_path: Path, launcher: tuple[str, ...], bad: list[str], part: str
 ) -> None:
     finished = run_cli("train", "cartpole", *bad, "--name", "run", prefix=launcher)
@@ -151,5 +151,5 @@ def test_bad_input_is_reported_once_and_creates_no_run(
     assert finished.rc != 0
     assert len(messages) == 1, finished.stderr
     assert part in messages[0]
-    assert not launched(tmp_path / "run")
+    assert not live_ranks(tmp_path / "run")
     assert not (tmp_path / "runs").exists()

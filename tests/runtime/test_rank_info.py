@@ -66,7 +66,7 @@ def test_local_rank_is_unknown_if_the_launcher_does_not_set_it() -> None:
     ("tasks", "node", "local_size"),
     [("4", "0", 4), ("2(x3),1", "2", 2), ("2(x3),1", "3", 1), ("1,2", "1", 2), ("", "0", None), ("2", "5", None)],
 )
-def test_tasks_per_node(tasks: str, node: str, local_size: int | None) -> None:
+def test_slurm_tasks_per_node_give_the_local_size(tasks: str, node: str, local_size: int | None) -> None:
     rank_info = find_rank_info(SRUN | {"SLURM_STEP_TASKS_PER_NODE": tasks, "SLURM_NODEID": node})
     assert rank_info is not None
     assert rank_info.local_size == local_size
@@ -101,5 +101,5 @@ def test_launcher_process_skips_shells(environ: dict[str, str]) -> None:
         assert launcher == os.getpid() != parent
 
 
-def test_launcher_of_a_rank_of_lockstep_is_its_parent() -> None:
+def test_launcher_of_a_rank_started_by_lockstep_is_its_parent() -> None:
     assert launcher_process(RankInfo(0, 2)) == os.getppid()

@@ -69,7 +69,7 @@ def test_slurm_uses_the_first_host_of_the_step() -> None:
         ("n[09-11].domain", "n09.domain"),
     ],
 )
-def test_first_host(nodes: str, host: str) -> None:
+def test_first_host_of_a_slurm_node_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
 
 
@@ -90,7 +90,7 @@ def test_missing_address_is_reported_in_one_line(rank_info: RankInfo, address: s
 
 
 @pytest.mark.parametrize("address", ["file://relative", "file:///", "file:///x/", "tcp://host", "http://x", "env", ""])
-def test_addresses_are_checked(address: str) -> None:
+def test_invalid_addresses_are_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"runtime\.rendezvous is") as caught:
         RuntimeConfig(rendezvous=address)
     assert "file:///PATH" in str(caught.value)
@@ -120,7 +120,7 @@ def test_ranks_wait_for_a_late_rank(tmp_path: Path, late: int) -> None:
         assert len({future.result() for future in (*early, last)}) == 1
 
 
-def test_missing_ranks_are_named(tmp_path: Path) -> None:
+def test_missing_ranks_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError) as caught:
         FileRendezvous(tmp_path / "meet", 0, 3).wait(0.1)
     assert caught.value.args == ("ranks 1, 2", f"timed out waiting at file://{tmp_path}/meet")

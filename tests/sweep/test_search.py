@@ -56,7 +56,7 @@ def test_another_search_in_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Exception that stands for a kill of the process."""
+    """Exception that simulates the kill of the process."""
 
 
 def test_a_kill_while_trials_are_sampled_changes_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

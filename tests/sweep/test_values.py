@@ -7,10 +7,10 @@ from lockstep.sweep.values import Search, combinations, merge_values, read_over,
 
 
 def test_lists_and_ranges_of_values() -> None:
-    over = read_over(
+    swept = read_over(
         ["seed=1..3", "ppo.clip=0.2,linear(0.2, 0)", "policy.hidden=[64,64],[128]", "env.options={a: 1, b: 2}"]
     )
-    assert over == {
+    assert swept == {
         "run.seed": ["1", "2", "3"],
         "ppo.clip": ["0.2", "linear(0.2, 0)"],
         "policy.hidden": ["[64,64]", "[128]"],
@@ -58,13 +58,13 @@ def test_search_spaces() -> None:
         (read_search, "ppo.clip=float(0,inf)", "two numbers"),
     ],
 )
-def test_errors_have_one_line(read, word: str, part: str) -> None:
+def test_errors_are_reported_in_one_line(read, word: str, part: str) -> None:
     with pytest.raises(ValueError, match=part.replace("(", r"\(")) as caught:
         read([word])
     assert "\n" not in str(caught.value)
 
 
-def test_names_of_folders() -> None:
+def test_folder_names_of_values() -> None:
     assert name_of({"run.seed": 1, "ppo.learning_rate": 0.001}) == "seed-1_learning_rate-0.001"
     assert name_of({"policy.hidden": [64, 64], "ppo.clip": "linear(0.2, 0)"}) == "hidden-64-64_clip-linear-0.2-0"
     assert name_of({"plan.kind": "1:2", "curiosity.kind": "rnd"}) == "plan.kind-1-2_curiosity.kind-rnd"

@@ -28,7 +28,7 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "run", {}, {})
 
 
-def test_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_of_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     before = datetime.now(UTC)
     with record_attempt(folder, 0, 9, 2, "coupled") as attempt:
         monkeypatch.setattr(stop, "_asked", signal.SIGTERM)
@@ -58,7 +58,7 @@ def test_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, monkeypat
     assert all(start.seconds is not None and start.seconds >= 0 for start in starts)
 
 
-def test_a_start_without_an_end(folder: RunFolder) -> None:
+def test_start_without_an_end_is_unfinished(folder: RunFolder) -> None:
     assert read_starts(folder) == []
     with record_attempt(folder, 0, 9, 1, "coupled"):
         (running,) = read_starts(folder)
@@ -80,10 +80,10 @@ def test_broken_lines_are_skipped(folder: RunFolder) -> None:
     assert read_starts(folder) == expected
 
 
-def test_a_full_disk_at_the_end_does_not_hide_the_error(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
+def test_full_disk_does_not_hide_the_error_of_the_run(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_disk_full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(NonFinite), record_attempt(folder, 0, 9, 1, "coupled") as attempt:
-        monkeypatch.setattr(os, "fsync", full) or fail_after(attempt, 5, NonFinite("too large"))
+        monkeypatch.setattr(os, "fsync", raise_disk_full) or fail_after(attempt, 5, NonFinite("too large"))
     assert read_starts(folder)[0].how is None

@@ -8,8 +8,8 @@ import pytest
 from lockstep.telemetry.loggers import TensorBoard, Tolerant
 
 
-class Fragile:
-    """Logger whose method `failing` raises OSError."""
+class FailingLogger:
+    """Logger in which the method `failing` raises OSError."""
 
     def __init__(self, failing: str) -> None:
         self.failing = failing
@@ -31,7 +31,7 @@ class Fragile:
 
 @pytest.mark.parametrize("failing", ["init", "write", "flush", "close"])
 def test_a_failing_logger_is_reported_once_and_dropped(failing: str, capsys: pytest.CaptureFixture[str]) -> None:
-    logger = Tolerant("Fragile", lambda: Fragile(failing))
+    logger = Tolerant("Fragile", lambda: FailingLogger(failing))
     for _ in range(2):
         logger.write({"env_steps": 1})
         logger.flush()

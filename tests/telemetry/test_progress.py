@@ -46,7 +46,7 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "first", {"env": {"id": "CartPole-v1"}}, {})
 
 
-def test_lines_are_complete_and_in_order(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_lines_are_complete_and_in_order(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     (lines,) = display("lines", folder, 3)
     for iteration in (1, 2, 3):
         lines.write(METRICS | {"iteration": iteration})
@@ -56,14 +56,14 @@ def test_lines_are_complete_and_in_order(folder: RunFolder, capsys: pytest.Captu
     assert capsys.readouterr().out.splitlines() == [f"iteration {iteration}/3  {rest}" for iteration in (1, 2, 3)]
 
 
-def test_evaluations_are_lines_too(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluations_are_printed_as_lines(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     (lines,) = display("lines", folder, 3)
     lines.write_evaluation({"iteration": 2, "return_mean": 9.5, "sampled_return_mean": 8.25, "episodes": 5})
     lines.flush()
     assert capsys.readouterr().out == "evaluation of iteration 2  return 9.5  sampled 8.25  episodes 5\n"
 
 
-def test_evaluations_are_in_the_view(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_view_contains_evaluations(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     earlier = {"iteration": 2, "return_mean": 9.5, "sampled_return_mean": 8.25, "episodes": 5}
     (folder.path / "evaluations.jsonl").write_text(json.dumps(earlier) + "\n")
     bar = Bar(folder)
@@ -73,7 +73,7 @@ def test_evaluations_are_in_the_view(folder: RunFolder, capsys: pytest.CaptureFi
     assert "evaluated  7 at 4  sampled 8.25  best 9.5 at 2" in capsys.readouterr().err
 
 
-def test_the_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     bar = Bar(folder)
     for iteration in range(1, 901):
         bar.write(METRICS | {"iteration": iteration, "return_mean_20": float(iteration)})
@@ -111,7 +111,9 @@ def test_the_display_depends_on_the_option_and_the_terminal(folder: RunFolder) -
     assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # the output of tests is piped
 
 
-def test_a_narrower_terminal_shows_one_view(folder: RunFolder, environ: dict[str, str]) -> None:
+def test_view_is_erased_completely_after_the_terminal_becomes_narrower(
+    folder: RunFolder, environ: dict[str, str]
+) -> None:
     """A terminal that becomes narrower wraps the lines of the last view into more rows. All of these rows must be erased."""
     primary, terminal = pty.openpty()
     command = [sys.executable, "-c", DRAW, str(folder.path)]

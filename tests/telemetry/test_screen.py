@@ -41,7 +41,7 @@ def view(status: RunStatus, width: int = 80, run: About = RUN, state: str = "", 
     return draw(status, run, state, width, ascii_only).plain.splitlines()
 
 
-def test_everything_at_80_columns() -> None:
+def test_full_view_at_80_columns() -> None:
     assert view(status_after(**PLAYERS, **CURIOUS)) == [
         "first  CartPole-v1, 1:1, 2 ranks",
         "iteration  42/100  ━━━━━━━━━━━━━━━━──────────────────────   42%  1:42, 0:58 left",
@@ -55,7 +55,7 @@ def test_everything_at_80_columns() -> None:
     ]
 
 
-def test_evaluations() -> None:
+def test_view_of_evaluations() -> None:
     status = status_after(3)
     status.append_evaluation({"iteration": 1, "return_mean": float("nan")})
     assert not [line for line in view(status) if line.startswith("evaluated")]
@@ -76,7 +76,7 @@ def test_the_view_fits_the_width(width: int) -> None:
         assert all(line.isascii() for line in lines) or not ascii_only
 
 
-def test_before_the_first_iteration_and_the_first_episode() -> None:
+def test_view_before_the_first_iteration_and_the_first_episode() -> None:
     not_started = dataclasses.replace(RUN, starts=[])
     assert view(status_after(0), run=not_started) == [
         "first  CartPole-v1", "iteration  waiting until all ranks are connected"
@@ -88,7 +88,7 @@ def test_before_the_first_iteration_and_the_first_episode() -> None:
     assert first[4] == "update     warmup: no training yet"
 
 
-def test_restarts_and_their_causes() -> None:
+def test_view_of_restarts_and_their_causes() -> None:
     ends = [("stopped", "SIGTERM"), ("failed", "rank 1 is lost"), (None, ""), (None, "")]
     starts = [dataclasses.replace(START, how=how, why=why) for how, why in ends]
     run = dataclasses.replace(RUN, starts=[*starts, dataclasses.replace(START, iteration=40)])
@@ -97,23 +97,23 @@ def test_restarts_and_their_causes() -> None:
     )
 
 
-def test_many_ranks() -> None:
+def test_waiting_times_of_many_ranks() -> None:
     status = status_after(idle=[rank / 64 for rank in range(64)])
     assert view(status)[-1] == "waiting    mean 49%  most 98% (rank 63)"
     assert view(status, 200)[-1].endswith("▁▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▃▃▃▃▃▃▃▃▄▄▄▄▄▄▄▄▅▅▅▅▅▅▅▅▆▆▆▆▆▆▆▆▇▇▇▇▇▇▇▇████████")
 
 
-def test_one_rank_shows_no_waiting_times() -> None:
+def test_single_rank_has_no_waiting_times() -> None:
     assert not any(line.startswith(("waiting", "players")) for line in view(status_after(idle=[0.0])))
 
 
-def test_sparklines() -> None:
+def test_sparkline_of_returns() -> None:
     assert sparkline([0.0, 7.0], 8) == "▁█"
     assert sparkline([5.0] * 9, 4) == "▄▄▄▄"
     assert sparkline([float(value) for value in range(80)], 8) == "▁▂▃▄▅▆▇█"
 
 
-def test_clocks() -> None:
+def test_durations_are_formatted_as_clocks() -> None:
     assert [clock(seconds) for seconds in (0, 59.6, 61, 3723, 360_000)] == [
         "0:00",
         "1:00",

@@ -23,26 +23,26 @@ def status_after(*rows: dict[str, object]) -> RunStatus:
     return status
 
 
-def test_phases_in_the_order_of_all_tables() -> None:
+def test_phases_have_the_order_of_all_tables() -> None:
     assert PHASES == ("rollout", "learn", "sync", "wait", "publish", "record")
     assert ("stop", "iter", *PHASES) == STATUS
 
 
-def test_without_metrics() -> None:
+def test_status_without_metrics() -> None:
     status = status_after()
     assert (status.newest, status.best, status.mean_return, status.history) == ({}, None, None, [])
     assert (status.steps_per_second, status.idle, status.shares("t_")) == (None, [], {})
     assert status.seconds_left(9) is None
 
 
-def test_return_and_the_best_one() -> None:
+def test_current_and_best_return() -> None:
     status = status_after(row(1, return_mean=80.0), row(2, mean=10.0), row(3, mean=30.0), row(4, mean=20.0))
     assert (status.mean_return, status.best) == (20.0, 30.0)  # 80 is not a mean over 20 episodes
     assert status.history == [80.0, 10.0, 30.0, 20.0]
     assert status_after(row(1, return_mean=80.0)).mean_return == 80.0
 
 
-def test_shares_speed_and_the_time_left() -> None:
+def test_shares_of_phases_speed_and_remaining_time() -> None:
     status = status_after(*(row(iteration, idle=[0.25, 0.75]) for iteration in range(1, 5)))
     assert status.shares("t_") == pytest.approx(
         {"rollout": 0.5, "learn": 0.25, "wait": 0.25, "sync": 0, "publish": 0, "record": 0}
@@ -54,7 +54,7 @@ def test_shares_speed_and_the_time_left() -> None:
     assert status.seconds_left(2) == 0
 
 
-def test_old_metrics_count_less() -> None:
+def test_recent_iterations_have_more_weight() -> None:
     rows = [row(iteration, 1.0, fps=100.0) for iteration in range(1, 40)]
     rows += [row(iteration, 1.0, fps=200.0, idle=[0.5]) for iteration in range(40, 80)]
     at_once, in_turn = status_after(*rows), RunStatus()
@@ -66,14 +66,14 @@ def test_old_metrics_count_less() -> None:
     assert in_turn.seconds_left(100) == pytest.approx(21)
 
 
-def test_the_number_of_ranks_may_change() -> None:
+def test_status_after_a_change_of_the_number_of_ranks() -> None:
     status = status_after(row(1, idle=[0.5, 0.5]))
     status.append(row(2, idle=[0.1, 0.2, 0.3]))
     status.update()
     assert len(status.idle) == 3
 
 
-def test_a_long_history_is_thinned_out_evenly() -> None:
+def test_long_history_is_subsampled_evenly() -> None:
     status = status_after(*(row(iteration, mean=float(iteration)) for iteration in range(1, 10_001)))
     assert 100 <= len(status.history) <= 256
     assert status.history == sorted(status.history)

@@ -18,7 +18,7 @@ def test_every_row_is_returned_once(tmp_path: Path) -> None:
     assert tail.read() == ([{"iteration": 2}, {"iteration": 3}], False)
 
 
-def test_a_run_that_goes_back_is_read_from_the_start(tmp_path: Path) -> None:
+def test_truncated_file_is_read_again_from_the_start(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", {}, {})
     path = folder.path / "metrics.jsonl"
     path.write_text("".join(f'{{"iteration": {number}}}\n' for number in range(1, 6)))

@@ -72,7 +72,7 @@ def test_repeated_iterations_are_shown_once(tmp_path: Path, monkeypatch: pytest.
     assert read(tmp_path).keys() == {"time/iteration", "time/env_steps", "train/kl"}
 
 
-def test_a_run_is_a_row_of_the_hparams_tab(tmp_path: Path) -> None:
+def test_run_is_a_row_of_the_hparams_tab(tmp_path: Path) -> None:
     config = {
         "version": VERSION,
         "ppo": {"clip": 0.2, "separate": False, "epochs": 4},
@@ -101,13 +101,13 @@ def sessions(folder: Path) -> list[Any]:
     return sorted(groups, key=lambda group: group.hparams["run.name"].string_value)
 
 
-def test_a_gif_is_shown(tmp_path: Path) -> None:
+def test_gif_is_written_as_an_image(tmp_path: Path) -> None:
     content = b"GIF89a" + bytes(range(256)) * 2000
     file = EventFile(tmp_path, 1)
     file.add_image(300, "first", content, 240, 160)
     file.close()
-    (shown,) = EventAccumulator(str(tmp_path)).Reload().Images("first")
-    assert (shown.step, shown.width, shown.height, shown.encoded_image_string) == (300, 240, 160, content)
+    (image,) = EventAccumulator(str(tmp_path)).Reload().Images("first")
+    assert (image.step, image.width, image.height, image.encoded_image_string) == (300, 240, 160, content)
 
 
 def test_flushed_points_survive_a_kill(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Python imports this first of all, where its folder is in PYTHONPATH: gives PyTorch the stand-ins of stand_in.cpp as its only GPUs."""
+"""Simulated GPUs for PyTorch, implemented in stand_in.cpp. Python imports this module at the start if its folder is in PYTHONPATH."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ import torch  # noqa: E402
 from lockstep.runtime import checks  # noqa: E402
 
 PROPERTIES = {"name": "stand-in", "total_memory": 1 << 30, "major": 9, "minor": 0}
-# what the compiler asks for, which looks at the GPU also when it compiles for the CPU
+# Inductor reads these fields even when it compiles for the CPU.
 PROPERTIES |= {"gcnArchName": "", "multi_processor_count": 1, "warp_size": 32}
 checks._SIGNS_OF_GPUS = (os.environ["LOCKSTEP_TEST_GPU"],)
 torch._C._cuda_getDevice = torch.cuda.current_device = lambda: LIBRARY.current_gpu()

@@ -1,4 +1,4 @@
-"""A runtime around any group, for tests in one process."""
+"""Runtime on the CPU around any group, for tests in one process."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from lockstep.group.solo import Solo
 CPU = torch.device("cpu")
 
 
-def runtime(group: Group | None = None) -> SimpleNamespace:
-    """The part of a Runtime that `lockstep.experiment.build.build` uses, on the CPU."""
+def cpu_runtime(group: Group | None = None) -> SimpleNamespace:
+    """Return the attributes of a Runtime that `lockstep.experiment.build.build` uses, on the CPU."""
     return SimpleNamespace(
         group=group or Solo(),
         device=CPU,

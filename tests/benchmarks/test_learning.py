@@ -93,7 +93,7 @@ def test_normalized_scores_lie_between_random_and_bar(learning: SimpleNamespace)
 def test_every_table_is_readable_and_has_random_scores_and_markers(learning: SimpleNamespace, root: Path) -> None:
     scores = json.loads(learning.table_results.RANDOM_SCORES.read_text())
     page = (root / "docs" / "learning.md").read_text()
-    assert len(learning.tasks.table_names()) == 6
+    assert len(learning.tasks.table_names()) == 7
     for name in learning.tasks.table_names():
         assert f"<!-- begin {name} -->" in page
         for task in learning.tasks.read_table(name).tasks.values():
@@ -188,4 +188,27 @@ def test_an_unknown_table_is_refused(root: Path, tmp_path: Path, environ: dict[s
     words = [sys.executable, str(root / "benchmarks/learning/run.py"), "missing", "--results", "results"]
     done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "missing: there is no such table; there are atari, default-classic" in done.stderr
+    assert "missing: there is no such table; there are ablation, atari, default-classic" in done.stderr
+
+
+def test_variants_are_compared_with_their_table(learning: SimpleNamespace, tmp_path: Path) -> None:
+    table = learning.tasks.read_table("ablation")
+    variant = table.variants["constant-rate"]
+    assert variant.tasks["Hopper-v5"].flags == {"ppo": {"learning_rate": "3e-4"}}  # YAML 1.1
+    assert table.tasks["Hopper-v5"].flags == {}
+    random = json.loads(learning.table_results.RANDOM_SCORES.read_text())
+    for chosen, score in ((table, 1.0), (variant, 0.5)):
+        for task in chosen.tasks.values():
+            low = random[task.environment]["mean"]
+            write_results(learning, tmp_path, chosen.name, task, [low + score * (task.bar - low)] * 3)
+    text = learning.tables.section(table, tmp_path, tmp_path / "learning.md")
+    (row,) = (line for line in text.splitlines() if "`constant-rate`" in line)
+    assert "-0.50 [-0.50, -0.50]" in row
+    assert "`std-1`" not in text
+
+
+def test_unknown_variants_are_refused(learning: SimpleNamespace) -> None:
+    table = learning.tasks.read_table("ablation")
+    assert [chosen.name for chosen in learning.tasks.with_variants(table, ["std-1"])] == ["ablation-std-1"]
+    with pytest.raises(ValueError, match=r"^std-2: there is no such variant of ablation; there are advantages-once, "):
+        learning.tasks.with_variants(table, ["std-2"])

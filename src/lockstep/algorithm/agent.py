@@ -141,13 +141,7 @@ class Agent:
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: Memory | None = None) -> Actor:
-        """Create the actor of one rollout, with the current weights and statistics.
-
-        Args:
-            noise: `[T, B, …]`, as the distribution needs it.
-            actions: `[T, B]` or `[T, B, A]`, filled with the actions as a rollout stores them.
-            memory: State of a policy with memory.
-        """
+        """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
         count = noise.shape[1]
         fit = self._action_transform(count)
         if self._numpy_policy is None:

@@ -26,15 +26,7 @@ class Shard:
     """A group of environments that always stays together, with its state from one rollout to the next."""
 
     def __init__(self, index: int, engine: "Engine", rollouts: Sequence[Rollout], seed: int, gamma: float) -> None:
-        """Reset the environments.
-
-        Args:
-            index: Number of the shard.
-            engine: Its environments.
-            rollouts: Buffers that are filled in turn, one per iteration.
-            seed: The seed of the run.
-            gamma: Discount factor, for the discounted returns that scale rewards.
-        """
+        """Reset the environments of `engine`. `rollouts` are buffers that are filled in turn, one per iteration."""
         self.index = index
         self.engine = engine
         self.seed = seed

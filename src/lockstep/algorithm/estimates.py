@@ -46,13 +46,9 @@ class Estimator:
         """Schedule of the weight of intrinsic rewards or, with two value heads, of their advantages."""
 
     def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float, current: bool = False) -> Estimates:
-        """Compute the estimates of one rollout.
+        """Compute the estimates of one rollout. `progress` is the fraction of the run that is done, in [0, 1].
 
-        Args:
-            rollout: The rollout.
-            bonus: Its intrinsic rewards, if there are any.
-            progress: Fraction of the run that is done, in [0, 1].
-            current: Use the current weights for value estimates, not those that collected.
+        With `current`, value estimates use the current weights, not those that collected.
         """
         config, valid = self._config, rollout.valid
         rewards, weight = self._rewards(rollout), self.intrinsic_weight(progress)

@@ -46,16 +46,10 @@ class Exchange:
         lag: int,
         separate: bool,
     ) -> None:
-        """Open the channels.
+        """Open the channels between the ranks of `group`.
 
-        Args:
-            group: All ranks.
-            plan: The assignment of shards to ranks.
-            agent: The agent that this rank trains, or else its acting agent.
-            acting: The agent that collects.
-            specs: Shapes and types of the tensors of a rollout.
-            lag: Updates that `acting` is behind.
-            separate: Whether a rank that plays and trains has two agents, as it must with a lag.
+        `agent` is the one that this rank trains, or else its acting agent; `acting` collects, and is `lag` updates behind. `separate` is True
+        if a rank that plays and trains has two agents, as it must with a lag. `specs` are shapes and types of the tensors of a rollout.
         """
         self.acting = acting
         self._agent = agent

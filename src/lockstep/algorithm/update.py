@@ -59,17 +59,10 @@ class Update:
         replicate: Replicate | None = None,
         make_kernel: MakeKernel = eager,
     ) -> None:
-        """Create one rank's part of the training.
+        """Create one rank's part of the training on `shards`, ascending.
 
-        Args:
-            agent: The agent to train.
-            config: The section `ppo`.
-            group: The ranks that train. Each contributes as many rows to a sum as it has shards or, if they are fused, one.
-            shards: Indices of the shards that this rank trains on, ascending.
-            seed: The seed of the run.
-            options: How rollouts become minibatches.
-            replicate: Wraps the policy for `plan.gradients: ddp`; None: gradients are added in shard order.
-            make_kernel: Compiles the gradient and the optimizer's step, or not (`runtime.compile`).
+        Each rank of `group` contributes as many rows to a sum as it has shards or, if they are fused, one. `replicate` wraps the policy for
+        `plan.gradients: ddp`; None: gradients are added in shard order. `make_kernel` compiles the gradient and the optimizer's step, or not.
         """
         self.agent = agent
         self.fused = options.fused
@@ -119,17 +112,10 @@ class Update:
             self._gradient.make_kernels(example, trained)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
-        """Train all epochs on one iteration's rollouts.
+        """Train all epochs on the rollouts of this rank's shards, ascending. `progress` is the fraction of the run that is done, in [0, 1].
 
-        Args:
-            rollouts: Those of this rank's shards, ascending; none on a rank that does not train.
-            iteration: Number of the iteration.
-            progress: Fraction of the run that is done, in [0, 1].
-
-        Returns:
-            The metrics of the update, equal on every rank that trains; {} without rollouts.
-
-        Raises NonFinite on every rank that trains, with the value that is the cause if it is in the rollouts.
+        Returns the metrics of the update, equal on every rank that trains; {} without rollouts. Raises NonFinite on every rank that trains,
+        with the value that is the cause if it is in the rollouts.
         """
         if not rollouts:
             return {}

@@ -87,14 +87,8 @@ def measure(
 ) -> list[Measured]:
     """Run all cases once per repeat, in turn. Cases with the same config and number of ranks share their runs.
 
-    Args:
-        cases: Experiments to measure.
-        rules: Length and number of the runs.
-        metrics_folder: Folder that gets one folder per run with its metrics; None to discard them.
-        print_line: Called with a line of progress after every run.
-        on_result: Called with all results so far after every run.
-
-    Raises Failed if a run fails.
+    `metrics_folder` gets one folder per run with its metrics; None discards them. After every run, `print_line` is called with a line of
+    progress, and `on_result` with all results so far. Raises Failed if a run fails.
     """
     distinct: dict[str, list[Case]] = {}
     for case in cases:

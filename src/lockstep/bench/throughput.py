@@ -95,14 +95,8 @@ def measure(
 ) -> dict[str, Throughput]:
     """Measure the training of experiments, and of their environments alone, `repeats` times in turn.
 
-    Args:
-        cases: Resolved config and number of ranks, by name.
-        repeats: Number of repeats.
-        seconds: Approximate duration of a run.
-        iterations: Number of iterations of every run. None means as many as take about `seconds`, found by a run that is not counted.
-        print_line: Called with a line of progress after every run.
-
-    Raises Failed if a run fails.
+    A case is a resolved config and a number of ranks. `iterations` None means as many as take about `seconds`, found by a run that is not
+    counted. `print_line` is called with a line of progress after every run. Raises Failed if a run fails.
     """
     runs: dict[str, Callable[[], Training | float]] = {}
     for name, (config, ranks) in cases.items():

@@ -120,15 +120,9 @@ def train(
 ) -> Training:
     """Train a resolved experiment on `ranks` processes, in a temporary folder, and measure it.
 
-    Args:
-        config: Resolved config.
-        ranks: Number of processes.
-        iterations: Number of iterations, at least 2; None means that `seconds` determines the length.
-        seconds: Approximate duration after the first iteration.
-        goal: If given, the run ends when the mean return of the last 20 episodes reaches this value or the budget is used up.
-        warmup: Iterations at the beginning that are not counted; None means `default_warmup`.
-        metrics_folder: New folder that gets a copy of the metrics and the config; None for no copy.
-
+    `iterations`, at least 2, is the length of the run; None: it takes about `seconds` after the first iteration. With `goal`, it ends when
+    the mean return of the last 20 episodes reaches this value or the budget is used up. `warmup` is the number of iterations at the
+    beginning that are not counted; None: `default_warmup`. `metrics_folder` is a new folder that gets a copy of the metrics and the config.
     Raises ProcessFailed if the run fails or has too few iterations.
     """
     if goal is not None:

@@ -53,14 +53,9 @@ class LoadedPolicy:
     ) -> None:
         """Load the policy and set the number of threads.
 
-        Args:
-            run: Run folder, name of a run in `runs/`, folder of a checkpoint, or `hub:USER/NAME[@REVISION]`.
-            iteration: Iteration of the checkpoint; None means the newest.
-            sample: If True, actions are sampled as in training; otherwise the most probable ones are taken.
-            seed: Seed of the episodes; None means the seed of the run.
-            module: Module that registers the environment, as given by `--env.module`.
-
-        Raises ValueError if the run or the checkpoint does not exist. The message is one line.
+        `run` is what users give: a run folder, its name in `runs/`, a checkpoint folder, or `hub:USER/NAME[@REVISION]`. `seed` is
+        that of the episodes, None: that of the run; `sample` and `iteration` as in `load_policy`. `module` is the value of
+        `--env.module`. Raises ValueError if the run or the checkpoint does not exist.
         """
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.policy import evaluation_seeds, load_policy

@@ -102,10 +102,7 @@ class Curiosity(nn.Module, ABC):
     ) -> Sequence[Tensor]:
         """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.
 
-        Args:
-            shards: Transitions of the shards.
-            states: State from `initial_state` for each shard, updated in place.
-            reduce: Must be called equally often on all ranks.
+        `states` has the state from `initial_state` of each shard, updated in place. `reduce` must be called equally often on all ranks.
         """
 
     def columns(self, transitions: Transitions) -> Tensor:

@@ -26,14 +26,7 @@ class Embedding(nn.Module):
     def __init__(
         self, feature_size: int, images: Sequence[tuple[int, int, int]], hidden: Sequence[int], size: int
     ) -> None:
-        """Create the network.
-
-        Args:
-            feature_size: Number of numeric inputs, F.
-            images: Channels, height and width of each image.
-            hidden: Widths of the hidden layers.
-            size: Number of outputs.
-        """
+        """Create the network, for numeric inputs and for images of the given channels, height and width."""
         super().__init__()
         self._images = tuple(images)
         encoders = [convolutions(shape) for shape in images]

@@ -96,14 +96,8 @@ def describe(
 ) -> Spaces:
     """Return the sizes of the spaces of a single environment.
 
-    Args:
-        observation_space: Observation space of one environment.
-        action_space: Action space of one environment; `lockstep.envs.actions` documents the rows of its actions.
-        env_id: Id of the environment, for messages.
-        info: Info of a reset, which may hold a mask.
-        frames_per_step: Frames of an Atari game per step.
-
-    Raises ValueError, in one line that names the part, for a space or a mask that is not supported.
+    `info` is that of a reset, which may hold a mask. `frames_per_step` are frames of an Atari game. Raises ValueError, in one
+    line that names the part, for a space or a mask that is not supported.
     """
     for kind, space, unsupported in (
         ("observations", observation_space, _unsupported_observation),

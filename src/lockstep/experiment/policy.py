@@ -171,15 +171,10 @@ def evaluation_seeds(seed: int, count: int) -> list[int]:
 def load_policy(
     folder: RunFolder, iteration: int | None = None, sample: bool = False, seed: int | None = None
 ) -> tuple[Config, TrainedPolicy]:
-    """Load the policy of a checkpoint, and the config of its run.
+    """Load the policy of a checkpoint, None: the newest, and the config of its run. The module of its environment must be imported already.
 
-    Args:
-        folder: The run folder. The module of its environment must be imported already.
-        iteration: The checkpoint; None: the newest.
-        sample: Whether `act` samples actions as in training; otherwise it selects the most probable ones.
-        seed: The seed for sampling; None: that of the run.
-
-    Raises ValueError in one line if there is no such checkpoint, or it does not fit.
+    With `sample`, `act` samples actions as in training, with `seed`, None: that of the run; otherwise it selects the most probable ones.
+    Raises ValueError if there is no such checkpoint, or it does not fit.
     """
     iteration = pick_checkpoint(folder, iteration)
     config, agent = load_agent(folder, iteration)

@@ -66,12 +66,8 @@ class ResolvedStart:
 def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> ResolvedStart:
     """Resolve what a start depends on, and check it against this host and its launcher.
 
-    Args:
-        config: The config.
-        place: This rank, if a launcher started it.
-        ranks: The number of ranks that the user asked for.
-
-    Raises ValueError in one line if this host or the launcher can't provide what is asked for.
+    `place` is this rank, if a launcher started it; `ranks` is the number that the user asked for. Raises ValueError in one line if this
+    host or the launcher can't provide what is asked for.
     """
     if place is not None and ranks is not None:
         raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
@@ -132,17 +128,9 @@ def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) ->
 
 
 def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
-    """Choose and check the checkpoint to resume from, and save the config. The caller holds the run's lock.
+    """Check the checkpoint to resume from, save the config, and return the iteration; None if the run is complete.
 
-    Args:
-        folder: The run's folder.
-        before: The config that was read from the folder.
-        config: The config to resume with.
-        iteration: The checkpoint; None: the newest; 0: the start.
-
-    Returns:
-        The iteration to resume from; None if the run is complete.
-
+    The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest; 0: the start.
     Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
     """
     if open_run(folder.path)[1] != before:

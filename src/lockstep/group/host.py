@@ -36,13 +36,9 @@ class Host:
     """Factory of the error, from a lost rank, its phase and the reason. It is set if the world has several hosts."""
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
-        """Map the memory and register this process.
+        """Map the shared memory of the descriptor `file` and register this process. `timeout` is in seconds, per wait.
 
-        Args:
-            file: Descriptor of the shared memory.
-            rank: This rank.
-            ranks: The ranks of the world that share the memory.
-            timeout: Seconds, per wait.
+        `ranks` are the ranks of the world that share the memory.
         """
         self.rank = rank
         self.ranks = tuple(ranks)

@@ -40,14 +40,8 @@ class NetworkGroup(Group):
         If torch.distributed is already initialized in this process, the group uses it, leaves it as it is after `close`, and
         expects a backend for the CPU in it.
 
-        Args:
-            backend: A backend of torch.distributed: `gloo`, `mpi`, or `nccl`. NCCL is used for tensors on CUDA devices, and gloo for
-                all others.
-            rank: This rank.
-            size: Number of ranks.
-            timeout: Seconds, for the rendezvous and for every wait.
-            init_method: Address of the rendezvous, as in torch.distributed.
-
+        `backend` is `gloo`, `mpi`, or `nccl`; NCCL is used for tensors on CUDA devices, and gloo for all others. `timeout` is in
+        seconds, for the rendezvous and for every wait. `init_method` is the address of the rendezvous, as in torch.distributed.
         Raises RankLost if not all ranks connect in time.
         """
         self._join(PointToPoint(backend, rank, size, timeout, init_method), range(size), (), Clock())
@@ -190,12 +184,9 @@ class NetworkGroup(Group):
         return channel
 
     def set_neighbors(self, neighbors: Sequence[Sequence[int]], memory: int, timeout: float) -> None:
-        """Use shared memory between the neighbors from now on.
+        """Use shared memory between the neighbors from now on, the ranks of each host that `find_neighbors` returned.
 
-        Args:
-            neighbors: The ranks of each host that share memory, from `find_neighbors`.
-            memory: File descriptor of this rank's memory, or -1.
-            timeout: Seconds, per wait.
+        `memory` is the descriptor of this rank's memory, or -1. `timeout` is in seconds, per wait.
         """
         self.neighbors = neighbors
         if memory >= 0:

@@ -42,10 +42,8 @@ class Core(nn.Module):
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the outputs `[L, N, H]` of sequences, and the state after their last row `[N, S]`.
 
-        Args:
-            features: `[L, N, I]`.
-            state: `[N, S]`, the state before the first row.
-            resets: `[L, N]` bool: True where an episode begins; before that row the state is zero.
+        `features` are `[L, N, I]`, and `state` `[N, S]` is the state before the first row. `resets` `[L, N]` bool is True where
+        an episode begins; before that row the state is zero.
         """
 
 

@@ -34,9 +34,7 @@ class RunningStatistics:
     def sums(self, rows: Tensor, valid: Tensor) -> Tensor:
         """Return the count, sum and sum of squares of the deviations from the current mean, `[1 + 2 size]`.
 
-        Args:
-            rows: `[N, size]`.
-            valid: `[N]` bool: True for rows that are counted.
+        `rows` are `[N, size]`; those where `valid` `[N]` is False are not counted.
         """
         data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
         weights, totals = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))

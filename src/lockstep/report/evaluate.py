@@ -20,13 +20,7 @@ of a recurrent policy during the episode."""
 
 
 def play_episodes(env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int]) -> Iterator[tuple[float, int]]:
-    """Play one episode per seed. Yield the return and the length in steps of each episode when it ends.
-
-    Args:
-        env: The environment. It is not closed.
-        begin: Called at the beginning of every episode.
-        seeds: Seeds of the episodes, passed to `reset`.
-    """
+    """Play one episode per seed of `reset`. Yield the return and the length in steps of each when it ends. `env` is not closed."""
     for seed in seeds:
         act, (observation, info) = begin(), env.reset(seed=seed)
         total, length, done = 0.0, 0, False

@@ -78,17 +78,10 @@ def map_states(
 def draw_map(
     state_map: StateMap, agent: Agent, spaces: tuple[Space[Any], Space[Any]], env_id: str, path: Path, scaled: bool
 ) -> None:
-    """Draw one panel per action component and one for the value.
+    """Draw one panel per action component of a map, the result of `map_states`, and one for the value.
 
-    Args:
-        state_map: Result of `map_states`.
-        agent: The agent of the map.
-        spaces: Observation space and action space of the environment.
-        env_id: Id of the environment, for the names of the components.
-        path: File that ends in .png or .svg.
-        scaled: True if the agent was trained on scaled rewards, so that its values are returns of scaled rewards.
-
-    Raises ValueError as `saved_figure` does.
+    `spaces` are observation space and action space of the environment; `env_id` gives the names of the components. `scaled` is True if the
+    agent was trained on scaled rewards, so that its values are returns of scaled rewards. Raises ValueError as `saved_figure` does.
     """
     count = len(state_map.actions) + 1
     columns = min(count, 4)

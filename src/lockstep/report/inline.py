@@ -22,11 +22,9 @@ COLOR_NAMES = {
 
 
 def inline_figure(draw: Callable[[Path], None], name: str) -> str:
-    """Return the `<svg>` element of a figure, with the colors and the font of the page.
+    """Return the `<svg>` element of a figure, which `draw` writes into an .svg file, with the colors and the font of the page.
 
-    Args:
-        draw: Draws the figure into an .svg file at the given path.
-        name: Prefix of all ids in the element, which must be unique within the page.
+    `name` is the prefix of all ids in the element, which must be unique within the page.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"

@@ -24,21 +24,11 @@ Array = NDArray[Any]
 def record_video(
     make: Callable[[], gym.Env[Any, Any]], begin: Begin, path: Path, seeds: Sequence[int]
 ) -> list[tuple[float, int]]:
-    """Play one episode per seed, one after the other, and record them in one video.
+    """Play one episode per seed, one after the other, and record them in one video. Return the return and the length in steps of each.
 
-    Args:
-        make: Creates the environment with `render_mode="rgb_array"`. The environment is closed at the end.
-        begin: Called at the beginning of every episode.
-        path: The .mp4 file; an existing file is replaced. It is written to a temporary file, which is then renamed, so it is never
-            incomplete.
-        seeds: Seeds of the episodes, passed to `reset`.
-
-    Returns:
-        Return and length in steps of every episode. The video has one frame more per episode than steps, for the first observation.
-
-    Raises:
-        ValueError: If a package or library for rendering or encoding is missing. The message is one line.
-        OSError: If the file cannot be written.
+    `make` creates the environment with `render_mode="rgb_array"`; it is closed at the end. The .mp4 file is written to a temporary file, which
+    is then renamed, so it is never incomplete. It has one frame more per episode than steps, for the first observation. Raises ValueError if a
+    package or library for rendering or encoding is missing, OSError if the file cannot be written.
     """
     encoder = _encoder()
     choose_renderer()

@@ -69,16 +69,9 @@ class Run:
     ) -> None:
         """Create a run that has not started.
 
-        Args:
-            folder: The run folder.
-            config: The section `run`.
-            plan: Assignment of shards to ranks.
-            lag: Updates that the players' weights are behind.
-            group: All ranks.
-            trainers: The ranks that train.
-            iterations: Number of the last iteration; the first is 1.
-            frames: Frames of a game per environment step.
-            open_telemetry: Called once, on rank 0, when training starts.
+        `lag` is the number of updates that the players' weights are behind. `group` has all ranks, `trainers` those that train. `iterations` is
+        the number of the last iteration, and the first is 1. `frames` are those of a game per step. `open_telemetry` is called once, on rank 0,
+        when training starts.
         """
         self.folder = folder
         self.last = iterations

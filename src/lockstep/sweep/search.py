@@ -27,15 +27,10 @@ class Trials:
     """Trials of a search, stored in the folder of the sweep as an SQLite database that Optuna's tools can read."""
 
     def __init__(self, folder: Path, spaces: Mapping[str, Search], seed: int, rules: Mapping[str, object]) -> None:
-        """Open the study in `folder`, or create it.
+        """Open the study in the folder of a sweep, or create it.
 
-        Args:
-            folder: Folder of the sweep.
-            spaces: Search space of every field.
-            seed: Seed of the sampler.
-            rules: Settings that must be equal whenever this study is opened.
-
-        Raises ValueError if Optuna is not installed, or if `rules` differ from those of an earlier call.
+        `rules` are settings that must be equal whenever this study is opened. Raises ValueError if Optuna is not installed, or if `rules` differ
+        from those of an earlier call.
         """
         optuna = _optuna()
         self._spaces, self._seed = spaces, seed

@@ -46,15 +46,10 @@ class Sidecar:
         timeout: Callable[[], float],
         nice: int | None = None,
     ) -> None:
-        """Start `lockstep ARGUMENTS...` as a child process.
+        """Start `lockstep ARGUMENTS...` as a child process, with the log file logs/NAME.log in the folder `run`.
 
-        Args:
-            name: Name in messages and of the log file, logs/NAME.log.
-            run: Path of the run folder.
-            arguments: Command-line arguments of `lockstep`.
-            timeout: Called when training ends; returns the seconds that the sidecar may take to finish its work.
-            nice: Niceness of the process. None means that it gets only CPU time that nothing else wants: scheduling class SCHED_IDLE, or
-                niceness 19 on systems without that class.
+        `timeout` is called when training ends, and returns the seconds that the sidecar may take to finish its work. `nice` is the niceness of the
+        process. None means that it gets only CPU time that nothing else wants: scheduling class SCHED_IDLE, or niceness 19 on systems without it.
         """
         self._name, self._timeout, self._arguments = name, timeout, tuple(arguments)
         self._log = run / "logs" / f"{name}.log"

@@ -143,9 +143,7 @@ class TorchActor:
         value: Callable[[Tensor, Tensor], Tensor],
         memory: Memory | None,
     ) -> None:
-        """Create the actor of one rollout, with the arguments of `NumpyActor`. Noise and normalized observations are on the device of
-        the networks.
-        """
+        """Create the actor as `NumpyActor` does. Noise and normalized observations are on the networks' device."""
         self._policy, self._distribution, self._normalize, self._fit = policy, distribution, normalize, fit
         self._noise, self._actions, self._value, self._memory = noise, torch.from_numpy(actions), value, memory
         self._parameters: list[Tensor] = []

@@ -110,7 +110,6 @@ class Estimator:
         gamma: float | Tensor,
         decay: float | Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return advantages and value targets, `[T, B]` each."""
         flags = terminated, truncated, valid
         if self._vtrace:
             return vtrace(rewards, values, log_ratios, *flags, gamma, decay)

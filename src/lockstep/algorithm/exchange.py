@@ -113,10 +113,7 @@ class Exchange:
         return min(stop_at, agreed)
 
     def confirm(self, iteration: int) -> None:
-        """Wait until the update of `iteration` is done, without loading it: before a checkpoint, and before the end.
-
-        Raises NonFinite if the trainers' update failed.
-        """
+        """Wait for the update of `iteration` without loading it. Raises NonFinite if the trainers' update failed."""
         if self._incoming is not None:
             self._receive(self._incoming, iteration)
 
@@ -133,7 +130,6 @@ class Exchange:
                 channel.close()
 
     def _receive(self, channel: Channel, number: int) -> Sequence[Tensor]:
-        """Receive the tensors that were published after iteration `number`."""
         if number > self._begun:
             channel.receive(number)
         published = channel.slot(number)

@@ -207,7 +207,6 @@ class Update:
         return total, means, norm
 
     def _loss_scalars(self, batch: Batch, rates: Rates) -> Iterator[Tensor]:
-        """Iterate over the LOSS_SCALARS of every minibatch."""
         for epoch in range(len(batch.advantage_statistics)):
             _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
             constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
@@ -220,7 +219,6 @@ class Update:
         return Rates(policy * self.kl.rate_factor, value * self.kl.rate_factor, *others)
 
     def _active_rates(self, rates: Rates, trained: TrainMask) -> Mapping[str, float]:
-        """Return the learning rates of the optimizer's parts that take a step."""
         curiosity = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}
         if "all" in self.adam.steps:
             return {"all": rates.policy, **curiosity}

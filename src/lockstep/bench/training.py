@@ -29,10 +29,7 @@ _POLL_INTERVAL = 0.1
 
 
 def default_warmup(iterations: int) -> int:
-    """Return the number of iterations at the beginning of a run that are not counted by default: a tenth, but at least 2.
-
-    Code and caches are loaded during these iterations.
-    """
+    """Return the number of iterations that are not counted while code and caches are loaded: a tenth, but at least 2."""
     return min(max(2, iterations // 10), iterations - 1)
 
 
@@ -152,10 +149,7 @@ def _is_number(value: object) -> bool:
 def _watch(
     process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None, goal: float | None
 ) -> tuple[float, list[int]]:
-    """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`.
-
-    Return the seconds to the end of the first iteration, and the peak memory of every rank.
-    """
+    """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`."""
     metrics = _GrowingMetrics(folder.path / "metrics.jsonl")
     begun, first, checked, stopping = time.perf_counter(), 0.0, 0.0, False
     memory = [0] * ranks

@@ -87,10 +87,7 @@ class LoadedPolicy:
         return self.output_folder / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
-        """Record a video of this many episodes.
-
-        Return the return and the length of each. Raises the errors of `record_video`.
-        """
+        """Record a video of this many episodes. Return the return and the length of each. Raises as `record_video`."""
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 
@@ -99,12 +96,7 @@ class LoadedPolicy:
         )
 
     def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
-        """Play this many episodes.
-
-        Write the results to evaluation.json, or evaluation-sampled.json with sampled actions.
-
-        Return the results and the path of the file.
-        """
+        """Play this many episodes. Return the results and the path of the file to which they are written."""
         from lockstep.envs.catalog import make_one
         from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation, play_episodes
 

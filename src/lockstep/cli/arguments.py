@@ -25,10 +25,7 @@ class Arguments(argparse.ArgumentParser):
         )
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments after the command.
-
-        Raises ValueError; for an unknown flag, the message names the nearest flag.
-        """
+        """Parse the arguments after the command. The ValueError for an unknown flag names the nearest flag."""
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]

@@ -21,10 +21,7 @@ not as for the few updates that are measured."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure all implementations and print a table. Return the exit code.
-
-    Raises ValueError for bad input, before anything is measured. The message is one line.
-    """
+    """Measure all implementations and print a table. Return the exit code. Raises ValueError for bad input."""
     tree, rest = parse_flags(argv, _COMMAND_FLAGS)
     args = _parser().read(rest)
     _check_flags(tree)

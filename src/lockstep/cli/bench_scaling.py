@@ -34,10 +34,7 @@ _COMMAND_FLAGS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print a table and write the files of `--out`. Return the exit code.
-
-    Raises ValueError for bad input, before anything is measured. The message is one line.
-    """
+    """Measure, print a table and write the files of `--out`. Return the exit code. Raises ValueError for bad input."""
     tree, rest = parse_flags(argv, _COMMAND_FLAGS)
     args = _parser().read(rest)
     config = compose_config(args, tree)
@@ -95,10 +92,7 @@ def _check(args: argparse.Namespace, config: Config) -> None:
 
 
 def _cases(args: argparse.Namespace, config: Config) -> "list[Case]":
-    """Return the cases, strong before weak, each kind by ascending number of ranks.
-
-    Raises ValueError if the experiment cannot be split for one of the numbers of ranks.
-    """
+    """Return the cases, strong before weak, each kind by ascending number of ranks."""
     from lockstep.bench.scaling import KINDS, Case, for_ranks, weak
 
     ranks = args.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})

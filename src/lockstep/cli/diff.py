@@ -53,9 +53,7 @@ def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
 
 
 def _config_lines(a: RunFolder, b: RunFolder) -> list[str]:
-    """Return a line for every config field and package version that differs, or for each of the two that they are
-    equal.
-    """
+    """Return a line for every config field and package version that differs, or that there is none."""
     lines = []
     for kind, in_a, in_b in (
         ("config", _flatten(a.tree()), _flatten(b.tree())),
@@ -92,9 +90,7 @@ def _packages(folder: RunFolder) -> dict[str, object]:
 
 
 def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
-    """Return lines about the tensors that differ in the first shared checkpoint at or after iteration `first`,
-    largest difference first.
-    """
+    """Return lines about the tensors that differ in the first shared checkpoint from iteration `first` on."""
     shared = sorted(set(a.checkpoints()) & set(b.checkpoints()))
     iteration = next((iteration for iteration in shared if iteration >= first), None)
     if iteration is None:

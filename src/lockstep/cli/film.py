@@ -85,10 +85,7 @@ class _Recorder:
                 self._add_to_tensorboard(path, int(file.stem), name)
 
     def _play(self, path: Path, iteration: int, index: int) -> None:
-        """Record an episode with actions sampled as in training.
-
-        Its seed is that of the first episode of environment `index`.
-        """
+        """Record the first episode of environment `index`, with actions sampled as in training."""
         from gymnasium.wrappers import TimeLimit
 
         from lockstep.envs.catalog import first_seed, make_one
@@ -111,10 +108,8 @@ class _Recorder:
         )
 
     def _add_to_tensorboard(self, video: Path, iteration: int, tag: str) -> None:
-        """Add the video to TensorBoard as a small GIF.
-
-        The event file is in a separate folder: if several event files in one folder grow, TensorBoard follows only the
-        newest.
+        """Add the video to TensorBoard as a small GIF, in a separate folder: of several event files in one folder that
+        grow, TensorBoard follows only the newest.
         """
         import imageio_ffmpeg
 

@@ -109,10 +109,7 @@ def _on_terminal(folder: RunFolder) -> int:
 
 
 def _in_lines(folder: RunFolder) -> int:
-    """Print one line for the newest iteration, then one for every new iteration, until the run ends.
-
-    Return the exit code.
-    """
+    """Print one line for the newest iteration, then one for every new one, until the run ends. Return the exit code."""
     watch, first = _Watch(folder), True
     while True:
         ended = watch.check_ended()
@@ -165,9 +162,7 @@ def _end_text(folder: RunFolder) -> str:
 
 
 def _running_text(folder: RunFolder) -> str:
-    """Return the text about a running run: empty, except before its first iteration and after `_LATE` seconds
-    without a new one.
-    """
+    """Return the text about a running run: empty unless it has no iteration yet, or none for `_LATE` seconds."""
     start = _last_start(folder)
     if start is None or start.ended is not None:
         return "starting"

@@ -93,7 +93,6 @@ class IntrinsicRewards:
             self._states = {shard: self._initial_state(rollouts[0].rewards.shape[1]) for shard in self._shards}
 
     def _initial_state(self, count: int) -> dict[str, Tensor]:
-        """Return the initial state of `count` environments."""
         zeros = torch.zeros(count, dtype=torch.float64)
         method = {f"method.{name}": value for name, value in self._curiosity.initial_state(count).items()}
         return {"discounted": zeros, "return": zeros.clone(), **method}

@@ -103,7 +103,6 @@ class NGU(RND):
         return torch.cat(distances).transpose(0, 1).contiguous(), (sizes >= neighbors).T[1:]
 
     def _combine(self, distances: Tensor, known: Tensor, errors: Tensor) -> Tensor:
-        """Return the rewards `[T, B]` of one shard."""
         relative = distances / self.moments["distances"].mean.clamp_min(_TINY)
         kernels = _EPSILON / ((relative - _CLUSTER).clamp_min(0) + _EPSILON)
         similarity = kernels.sum(-1).sqrt() + _CONSTANT

@@ -68,11 +68,7 @@ def _box_converter(space: Box) -> Converter:
 
 
 def _structure_converter(space: Space[Any], next_columns: list[int]) -> Converter:
-    """Return the converter of a space and everything in it.
-
-    `next_columns` holds the column of the next choice and that of the next continuous component; it is advanced in
-    place.
-    """
+    """Return the converter of a space. `next_columns`, of the next choice and continuous component, is advanced in place."""
     if isinstance(space, Dict):
         by_key = {key: _structure_converter(part, next_columns) for key, part in space.spaces.items()}
         return lambda rows: {key: convert(rows) for key, convert in by_key.items()}

@@ -46,10 +46,7 @@ class Game:
 
     @classmethod
     def from_options(cls, env_id: str, options: Mapping[str, bool | int | float | str]) -> "Game":
-        """Create the game from `env.options`.
-
-        Raises ValueError, in one line, for unknown options and for values of the wrong type or out of range.
-        """
+        """Create the game from `env.options`. Raises ValueError for options that are unknown, of another type or out of range."""
         types = {field.name: type(field.default) for field in dataclasses.fields(cls)[1:]}
         for name, value in options.items():
             if name not in types:

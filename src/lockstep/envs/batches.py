@@ -16,16 +16,10 @@ __all__ = ["BatchReader", "RenewedEngine"]
 
 
 class BatchReader:
-    """Converter of the batches of `count` environments to the rows and pixels of an engine.
-
-    Raises EnvironmentFailed, naming the environments, for an observation that violates the space.
-    """
+    """Converter of batches of `count` environments to rows and pixels. Raises EnvironmentFailed for invalid observations."""
 
     def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
-        """Create the reader of environments `first` to `first + count - 1`.
-
-        `space` is the observation space of a single environment, and `spaces` the result of `describe` for it.
-        """
+        """Create the reader of environments `first` to `first + count - 1`; `space` and `spaces` are those of a single one."""
         self._columns = None if recipe.columns is None else np.array(recipe.columns)
         self._layout = ObservationLayout(space, spaces)
         self._has_images = bool(spaces.images)
@@ -77,10 +71,7 @@ class RenewedEngine:
         first: int,
         count: int,
     ) -> None:
-        """Wrap `envs`, a batch of environments `first` to `first + count - 1` of the experiment.
-
-        The spaces are those of a single environment.
-        """
+        """Wrap `envs`, environments `first` to `first + count - 1`; the spaces are those of a single one."""
         self._envs = envs
         self.spaces: Spaces = describe(
             observation_space, action_space, recipe.env_id, frames_per_step=recipe.frames_per_step

@@ -64,8 +64,7 @@ class History:
     def state(self, observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
         """Return the log and the current observations as plain arrays; of images only their digests.
 
-        `actions` holds the actions of environment 0, then those of environment 1, and so on; `lengths` has the number
-        for each.
+        `actions` holds those of environment 0, then those of environment 1, and so on; `lengths` has the number for each.
         """
         waiting = np.zeros(len(self.starts), dtype=np.bool_)
         waiting[self.waiting] = True
@@ -102,10 +101,7 @@ class History:
 
     @classmethod
     def from_state(cls, state: State, returns: NDArray[Any]) -> "History":
-        """Create the history that returned `state`.
-
-        `returns` are those of the replay, because checkpoints of earlier versions do not have them.
-        """
+        """Create the history that returned `state`. Checkpoints of earlier versions lack the `returns`, which a replay gives."""
         history = cls(len(state["episodes"]))
         lengths, actions = state["lengths"], state["actions"]
         history.episodes = state["episodes"].copy()
@@ -170,10 +166,7 @@ def restore_history(state: State, replayed: State, first: int, env_id: str) -> H
 
 
 def check_state(state: State, count: int, pixel_count: int, env_id: str) -> None:
-    """Check that `state` is that of `count` environments with `pixel_count` bytes of images each.
-
-    Raises ValueError if it is not.
-    """
+    """Raise ValueError if `state` is not that of `count` environments with `pixel_count` bytes of images each."""
     required = {"episodes", "waiting", "lengths", "actions", "observations"} | ({"images"} if pixel_count else set())
     per_environment = {"episodes", "waiting", "lengths", "observations", "returns", "images"} & set(state)
     if (

@@ -51,7 +51,6 @@ class InProcessEngine:
         return self._observations
 
     def _reset(self) -> list[dict[str, Any]]:
-        """Reset all environments and return their infos."""
         infos = []
         for index, env in enumerate(self._envs):
             try:

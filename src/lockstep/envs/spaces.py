@@ -80,10 +80,7 @@ class Spaces:
 
     @property
     def discrete_actions(self) -> int | None:
-        """Number of options of an action that is a single choice; None for other actions.
-
-        A batch of such actions is `[B]` integers instead of rows.
-        """
+        """Number of options of an action that is a single choice, of which a batch is `[B]` integers; None for others."""
         return self.choices[0] if self.action_size == len(self.choices) == 1 else None
 
 
@@ -132,10 +129,7 @@ def describe(
 
 
 def has_float32_bounds(space: Box) -> bool:
-    """Return True if float32 represents all bounds exactly.
-
-    If not, actions must be clipped again, in the type of the space.
-    """
+    """Return True if float32 represents all bounds exactly. If not, actions must be clipped in the type of the space."""
     return all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high))
 
 
@@ -173,10 +167,8 @@ def mask_leaves(space: Space[Any]) -> list[Leaf]:
 
 
 def image_shape(space: Box) -> tuple[int, int, int]:
-    """Return (channels, height, width) of an image space.
-
-    The first dimension is taken as the channels if it is the shortest one, otherwise the last. An image of 2 dimensions
-    has 1 channel.
+    """Return (channels, height, width) of an image space. Channels are the first dimension if it is the shortest, else the
+    last; an image of 2 dimensions has 1 channel.
     """
     if len(space.shape) == 2:
         return 1, *space.shape

@@ -82,10 +82,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
         """Indices of the workers that did not answer in time."""
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        """Wait until all workers have answered, and return True.
-
-        Return False if a worker needs more than `timeout` seconds for a step or a replayed step, or has died.
-        """
+        """Return True when all workers have answered, False if one has died or takes over `timeout` seconds for a step."""
         while True:
             steps_before = [int(steps[0]) for steps in self._progress]
             if super()._poll_pipe_envs(timeout):
@@ -132,10 +129,7 @@ class SubprocessEngine:
     renews = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, timeout: float) -> None:
-        """Create environments `first` to `first + count - 1` of the experiment.
-
-        A step, a replayed step or a reset may take `timeout` seconds.
-        """
+        """Create environments `first` to `first + count - 1`. Each step or reset may take `timeout` seconds."""
         self._recipe = recipe
         self._seeds = seeds
         self._first = first
@@ -170,10 +164,7 @@ class SubprocessEngine:
             self._observations = observations
 
     def _call(self, phase: str, send: Callable[[], None], receive: Callable[[float], Any]) -> Any:
-        """Send a request to the workers and return their answers.
-
-        Raises EnvironmentFailed, after killing all workers, if one of them fails or does not answer in time.
-        """
+        """Send a request and return the answers. If a worker fails, kill all workers and raise EnvironmentFailed."""
         try:
             send()
             return receive(self._timeout)

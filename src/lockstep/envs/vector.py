@@ -26,10 +26,7 @@ class VectorEngine:
     """Engine around Gymnasium's `vector_entry_point`. It can restore CartPole; other environments are renewed."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
-        """Create the `count` environments of a shard.
-
-        Raises ValueError if the environment has no vector version, or one without next-step autoreset.
-        """
+        """Create the `count` environments of a shard. Raises ValueError without a vector version with next-step autoreset."""
         self._recipe = recipe
         self._seeds = seeds
         self._shard = shard
@@ -117,10 +114,8 @@ class VectorEngine:
 
 
 def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
-    """Return the state of a PCG64 generator as `[6]` words.
-
-    These are two 128-bit numbers, low word first, then whether half of a draw is buffered for the next one, and that
-    half.
+    """Return the state of a PCG64 generator as `[6]` words: two 128-bit numbers, low word first, then whether half of a
+    draw is buffered for the next one, and that half.
     """
     values: dict[str, Any] = dict(generator.bit_generator.state)
     assert values["bit_generator"] == "PCG64", values["bit_generator"]

@@ -36,10 +36,7 @@ class Host:
     """Factory of the error, from a lost rank, its phase and the reason. It is set if the world has several hosts."""
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
-        """Map the shared memory of the descriptor `file` and register this process. `timeout` is in seconds, per wait.
-
-        `ranks` are the ranks of the world that share the memory.
-        """
+        """Map the shared memory of descriptor `file`, of these `ranks` of the world. `timeout` is in seconds, per wait."""
         self.rank = rank
         self.ranks = tuple(ranks)
         self.memory = Memory(file)
@@ -51,10 +48,7 @@ class Host:
         self.set_core_count(usable_cores())
 
     def set_core_count(self, count: int) -> None:
-        """Set the number of cores that the ranks have together.
-
-        The initial value is the number that this rank may use; a launcher may have bound each rank to different cores.
-        """
+        """Set the number of cores that the ranks have together; initially the number that this rank may use."""
         # Spinning saves some microseconds, but takes the core from a peer that has none to itself. More spinning does the
         # same if other programs run: both ranks may be on one core then (75 µs for a reduction with 2000 spins, 20 with 100).
         self._spins = _SPINS if len(self.ranks) <= count else 0

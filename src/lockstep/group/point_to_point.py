@@ -42,9 +42,9 @@ class PointToPoint:
     """One rank's connections to all others. Messages are bytes on the CPU, and tags tell them apart."""
 
     def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str) -> None:
-        """Connect to the other ranks, unless torch.distributed is already initialized in this process.
+        """Connect to the other ranks, unless torch.distributed is initialized already. `timeout` is in seconds, per wait.
 
-        `timeout` is in seconds, per wait. Raises RankLost if not all ranks connect in time.
+        Raises RankLost if not all ranks connect in time.
         """
         self.rank = rank
         self.size = size
@@ -109,10 +109,7 @@ class PointToPoint:
         return work
 
     def wait(self, work: dist.Work, peer: int, phase: str, patience: float = 1) -> None:
-        """Wait until `work` is done, at most `patience` times the timeout.
-
-        Raises RankLost for `peer`, or for the rank that `peer` has lost.
-        """
+        """Wait until `work` is done, at most `patience` times the timeout. Raises RankLost for the rank that was lost."""
         try:
             work.wait(timedelta(seconds=patience * self._timeout))
         except RuntimeError as error:

@@ -14,10 +14,7 @@ _TIMEOUT = 30.0
 
 
 def sign_in(repository: Repository) -> Any:
-    """Return an API client whose token, from HF_TOKEN or from the token store of the client, was accepted by the Hub.
-
-    Raises ValueError if there is no token or the Hub rejects it. The message is one line.
-    """
+    """Return an API client whose token the Hub accepted, from HF_TOKEN or the client's token store. Raises ValueError if there is none."""
     hub = client()
     if not hub.get_token():
         raise ValueError("no token for the Hub: set HF_TOKEN or run `hf auth login`; --dry-run needs no token")

@@ -71,19 +71,13 @@ class ImageEncoder(nn.Module):
 
 
 def nature(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """Create an encoder with the network of Mnih et al. (2015), which has 512 outputs per image.
-
-    Raises ValueError if there are no images, or if one is smaller than 36 × 36.
-    """
+    """Create an encoder with the network of Mnih et al. (2015), 512 outputs per image of at least 36 × 36, else ValueError."""
     _check("nature", images, smallest=_SMALLEST_NATURE)
     return ImageEncoder(feature_size, images, config, _nature)
 
 
 def impala(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """Create an encoder with the residual network of Espeholt et al. (2018), which has 256 outputs per image.
-
-    Images may have any size. Raises ValueError if there are no images.
-    """
+    """Create an encoder with the network of Espeholt et al. (2018), 256 outputs per image. Raises ValueError without images."""
     _check("impala", images, smallest=1)
     return ImageEncoder(feature_size, images, config, _impala)
 
@@ -186,10 +180,7 @@ class _Codes(nn.Module):
 
 
 class _FlattenChannelsLast(nn.Module):
-    """Flatten layer that keeps the order of channels-last memory: cell by cell.
-
-    It trains 1.4 times as fast as nn.Flatten, which permutes the values.
-    """
+    """Flatten layer in channels-last order. It trains 1.4 times as fast as nn.Flatten, which permutes the values."""
 
     def forward(self, cells: Tensor) -> Tensor:
         return cells.permute(0, 2, 3, 1).flatten(1)

@@ -51,11 +51,7 @@ class RunningStatistics:
         return torch.from_numpy(np.concatenate([[weights.sum()], *totals]))
 
     def merge(self, sums: Tensor, about: Tensor) -> None:
-        """Add the total of all shards' `sums` to the statistics.
-
-        `about`, `[size]`, is the mean from which the deviations in `sums` were taken. A total of 0 rows changes
-        nothing.
-        """
+        """Add the total of all shards' `sums`, of deviations from the mean `about` `[size]`. A total of 0 rows is ignored."""
         size = self.mean.numel()
         count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]
         total = self.count + count

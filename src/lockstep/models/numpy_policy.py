@@ -25,10 +25,7 @@ _BLOCK = 1024
 
 
 def silent(function: _Function) -> _Function:
-    """Return `function` without NumPy's floating-point warnings.
-
-    Values that are not finite are found in the loss, on all ranks at once.
-    """
+    """Return `function` without NumPy's warnings: the loss finds values that are not finite, on all ranks at once."""
     # NumPy's error state belongs to the context; entering an existing context costs a twentieth of `np.errstate`
     context = copy_context()
     context.run(np.seterr, all="ignore")
@@ -65,10 +62,7 @@ class NumpyPolicy:
     """
 
     def __init__(self, policy: Policy, activation: str) -> None:
-        """Create views of the parameters of `policy`, which must be at their final address in memory.
-
-        `activation` is the name of the activation that `policy` uses.
-        """
+        """Create views of the parameters of `policy`, which must be at their final address, with the named activation."""
         self._activate = _ACTIVATIONS[activation]
         self._mask_size = policy.mask_size
         self._trunk = _layers(policy.trunk)
@@ -181,7 +175,6 @@ class NumpyPolicy:
                 _affine(hidden, head, result[start : start + _BLOCK])
 
     def _output(self, layer: _Layer, *rows: int) -> NDArray[Any]:
-        """Allocate an array for the output of `layer`, without initializing it."""
         # torch aligns memory the same way in every process: some BLAS kernels round differently on other alignments
         return torch.empty(*rows, layer[0].shape[1], dtype=self._dtype).numpy()
 

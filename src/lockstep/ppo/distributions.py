@@ -26,10 +26,7 @@ class Categorical:
         self.parameter_count = count
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
-        """Draw standard Gumbel noise `[*shape, n]`.
-
-        The option with the largest logit + noise is a sample of the distribution (Gumbel 1954).
-        """
+        """Draw standard Gumbel noise `[*shape, n]`: the largest logit + noise is a sample (Gumbel 1954)."""
         return generator.gumbel(size=(*shape, self.parameter_count))
 
     def sample(self, logits: Tensor, noise: Tensor) -> Tensor:

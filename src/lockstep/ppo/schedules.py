@@ -16,10 +16,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """Function from the progress of a run to the value of a setting: `schedule(progress)`.
-
-    Progress is in [0, 1]: 0 in the first iteration, 1 at the end of the run.
-    """
+    """Function from the progress of a run, in [0, 1], to the value of a setting: `schedule(progress)`."""
 
     points: tuple[tuple[float, float], ...]
     """Points (progress, value) with ascending progress. The value is constant outside of them."""

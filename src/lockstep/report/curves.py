@@ -89,11 +89,7 @@ def _has_return(run: Recorded, over: Over) -> bool:
 
 
 def curve_of(run: Recorded, name: str, over: Over) -> Points:
-    """Return the points of a metric of `LABELS`.
-
-    `return` is the mean return of the last 20 episodes; for a run with fewer than 20 episodes, the mean return per iteration. `evaluation` is
-    that of the evaluations during training.
-    """
+    """Return the points of a metric of `LABELS`. `return` is the mean of the last 20 episodes; with fewer, that of the iteration."""
     if name == "evaluation":
         return points(run.evaluations, "return_mean", over)
     if name != "return":

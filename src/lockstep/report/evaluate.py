@@ -54,10 +54,7 @@ class Evaluation:
 
     @property
     def interval(self) -> float | None:
-        """Half the width of the 95% confidence interval of the mean return, `1.96 s / sqrt(n)`; None for one episode.
-
-        The interval is the normal approximation, which is too narrow for fewer than 20 episodes.
-        """
+        """Half the width of the 95% confidence interval of the mean return, by the normal approximation, `1.96 s / sqrt(n)`; None for one episode."""
         return None if self.return_std is None else 1.96 * self.return_std / math.sqrt(len(self.returns))
 
     def summary(self) -> dict[str, object]:

@@ -46,7 +46,7 @@ class _Figure:
 def write_report(folder: RunFolder) -> Path:
     """Write `report.html` to the run folder and return its path. The file is never incomplete.
 
-    Raises ValueError if the run has no metrics, a file cannot be read or written, or a package is missing. The message is one line.
+    Raises ValueError if the run has no metrics, a file cannot be read or written, or a package is missing.
     """
     summary = summarize(folder)
     if not summary.metrics:

@@ -61,10 +61,7 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
 
 
 def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
-    """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels, without a legend.
-
-    Raises ValueError as `saved_figure` does.
-    """
+    """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels. Raises ValueError as `saved_figure` does."""
     with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
 

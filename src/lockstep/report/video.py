@@ -42,10 +42,7 @@ def record_video(
 
 
 def write_video(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
-    """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file with `rate` frames per second.
-
-    The file is completed when the context exits. Raises the errors of `record_video`.
-    """
+    """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file that the end of the context completes."""
     return _write_video(_encoder(), path, rate)
 
 

@@ -72,10 +72,7 @@ def forget_after(folder: RunFolder, iteration: int) -> None:
 
 
 def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
-    """Remove old checkpoints, and incomplete ones that a kill left.
-
-    The newest `keep` remain, and the best, and those in `pending`, which wait for evaluation.
-    """
+    """Remove incomplete checkpoints, and old ones but the newest `keep`, the best, and those `pending` evaluation."""
     # read after `pending` was: a checkpoint that has been evaluated meanwhile may be the best now
     best = read_best(folder)
     for iteration in folder.checkpoints()[:-keep]:

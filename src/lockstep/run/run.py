@@ -131,10 +131,7 @@ class Run:
         return [float(asked_to_stop()), *self._status_lap().values()]
 
     def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:
-        """Gather the records of trainers and their players, compare digests, and agree on when to stop.
-
-        A rank that only plays learns of it through `Exchange.publish`. Raises ReplicasDiffer.
-        """
+        """Gather the records of trainers and their players, compare digests, and agree on when to stop. Raises ReplicasDiffer."""
         if not rollouts:
             return
         self._digest = agent.digest()
@@ -160,9 +157,7 @@ class Run:
             self._write_pending()
 
     def _write_pending(self) -> None:
-        """Write the metrics of several iterations at once, which takes a fifth of the time per iteration: code and tables stay in the
-        processor's caches.
-        """
+        """Write the metrics of several iterations at once, in a fifth of the time: code and tables stay in the caches."""
         for record in self._pending:
             metrics = self.counters.add(record)
             if self._telemetry is not None:

@@ -100,10 +100,7 @@ class _RankEnvironment(ClusterEnvironment):
 
 
 def _strategy(rank_info: RankInfo, host_slot: HostSlot, device: torch.device, **options: object) -> Strategy:
-    """Create Fabric's strategy for this rank.
-
-    If torchrun or `fabric run` started the ranks, Fabric reads the rank from their variables; else it gets `rank_info`.
-    """
+    """Create Fabric's strategy. It reads the rank from the variables of torchrun or `fabric run`, else from `rank_info`."""
     if rank_info.size == 1:
         return SingleDeviceStrategy(device)
     detected = TorchElasticEnvironment.detect()
@@ -152,10 +149,7 @@ class FabricGroup(NetworkGroup):
     _collective: TorchCollective | None = None
 
     def use_collective(self, collective: TorchCollective) -> None:
-        """Gather rows with `collective` from now on.
-
-        The first exchanges, in which ranks agree on devices, happen before Fabric can be created.
-        """
+        """Gather rows with `collective` from now on. Before, ranks agree on devices, which Fabric needs."""
         self._collective = collective
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:

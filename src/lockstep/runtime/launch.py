@@ -99,10 +99,7 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"], previous_mask: se
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Wait for all ranks, and return the first exit code that is not 0.
-
-    After one rank has ended, the others have some seconds to end: if they do not, they hang, and the caller kills them.
-    """
+    """Return the first exit code of the ranks that is not 0. Ranks that run some seconds longer than the first hang: the caller kills them."""
     first_failure, deadline = exit_codes.DONE, float("inf")
     while True:
         codes = [process.poll() for process in processes]

@@ -81,10 +81,7 @@ _LAUNCHERS = (
 
 
 def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
-    """Read this process's rank from its environment, without a rendezvous; None if no launcher started it.
-
-    A launcher that runs under a scheduler takes precedence over it. Raises ValueError, naming the variable, if a value is not valid.
-    """
+    """Read this process's rank from its environment; None if no launcher started it. Raises ValueError, naming a variable that is not valid."""
     variables = os.environ if environ is None else environ
     for launcher in _LAUNCHERS:
         if launcher.rank not in variables or launcher.size not in variables:
@@ -103,10 +100,7 @@ def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
 
 
 def launcher_process(rank_info: RankInfo) -> int:
-    """Return the id of the nearest ancestor process that does not have the rank's variables; 0 if the system does not tell.
-
-    A shell around the rank has these variables too and is skipped. The result is the same for all ranks of a host.
-    """
+    """Return the id of the nearest ancestor process without the rank's variables, so not of a shell around the rank; 0 if unknown."""
     variable = next((launcher.rank for launcher in _LAUNCHERS if launcher.name == rank_info.launcher), "LOCKSTEP_RANK")
     process = os.getppid()
     with suppress(OSError, ValueError, IndexError):

@@ -33,7 +33,7 @@ class Jobs:
     """Called with every run that ended and its exit code."""
 
     def run(self, members: Sequence[Member]) -> dict[str, int]:
-        """Run all members and return their exit codes by name. Members that were not started because of a stop signal have no exit code.
+        """Run all members and return their exit codes by name; none for members that were not started because of a stop signal.
 
         A stop signal is forwarded once: every run ends after its current iteration and saves a checkpoint.
         """

@@ -51,10 +51,7 @@ class Trials:
         self._study.set_user_attr("rules", requested)
 
     def next(self, most: int, total: int) -> list[tuple[int, dict[str, str]]]:
-        """Return the numbers and values of the trials to run now.
-
-        These are the interrupted trials, or else up to `most` new ones, but at most `total` trials in all.
-        """
+        """Return the numbers and values of the trials to run: interrupted ones, or else up to `most` new ones, but at most `total` in all."""
         import optuna
 
         trials = self._study.get_trials(deepcopy=False)

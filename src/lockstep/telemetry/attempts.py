@@ -105,7 +105,7 @@ def read_starts(folder: RunFolder) -> list[Start]:
 
 
 def _error_line(error: BaseException) -> str:
-    """Format an error as one line. Prefix the type name, except for lockstep's own errors, whose messages are complete."""
+    """Format an error as one line, with the type name except for lockstep's own errors, whose messages are complete."""
     line = " ".join(str(error).split())
     return line if type(error).__module__.startswith("lockstep.") else f"{type(error).__name__}: {line}".rstrip(": ")
 

@@ -124,10 +124,7 @@ class RunStatus:
         return [value / self._recent.seconds for value in self._recent.idle] if self._recent.seconds else []
 
     def shares(self, role: str) -> dict[str, float]:
-        """Return the recent share of time of each phase.
-
-        `role` is the prefix of the metrics: `t_` (rank 0) or `player_t_` (ranks that only play). The result is empty without such ranks.
-        """
+        """Return the recent share of time of each phase of a role, `t_` (rank 0) or `player_t_`; empty without such ranks."""
         phase_seconds = self._recent.phases[role]
         total = sum(phase_seconds.values())
         return {name: seconds / total for name, seconds in phase_seconds.items()} if total > 0 else {}

@@ -18,6 +18,8 @@ from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
+from lockstep.telemetry.status import number
+from lockstep.telemetry.tail import MetricsTail
 
 __all__ = ["Training", "default_warmup", "peaks", "prepared", "train"]
 
@@ -150,45 +152,25 @@ def _watch(
     process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None, goal: float | None
 ) -> tuple[float, list[int]]:
     """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`."""
-    metrics = _GrowingMetrics(folder.path / "metrics.jsonl")
+    metrics = folder.path / "metrics.jsonl"
+    tail = MetricsTail(metrics)
     begun, first, checked, stopping = time.perf_counter(), 0.0, 0.0, False
     memory = [0] * ranks
     while process.poll() is None:
         now = time.perf_counter() - begun
-        if not first and metrics.exist():
+        if not first and metrics.exists() and metrics.stat().st_size > 0:
             first = now
         if now - checked > _POLL_INTERVAL:
             checked = now
             memory = [max(pair) for pair in zip(memory, peaks(process.pid, ranks), strict=True)]
             late = seconds is not None and first and now - first > seconds
-            solved = goal is not None and metrics.reach(goal)
+            returns = [number(row.get("return_mean_20")) for row in tail.read()[0]] if goal is not None else []
+            solved = any(mean is not None and goal is not None and mean >= goal for mean in returns)
             if not stopping and (solved or (late and len(folder.metrics()) >= _MIN_ITERATIONS)):
                 process.terminate()  # requests a clean stop after the current iteration
                 stopping = True
         time.sleep(_POLL_INTERVAL if first else 0.01)
     return first or time.perf_counter() - begun, memory
-
-
-class _GrowingMetrics:
-    """Reader of a growing metrics.jsonl. It reads every line only once: reading a million lines again would slow down the measured run."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def exist(self) -> bool:
-        return self._path.exists() and self._path.stat().st_size > 0
-
-    def reach(self, goal: float) -> bool:
-        """Return True if a line that was added since the last call has a `return_mean_20` of at least `goal`."""
-        if not self._path.exists():
-            return False
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
-        self._offset += sum(map(len, lines)) + bool(lines)
-        returns = (json.loads(line).get("return_mean_20") for line in lines)
-        return any(mean is not None and mean >= goal for mean in returns)
 
 
 def peaks(launcher: int, ranks: int) -> list[int]:

@@ -3,6 +3,7 @@
 An internal command.
 """
 
+import functools
 import os
 import struct
 import subprocess
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_PERIOD = 0.5
-"""Seconds between two searches for a saved agent."""
 _MAX_STEPS = 3_600
 """Largest number of steps of a recorded episode."""
 _GIF_FILTER = "fps=10,scale=240:-2,split[a][b];[a]palettegen[p];[b][p]paletteuse"
@@ -40,19 +39,14 @@ def main(argv: Sequence[str]) -> int:
     folder = RunFolder(Path(argv[0]))
     for module in argv[1:]:
         import_reference(module)
-    recorder: _Recorder | None = None
-    while True:
-        # read before the search: once training has ended, no further agent is saved
-        training_ended = context.training_ended.is_set()
-        pending = pending_agents(folder)
-        if pending:
-            recorder = recorder or _Recorder(folder)
-            recorder.record(pending[0])
-            pending[0].unlink()
-        elif training_ended:
-            return 0
-        else:
-            context.training_ended.wait(_PERIOD)
+    recorder = functools.cache(lambda: _Recorder(folder))  # created with the first agent
+
+    def record(agent: Path) -> None:
+        recorder().record(agent)
+        agent.unlink()
+
+    context.process_all(lambda: pending_agents(folder), record)
+    return 0
 
 
 class _Recorder:

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from lockstep.envs.spaces import Spaces
     from lockstep.rollout import Rollout
 
-__all__ = ["Curiosity", "Images", "Reduce", "Transitions", "fixed"]
+__all__ = ["Curiosity", "Images", "Reduce", "States", "Transitions", "fixed"]
 
 Reduce = Callable[[Tensor], Tensor]
 """Function from the summands of this rank's shards, `[shards, n]` float64, to the sum over all shards of all ranks, `[n]`."""
 Images = tuple[Tensor, Tensor] | None
 """Images `[K, P]` uint8 of the observations before and after steps, if there are images."""
+States = Sequence[dict[str, Tensor]]
+"""Per-episode states of this rank's shards, from `Curiosity.initial_state`; updated in place."""
 
 _LIMIT = 5.0
 _BLOCK = 256
@@ -97,12 +99,10 @@ class Curiosity(nn.Module, ABC):
         return f"{self} {self.weights} {self.config.share} {self.action_encoder}"
 
     @abstractmethod
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> Sequence[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> Sequence[Tensor]:
         """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.
 
-        `states` has the state from `initial_state` of each shard, updated in place. `reduce` must be called equally often on all ranks.
+        `reduce` must be called equally often on all ranks.
         """
 
     def columns(self, transitions: Transitions) -> Tensor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Images, Reduce, Transitions
+from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
 from lockstep.curiosity.inverse import Controlled
 from lockstep.curiosity.settings import CuriosityConfig
 
@@ -30,7 +30,6 @@ class ICM(Controlled):
     losses = ("inverse_loss", "forward_loss")
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         size, width = config.feature_size, config.hidden[-1]
         self.ahead = nn.Sequential(
@@ -43,9 +42,7 @@ class ICM(Controlled):
         return 1 - self.config.forward_share, self.config.forward_share
 
     @torch.no_grad()
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         rewards = []
         for transitions in shards:

@@ -55,7 +55,6 @@ class Controlled(Curiosity):
     sees_images = True
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Images, Reduce, Transitions
+from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
 from lockstep.curiosity.inverse import InverseDynamics
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
@@ -49,7 +49,6 @@ class NGU(RND):
     losses = ("inverse_loss", "rnd_loss")
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
         self.moments |= {name: RunningStatistics(1) for name in _MEANS}
@@ -61,9 +60,7 @@ class NGU(RND):
         return {"memory": memory, "filled": torch.zeros(count, dtype=torch.int64)}
 
     @torch.no_grad()
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         inputs, sums = [], []
         for transitions, state in zip(shards, states, strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Reduce, Transitions, fixed
+from lockstep.curiosity.curiosity import Curiosity, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -38,13 +38,10 @@ class RE3(Curiosity):
     """
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         self.encoder = fixed(self.embedding())
 
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         rewards = []
         for transitions in shards:

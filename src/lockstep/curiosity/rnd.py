@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Transitions, fixed
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
 
 if TYPE_CHECKING:
@@ -28,14 +28,11 @@ class RND(Curiosity):
     sees_images = True
 
     def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
         super().__init__(spaces, config, squash, dtype)
         self.target = fixed(self.embedding())
         self.predictor = self.embedding(extra=1)
 
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         return [self.errors(transitions) for transitions in shards]
 

@@ -96,13 +96,12 @@ def describe(
     `info` is that of a reset, which may hold a mask. `frames_per_step` are frames of an Atari game. Raises ValueError, in one
     line that names the part, for a space or a mask that is not supported.
     """
-    for kind, space, unsupported in (
-        ("observations", observation_space, _unsupported_observation),
-        ("actions", action_space, _unsupported_action),
-    ):
+    for kind, space in (("observations", observation_space), ("actions", action_space)):
         for path, leaf in leaves(space):
-            name = unsupported(leaf)
-            if name:
+            if not _is_supported(leaf, kind):
+                name = type(leaf).__name__
+                if isinstance(leaf, Box):
+                    name = f"Box of shape {leaf.shape} and type {leaf.dtype}"
                 contents = f"have a {name} in {place_of(path)}" if path else f"are {name}"
                 raise ValueError(
                     f"env.id is {env_id!r}: its {kind} {contents}, which is not supported; supported spaces: {_SUPPORTED}"
@@ -206,21 +205,9 @@ def _mask_size(observation_space: Space[Any], info: Mapping[str, Any] | None) ->
     return sum(np.size(part) for part in mask) if isinstance(mask, tuple) else np.size(mask)
 
 
-def _unsupported_observation(space: Space[Any]) -> str | None:
-    """Return the name of a space that is not supported for observations; None for a supported one."""
-    if isinstance(space, Box):
-        return _name(space) if space.dtype == np.uint8 and len(space.shape) > 3 else None
-    return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
-
-
-def _unsupported_action(space: Space[Any]) -> str | None:
-    """Return the name of a space that is not supported for actions; None for a supported one."""
-    if isinstance(space, Box):
-        return None if np.issubdtype(space.dtype, np.floating) else _name(space)
-    return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
-
-
-def _name(space: Space[Any]) -> str:
-    if isinstance(space, Box):
-        return f"Box of shape {space.shape} and type {space.dtype}"
-    return type(space).__name__
+def _is_supported(space: Space[Any], kind: str) -> bool:
+    if not isinstance(space, Box):
+        return isinstance(space, (Discrete, MultiDiscrete, MultiBinary))
+    if kind == "actions":
+        return np.issubdtype(space.dtype, np.floating)
+    return space.dtype != np.uint8 or len(space.shape) <= 3

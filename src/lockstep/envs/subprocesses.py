@@ -19,14 +19,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
-from lockstep.envs.actions import action_converter
-from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.engine import EnvironmentFailed, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
-from lockstep.envs.history import History, check_state, current_observations, episode_logs, restore_history
+from lockstep.envs.history import History
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.layout import ContractViolation
+from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces
 from lockstep.processes.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
@@ -123,25 +122,14 @@ def _check_gymnasium() -> None:
             )
 
 
-class SubprocessEngine:
+class SubprocessEngine(ReplayedEngine):
     """Engine with one worker process per environment."""
-
-    renews = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, timeout: float) -> None:
         """Create environments `first` to `first + count - 1`. Each step or reset may take `timeout` seconds."""
-        self._recipe = recipe
-        self._seeds = seeds
-        self._first = first
-        self._count = count
+        super().__init__(recipe, seeds, first, count)
         self._timeout = timeout
         self._workers: _Workers | None = None
-        self._interface = Interface.from_recipe(recipe)
-        self.spaces: Spaces = self._interface.spaces
-        self._convert = action_converter(self._interface.action_space)
-        self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
-        self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
-        self._history = History(count)
 
     def _start(self, phase: str, logs: Sequence[EpisodeLog | None]) -> dict[str, Any]:
         """Start the workers, reset their environments and return the infos."""
@@ -214,19 +202,8 @@ class SubprocessEngine:
             f"environment {names} of {env_id} did not answer to {phase} within env.timeout = {self._timeout:g} seconds"
         )
 
-    def state(self) -> State:
-        self._history.warn_if_long(self._first, self._recipe.env_id)
-        return self._history.state(self._observations, self.pixels)
-
-    def restore(self, state: State) -> NDArray[Any]:
-        check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
-        replayed = self._start("replay", episode_logs(state))
-        replayed |= current_observations(self._observations, self.pixels)
-        self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
-        return self._observations
-
-    def renew(self, iteration: int) -> NDArray[Any]:
-        raise AssertionError("this engine is restored, not renewed")
+    def _replay(self, logs: Sequence[EpisodeLog]) -> dict[str, Any]:
+        return self._start("replay", logs)
 
     def _kill(self) -> None:
         workers, self._workers = self._workers, None

@@ -132,14 +132,19 @@ class NetworkGroup(Group):
         most = max(counts)
         padded = rows.new_zeros(most, rows.shape[1])
         padded[: len(rows)] = rows
-        all_rows = padded.new_empty(self.size * most, rows.shape[1])
-        if all_rows.numel():
-            dist.all_gather_single(all_rows.view(torch.uint8), padded.view(torch.uint8), self._nccl_group)
-        if most * self.size != sum(counts):
-            shares = all_rows.split(most)
-            all_rows = torch.cat([share[:count] for share, count in zip(shares, counts, strict=True)])
+        all_rows = padded.new_empty(self.size, *padded.shape)
+        self._gather_bytes(all_rows.view(torch.uint8), padded.view(torch.uint8), phase)
+        if min(counts) < most:
+            all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])
+        else:
+            all_rows = all_rows.flatten(0, 1)
         self.clock.moved += perf_counter() - start
         return all_rows
+
+    def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
+        """Gather bytes `[N, W]` of every rank in `all_rows`, `[size, N, W]`."""
+        if all_rows.numel():
+            dist.all_gather_single(all_rows.flatten(0, 1), rows, self._nccl_group)
 
     def barrier(self, phase: str, patience: float = 1) -> None:
         """See `Group.barrier`."""

@@ -19,13 +19,20 @@ Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 of a recurrent policy during the episode."""
 
 
-def play_episodes(env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int]) -> Iterator[tuple[float, int]]:
-    """Play one episode per seed of `reset`. Yield the return and the length in steps of each when it ends. `env` is not closed."""
+def play_episodes(
+    env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int], on_observation: Callable[[], None] = lambda: None
+) -> Iterator[tuple[float, int]]:
+    """Play one episode per seed of `reset`. Yield the return and the length in steps of each when it ends. `env` is not closed.
+
+    `on_observation` is called after every reset and every step.
+    """
     for seed in seeds:
         act, (observation, info) = begin(), env.reset(seed=seed)
+        on_observation()
         total, length, done = 0.0, 0, False
         while not done:
             observation, reward, terminated, truncated, info = env.step(act(observation, info))
+            on_observation()
             total, length, done = total + float(reward), length + 1, terminated or truncated
         yield total, length
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.report.evaluate import Begin
+from lockstep.report.evaluate import Begin, play_episodes
 from lockstep.report.rendering import choose_renderer, render_frame
 
 __all__ = ["FRAMES_PER_SECOND", "record_video", "write_video"]
@@ -36,7 +36,7 @@ def record_video(
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
         with _write_video(encoder, path, rate) as add_frame:
-            return [_play(env, begin(), seed, add_frame) for seed in seeds]
+            return list(play_episodes(env, begin, seeds, lambda: add_frame(render_frame(env))))
     finally:
         env.close()
 
@@ -44,19 +44,6 @@ def record_video(
 def write_video(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
     """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file that the end of the context completes."""
     return _write_video(_encoder(), path, rate)
-
-
-def _play(
-    env: gym.Env[Any, Any], act: Callable[[Any, dict[str, Any]], Any], seed: int, add_frame: Callable[[Array], None]
-) -> tuple[float, int]:
-    observation, info = env.reset(seed=seed)
-    add_frame(render_frame(env))
-    total, length, done = 0.0, 0, False
-    while not done:
-        observation, reward, terminated, truncated, info = env.step(act(observation, info))
-        add_frame(render_frame(env))
-        total, length, done = total + float(reward), length + 1, terminated or truncated
-    return total, length
 
 
 @contextmanager

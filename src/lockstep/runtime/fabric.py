@@ -9,7 +9,6 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -155,23 +154,16 @@ class FabricGroup(NetworkGroup):
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         if self._collective is None:
             return super()._move(rows, counts, phase)
-        self._synchronize(phase)
-        start = perf_counter()
-        most = max(counts)  # collectives need the same number of rows from every rank
-        padded = rows.new_zeros(most, rows.shape[1])
-        padded[: len(rows)] = rows
-        all_rows = rows.new_empty(self.size, *padded.shape)
+        return self._move_on_devices(rows, counts, phase)
+
+    def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
+        if self._collective is None:
+            return super()._gather_bytes(all_rows, rows, phase)
         try:
-            self._collective.all_gather([*all_rows.view(torch.uint8)], padded.view(torch.uint8))
+            self._collective.all_gather([*all_rows], rows)
         except RuntimeError as error:
             peer = f"a peer of rank {self.rank} on host {host_name()}"
             raise RankLost(peer, phase, str(error).strip().partition("\n")[0]) from error
-        if min(counts) < most:
-            all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])
-        self.clock.moved += perf_counter() - start
-        return all_rows
-
-    _move_on_devices = _move
 
     def _make_subgroup(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         if self._collective is None or len(members) == 1:

@@ -177,7 +177,9 @@ class Batch:
             if epoch > 0 and self.recompute is not None:
                 self.recompute(epoch)
             # a tensor of its own per part: its rows then have the same memory alignment on every rank
-            shuffled = [self._shuffled(part[epoch]) for part in self.order]
+            # selecting whole rows is about four times faster than indexing
+            selected = [self.rows.index_select(0, part[epoch].flatten()) for part in self.order]
+            shuffled = [rows.view(*self.order.shape[2:], -1).unbind(0) for rows in selected]
             states = self._states(epoch)
             for number, count in enumerate(statistics[:, 0].tolist()):
                 parts = [
@@ -190,10 +192,6 @@ class Batch:
                     for part, rows in enumerate(shuffled)
                 ]
                 yield Minibatch(epoch, count, parts)
-
-    def _shuffled(self, order: Tensor) -> Sequence[Tensor]:
-        """Return rows `[K, W]` of each of M minibatches. Selecting whole rows is four times faster than indexing."""
-        return self.rows.index_select(0, order.flatten()).view(*order.shape, -1).unbind(0)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.initial_states is None or self.starts is None:

@@ -92,7 +92,10 @@ def measure(
     """
     distinct: dict[str, list[Case]] = {}
     for case in cases:
-        equal = next((name for name, group in distinct.items() if _is_same(group[0], case)), None)
+        same = (
+            name for name, (other, *_) in distinct.items() if (other.ranks, other.config) == (case.ranks, case.config)
+        )
+        equal = next(same, None)
         distinct.setdefault(equal or f"{case.kind}-{case.ranks}", []).append(case)
     results: list[Measured] = []
 
@@ -110,10 +113,6 @@ def measure(
     }
     interleave(runs, rules.repeats, show)
     return results
-
-
-def _is_same(first: Case, second: Case) -> bool:
-    return (first.ranks, first.config) == (second.ranks, second.config)
 
 
 def _run(

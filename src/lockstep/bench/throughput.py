@@ -132,9 +132,10 @@ def table(result: Throughput) -> list[str]:
     """Format the result as lines of at most 80 columns."""
     env, plan = result.config.env, Plan.make(result.config.plan, result.ranks)
     uncounted = default_warmup(result.iterations)
+    compiled = "compiled" if result.config.runtime.compile == "on" else "not compiled"
     return [
         f"{env.id}: {env.count} environments ({env.engine}) x {result.config.rollout.steps} steps",
-        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {_compiled(result.config)}",
+        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {compiled}",
         f"{_many(len(result.trainings), 'repeat')} of {result.iterations} iterations, the first {uncounted} of each not counted",
         "",
         *_rates(result),
@@ -175,10 +176,6 @@ def _ranks(result: Throughput, plan: Plan) -> list[str]:
     first = spread([training.first_update for training in result.trainings])
     lines += ["", f"first update {first.median:.2f} s after the start ({first.least:.2f} to {first.most:.2f})"]
     return lines
-
-
-def _compiled(config: Config) -> str:
-    return "compiled" if config.runtime.compile == "on" else "not compiled"
 
 
 def _many(count: int, noun: str) -> str:

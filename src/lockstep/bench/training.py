@@ -129,7 +129,7 @@ def train(
     with prepared(config, ranks, iterations, "off") as (command, folder):
         with child(command, module_environment(), (DONE, PREEMPTED)) as process:
             first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
-        rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
+        rows = [{name: value for name, value in row.items() if type(value) in (int, float)} for row in folder.metrics()]
         if metrics_folder is not None:
             metrics_folder.mkdir(parents=True)
             for name in ("metrics.jsonl", "config.json"):
@@ -142,10 +142,6 @@ def train(
             else f"training ended after {len(rows)} iterations, of which {warmup} are warm-up; decrease --warmup"
         )
     return Training(rows, first, memory, warmup)  # type: ignore[arg-type]  # all values are numbers
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _watch(

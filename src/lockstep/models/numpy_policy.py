@@ -32,25 +32,18 @@ def silent(function: _Function) -> _Function:
     return cast(_Function, partial(context.run, function))
 
 
-def _tanh(rows: NDArray[Any]) -> None:
-    np.tanh(rows, rows)
-
-
-def _relu(rows: NDArray[Any]) -> None:
-    np.maximum(rows, 0, out=rows)
-
-
 def _elu(rows: NDArray[Any]) -> None:
     below = np.expm1(np.minimum(rows, 0))
     np.maximum(rows, 0, out=rows)
     rows += below
 
 
-def _silu(rows: NDArray[Any]) -> None:
-    rows /= 1 + np.exp(-rows)
-
-
-_ACTIVATIONS: dict[str, Callable[[NDArray[Any]], None]] = {"tanh": _tanh, "relu": _relu, "elu": _elu, "silu": _silu}
+_ACTIVATIONS: dict[str, Callable[[NDArray[Any]], object]] = {
+    "tanh": lambda rows: np.tanh(rows, rows),
+    "relu": lambda rows: np.maximum(rows, 0, out=rows),
+    "elu": _elu,
+    "silu": lambda rows: np.divide(rows, 1 + np.exp(-rows), out=rows),
+}
 """Activations by name; each works in place."""
 
 

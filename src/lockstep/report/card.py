@@ -28,7 +28,7 @@ def write_card(run: RunSummary, evaluated: Evaluated, repository: str, video: st
         *_results(run, evaluated),
         *(["## Video", f"[{video}]({video}): an episode with the most probable actions."] if video else []),
         "## Use the agent",
-        *_usage(run, evaluated, repository),
+        *_usage(run, repository),
         "## Repeat the run",
         *_repeat(run, evaluated),
         "## Settings",
@@ -104,7 +104,7 @@ def _results(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     )
 
 
-def _usage(run: RunSummary, evaluated: Evaluated, repository: str) -> Iterator[str]:
+def _usage(run: RunSummary, repository: str) -> Iterator[str]:
     module = run.config.env.module
     if module and not re.fullmatch(r"\w+(\.\w+)*", module):
         module = None  # not a module name: do not put it into a command that users copy

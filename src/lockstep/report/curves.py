@@ -61,7 +61,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
             axes.set_ylabel(LABELS[name])
             if len(runs) > 1 or name != "return":
                 _show(matplotlib, axes, experiments, name, over, label=name != "return" or len(runs) > 1)
-            elif _has_return(runs[0], over):
+            elif len(curve_of(runs[0], "return", over)[0]):
                 show_return(matplotlib, axes, runs[0].metrics, goal, over, runs[0].evaluations)
         if len(runs) > 1:
             _finish(matplotlib, figure, panels["return"], experiments, goal)
@@ -82,10 +82,6 @@ def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | 
 
 def _runs(experiments: Sequence[Experiment]) -> list[Recorded]:
     return [run for experiment in experiments for run in experiment.runs]
-
-
-def _has_return(run: Recorded, over: Over) -> bool:
-    return len(curve_of(run, "return", over)[0]) > 0
 
 
 def curve_of(run: Recorded, name: str, over: Over) -> Points:

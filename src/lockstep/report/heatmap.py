@@ -91,7 +91,7 @@ def draw_map(
         panels = figure.subplots(rows, columns, squeeze=False)
         for axes in panels.flat[count:]:
             axes.set_axis_off()
-        for component, (axes, name) in enumerate(zip(panels.flat, _components(env_id, spaces[1], agent), strict=False)):
+        for component, (axes, name) in enumerate(zip(panels.flat, _components(env_id, spaces[1]), strict=False)):
             _show_action(matplotlib, figure, axes, state_map, agent, component, name, env_id)
         last = panels.flat[count - 1]
         image = _show(last, state_map, state_map.values, cmap="cividis")
@@ -147,7 +147,7 @@ def _ranges(agent: Agent, space: Space[Any]) -> tuple[Array, Array, Array]:
     return low, high, np.clip(mean, low, high)
 
 
-def _components(env_id: str, space: Space[Any], agent: Agent) -> list[str]:
+def _components(env_id: str, space: Space[Any]) -> list[str]:
     """Return the names of the action components in the order of action rows: discrete ones first, then continuous ones."""
     names = action_names(env_id, space)
     continuous = [isinstance(leaf, Box) for _, leaf in leaves(space) for _ in range(math.prod(leaf.shape))]

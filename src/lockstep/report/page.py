@@ -78,7 +78,7 @@ def _environment() -> "Environment":
         "duration": _duration,
         "plain": as_text,
         "number": plain_number,
-        "quoted": _quoted,
+        "quoted": lambda path: shlex.quote(str(path)),
     }
     return environment
 
@@ -192,7 +192,3 @@ def _duration(seconds: float) -> str:
     if rounded < _HOUR:
         return f"{rounded // _MINUTE} min {rounded % _MINUTE} s"
     return f"{rounded // _HOUR} h {rounded % _HOUR // _MINUTE} min"
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))

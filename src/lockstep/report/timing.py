@@ -28,11 +28,10 @@ Array = NDArray[np.float64]
 
 def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the mean seconds per iteration by role and phase. The role `players` exists if some ranks only play; no role without metrics."""
-    means = {
+    return {
         role: {phase: _mean(points(metrics, f"{prefix}_{phase}")[1]) for phase in PHASES}
         for role, prefix in _roles(metrics).items()
     }
-    return {role: phases for role, phases in means.items() if phases}
 
 
 def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:

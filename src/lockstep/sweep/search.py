@@ -6,7 +6,7 @@ interrupted and continued gives the same trials as an uninterrupted one.
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,16 +105,11 @@ class Trials:
 
 
 def _suggest(trial: Any, path: str, space: Search) -> object:
-    suggest: Callable[..., object] = {
-        "log": trial.suggest_float,
-        "float": trial.suggest_float,
-        "int": trial.suggest_int,
-    }.get(space.kind, trial.suggest_categorical)
     if space.kind == "choice":
-        return suggest(path, list(space.choices))
+        return trial.suggest_categorical(path, list(space.choices))
     if space.kind == "int":
-        return suggest(path, int(space.low), int(space.high))
-    return suggest(path, space.low, space.high, log=space.kind == "log")
+        return trial.suggest_int(path, int(space.low), int(space.high))
+    return trial.suggest_float(path, space.low, space.high, log=space.kind == "log")
 
 
 def _text(value: object) -> str:

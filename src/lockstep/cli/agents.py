@@ -17,9 +17,7 @@ __all__ = ["LoadedPolicy", "add_arguments"]
 def add_arguments(parser: Arguments, episodes: int) -> None:
     """Add the arguments that `eval` and `play` share. `episodes` is the default number of episodes."""
     parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="run folder, its name in runs/, a checkpoint folder, or hub:USER/NAME[@REVISION]",
+        "run", metavar="RUN", help="run folder, its name in runs/, a checkpoint folder, or hub:USER/NAME[@REVISION]"
     )
     parser.add_argument(
         "--episodes",

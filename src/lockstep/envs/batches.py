@@ -63,13 +63,7 @@ class RenewedEngine:
     renews = True
 
     def __init__(
-        self,
-        envs: Any,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        recipe: Recipe,
-        first: int,
-        count: int,
+        self, envs: Any, observation_space: Space[Any], action_space: Space[Any], recipe: Recipe, first: int, count: int
     ) -> None:
         """Wrap `envs`, environments `first` to `first + count - 1`; the spaces are those of a single one."""
         self._envs = envs

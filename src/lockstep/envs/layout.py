@@ -17,16 +17,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.envs.spaces import (
-    MASK,
-    Path,
-    Spaces,
-    feature_leaves,
-    image_leaves,
-    image_shape,
-    mask_leaves,
-    place_of,
-)
+from lockstep.envs.spaces import MASK, Path, Spaces, feature_leaves, image_leaves, image_shape, mask_leaves, place_of
 
 __all__ = ["ContractViolation", "ObservationLayout"]
 

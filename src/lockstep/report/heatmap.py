@@ -156,12 +156,7 @@ def _components(env_id: str, space: Space[Any]) -> list[str]:
 
 def _show(axes: Any, state_map: StateMap, table: Array, **options: Any) -> Any:
     half = [(values[1] - values[0]) / 2 for values in (state_map.x, state_map.y)]
-    extent = (
-        state_map.x[0] - half[0],
-        state_map.x[-1] + half[0],
-        state_map.y[0] - half[1],
-        state_map.y[-1] + half[1],
-    )
+    extent = (state_map.x[0] - half[0], state_map.x[-1] + half[0], state_map.y[0] - half[1], state_map.y[-1] + half[1])
     return axes.imshow(table, origin="lower", extent=extent, aspect="auto", interpolation="nearest", **options)
 
 

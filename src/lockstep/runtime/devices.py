@@ -58,8 +58,7 @@ def choose_devices(
     for column, name in enumerate((_TRAINS, _PLAYS)):
         if set(rows[:, column].tolist()) >= {0, 1}:
             fail_on_all_ranks(
-                rank_info,
-                f"runtime.{name} is 'auto': some hosts have a CUDA device and some do not; use cpu or cuda",
+                rank_info, f"runtime.{name} is 'auto': some hosts have a CUDA device and some do not; use cpu or cuda"
             )
     gpu_ids = [gpu for gpu in rows[:, 2].tolist() if gpu >= 0]
     own_gpus = bool(gpu_ids) and len(set(gpu_ids)) == len(gpu_ids)

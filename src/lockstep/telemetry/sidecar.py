@@ -43,12 +43,7 @@ class Sidecar:
     """Sidecar process as rank 0 sees it: a logger that ignores metrics and only checks that the process is alive."""
 
     def __init__(
-        self,
-        name: str,
-        run: Path,
-        arguments: Sequence[str],
-        timeout: Callable[[], float],
-        nice: int | None = None,
+        self, name: str, run: Path, arguments: Sequence[str], timeout: Callable[[], float], nice: int | None = None
     ) -> None:
         """Start `lockstep ARGUMENTS...` as a child process, with the log file logs/NAME.log in the folder `run`.
 

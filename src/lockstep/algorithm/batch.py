@@ -27,10 +27,8 @@ class RowScalars(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The columns of a packed row of W numbers.
-
-    A row holds one step: observation (normalized), action, curiosity inputs, with two value heads the target and old value of the
-    intrinsic one, and `RowScalars`.
+    """The columns of a packed row of W numbers: observation (normalized), action, curiosity inputs, with two value heads the target
+    and old value of the intrinsic one, and `RowScalars`.
     """
 
     observation_size: int
@@ -147,9 +145,8 @@ class ImageRows:
 
 @dataclass
 class Batch:
-    """The training data of this rank in one iteration.
-
-    There is one part per shard or, if shards are fused, one for all, each cut into E × M minibatches of K samples.
+    """The training data of this rank in one iteration: one part per shard or, if shards are fused, one for all, each cut into E × M
+    minibatches of K samples.
     """
 
     rows: Tensor

@@ -99,10 +99,7 @@ class OrderedGradient:
         return total
 
     def _blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Split rows into blocks of one size, or two. Eager operations are faster without blocks.
-
-        Blocks begin at multiples of the predictor's stride, so that it is trained on the same rows with and without blocks.
-        """
+        """Split rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows."""
         if self._make_kernel is eager or len(rows) <= BLOCK:
             return [rows]
         count, stride = math.ceil(len(rows) / BLOCK), predictor_stride(self._agent)

@@ -110,10 +110,10 @@ class Plan:
 
     @classmethod
     def make(cls, config: PlanConfig, ranks: int) -> "Plan":
-        """Create the plan of `config` for this number of ranks.
+        """Create the plan of `config` for this number of ranks. Players and trainers get consecutive shards, in numbers that differ by
+        at most 1.
 
-        Each player and each trainer gets consecutive shards, and their numbers of shards differ by at most 1. Raises
-        ValueError if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or
+        Raises ValueError if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or
         trainers, or if a rank neither plays nor trains.
         """
         playing, training = _roles(config, ranks)

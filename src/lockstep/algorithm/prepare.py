@@ -94,9 +94,7 @@ class Preparation:
         return [rows for rows, _ in packed], group_rows(sums, self._options.fused)
 
     def _pack_shard(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
-        """Return one shard's rows `[N, W]`, N = T × B with time first, and its sums: `_value_fit_sums`, the same of the intrinsic head if
-        there is one, and those of curiosity.
-        """
+        """Return one shard's rows `[N, W]`, N = T × B with time first, and its `_value_fit_sums`, of both heads, and those of curiosity."""
         agent, weights = self._agent, rollout.valid.flatten()
         estimates = self._estimate(rollout, bonus, progress)
         columns = [
@@ -139,7 +137,6 @@ class Preparation:
         return torch.cat([rank_rows[:count] for rank_rows, count in zip(gathered, counts, strict=True)])
 
     def _starts(self, samples: _Samples, iteration: int) -> Tensor:
-        """Return the sequence numbers `[parts, E, M, n]` of every minibatch."""
         sequences = samples.states.shape[1]
         if self._options.share_data:
             starts = self._order.shared(iteration, samples.shards * sequences, samples.shards)
@@ -232,7 +229,6 @@ class Preparation:
         return torch.cat(recomputed)
 
     def _metrics(self, total: Tensor, count: Tensor, progress: float) -> dict[str, float]:
-        """Return the metrics of the sums over all shards; `count` is the number of valid rows."""
         means = (total[:VALUE_FIT_SUMS] / count).tolist()
         metrics = {"explained_variance": _explained_variance(means)}
         if self._options.vtrace:

@@ -32,14 +32,11 @@ __all__ = ["Update"]
 
 
 class Rates(NamedTuple):
-    """The values of all schedules for one update."""
+    """The values of all schedules for one update: learning rates of policy, critic and curiosity networks, and coefficients."""
 
     policy: float
-    """Learning rate of the policy."""
     value: float
-    """Learning rate of the critic."""
     curiosity: float
-    """Learning rate of the curiosity networks."""
     clip: float
     entropy: float
 
@@ -148,7 +145,7 @@ class Update:
     def _merge_moments(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
         """Reduce the moments of observations and returns, and merge those of returns, which scale this iteration's rewards.
 
-        Returns the sums of the observations and the means that they are deviations from, which are the same in all shards.
+        Returns the sums of the observations and the means that they are deviations from, the same in all shards.
         """
         if not rollouts[0].moments.numel():
             return None

@@ -67,9 +67,9 @@ def for_ranks(config: Config, ranks: int) -> Config:
 
 
 def weak(config: Config, ranks: int) -> Config:
-    """Return the config with its environments and shards multiplied by the number of ranks that play.
+    """Return the config with its environments and shards multiplied by the number of playing ranks, for minibatches of more samples.
 
-    The number of minibatches stays, so their size grows. Raises ValueError if the plan does not fit the number of ranks.
+    Raises ValueError if the plan does not fit the number of ranks.
     """
     # the number of players does not depend on the shards, of which there may be too few before they are multiplied
     times = len(Plan.make(dataclasses.replace(config.plan, shards=None), ranks).playing)

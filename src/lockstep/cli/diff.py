@@ -21,7 +21,7 @@ _IGNORED = ("run.name", "run.folder")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print whether two runs are identical. Return 0 if all iterations that both runs have are identical, 1 otherwise.
+    """Print whether two runs are identical. Return 0 if all common iterations are identical, 1 otherwise.
 
     Raises ValueError if a run does not exist, or if the runs have no iteration in common.
     """

@@ -26,10 +26,7 @@ _EXIT_CODES = {"done": DONE, "stopped": PREEMPTED, "failed": FAILED}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the run until it ends. Return the exit code: 0 done, 75 stopped, 1 failed or killed, 130 after Ctrl-C.
-
-    Raises ValueError if the run does not exist or its files are broken.
-    """
+    """Show the run until it ends. Return the exit code: 0 done, 75 stopped, 1 failed or killed, 130 after Ctrl-C."""
     args = read(argv)
     folder = RunFolder.open(locate(args.run))
     # raises for broken files before anything is drawn

@@ -64,10 +64,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
 def resume_under_launcher(
     rank_info: RankInfo, folder: RunFolder, config_before: Config, config: Config, plan: Plan, iteration: int | None
 ) -> int:
-    """Resume a run as one of the ranks that a launcher started. Return the exit code.
-
-    Rank 0 locks the run, then chooses the checkpoint for all ranks. The other arguments are those of `prepare_resume`.
-    """
+    """Resume a run as one of the ranks that a launcher started, with the arguments of `prepare_resume`. Return the exit code."""
 
     def prepare() -> tuple[RunFolder, int]:
         folder.lock()

@@ -76,10 +76,8 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[[], None] = lambda: None) -> Kernel:
     """Load the compiled formula from the cache. If it is missing or damaged, compile it first, which takes seconds to minutes.
 
-    Compilation runs in a child process, and other processes that need the same library wait for it. `check` is called many times a
-    second meanwhile, and may raise to stop the compilation.
-
-    Raises CompilerFailed, in one line.
+    A child process compiles, and others that need the library wait for it. `check` is called many times a second meanwhile, and may raise
+    to stop the compilation. Raises CompilerFailed, in one line.
     """
     folder = cache_folder()
     library = folder / f"{_key(formula, examples)}.so"

@@ -127,12 +127,7 @@ def windows(valid: Tensor, filled: Tensor, held: int, capacity: int) -> Tensor:
     """Return the first index of the memory of each row of a rollout, `[B, T + 1]`, in an array of `held` stored rows and then the rollout.
 
     Row r has the index `held + r`. Its memory starts at the first row of its episode, at most `capacity` rows back, and ends before r.
-
-    Args:
-        valid: `[T, B]`, as in `Transitions`.
-        filled: `[B]`: the number of stored rows, at the end, that belong to the episode with which the rollout begins.
-        held: Number of stored rows.
-        capacity: Maximum number of rows in a memory.
+    `valid` is `[T, B]`, as in `Transitions`; the last `filled` `[B]` stored rows belong to the episode with which the rollout begins.
     """
     indices = held + torch.arange(len(valid) + 1)[:, None]
     episode_starts = torch.where(valid, 0, indices[1:])
@@ -144,12 +139,8 @@ def nearest(rows: Tensor, first: Tensor, count: int) -> Tensor:
     """Return the squared distances of a rollout's rows 1, 2, … to the `count` nearest rows of their memories, `[B, T, count]` float64, ascending.
 
     The nearest rows are found by |y|² - 2 x y, relative to the mean to reduce cancellation; their distances are computed from differences.
-    Results for a memory with fewer than `count` rows are undefined.
-
-    Args:
-        rows: `[B, held + T + 1, size]`: stored rows, at least `count`, then the rollout.
-        first: See `windows`.
-        count: k.
+    `rows` are `[B, held + T + 1, size]`: stored rows, at least `count`, then the rollout; `first` is that of `windows`. Results for a memory
+    with fewer than `count` rows are undefined.
     """
     ends, size = rows.shape[1:]
     held = ends - first.shape[1]

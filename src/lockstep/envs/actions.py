@@ -22,11 +22,10 @@ Converter = Callable[[NDArray[Any]], Any]
 
 
 def action_converter(space: Space[Any]) -> Converter:
-    """Return a function that converts a batch of action rows to actions of `space`.
+    """Return a function that converts action rows, `[B]` int64 or `[B, A]`, to new arrays in the structure of `space`: a dict
+    or tuple of arrays for Dict and Tuple, else one array.
 
-    The function takes `[B]` int64 or `[B, A]`, for B environments. It returns new arrays in the structure of the space:
-    a dict or tuple of arrays for Dict and Tuple, else one array. Continuous components that lie within the bounds of
-    `Spaces` also lie within those of the space.
+    Continuous components that lie within the bounds of `Spaces` also lie within those of the space.
     """
     if isinstance(space, Discrete):
         return _discrete_converter(space)
@@ -41,9 +40,8 @@ def action_converter(space: Space[Any]) -> Converter:
 
 
 def each_action(batch: Any) -> Any:
-    """Split a batch that `action_converter` produced into one action per environment.
-
-    Integers become Python's int: environments check and index with it faster than with NumPy's integers.
+    """Split a batch that `action_converter` produced into one action per environment. Integers become Python's int, with which
+    environments are faster than with NumPy's.
     """
     if isinstance(batch, dict):
         return [dict(zip(batch, parts, strict=True)) for parts in zip(*map(each_action, batch.values()), strict=True)]

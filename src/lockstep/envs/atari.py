@@ -36,7 +36,6 @@ class Game:
     full_action_space: bool = False
     """True: all 18 actions. False: only those that have an effect in the game."""
     frameskip: int = 4
-    """Frames per step."""
     noop_max: int = 30
     """Maximum number of frames without an action at the start. At least 1: with 0, envpool ends the process."""
     max_num_frames_per_episode: int = 108_000

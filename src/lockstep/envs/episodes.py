@@ -52,8 +52,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         """Create environment `index`, counted over all shards, with the `interface` of its recipe.
 
-        `log` is replayed by the first `reset`; `progress`, `[1]`, is incremented by 1 for the reset and each step of
-        the replay.
+        The first `reset` replays `log`, and adds 1 to `progress`, `[1]`, for itself and for each step.
         """
         super().__init__(recipe())
         spaces, layout = interface.spaces, interface.layout

@@ -85,10 +85,7 @@ class History:
         return [block[max(start - number, 0) : self._steps - number, index] for number, block in numbered]
 
     def warn_if_long(self, first: int, env_id: str) -> None:
-        """Log a warning, once, if an episode is so long that its log slows down checkpoints and resume.
-
-        `first` is the number of the shard's first environment. Only the first shard warns, on behalf of all shards.
-        """
+        """Log a warning, once and for all shards, if an episode is so long that its log slows down checkpoints and resume."""
         steps = self._steps - int(self.starts.min())
         if first or self._warned or steps < _LONG:
             return
@@ -140,9 +137,9 @@ def current_observations(observations: NDArray[Any], pixels: NDArray[np.uint8]) 
 
 
 def restore_history(state: State, replayed: State, first: int, env_id: str) -> History:
-    """Return the history of a saved state, after comparing the results of its replay with it, bit for bit.
+    """Return the history of a saved state. Raises ValueError for the first environment whose replay differs from it in any bit.
 
-    `first` is the number of the shard's first environment. Raises ValueError for the first environment that differs.
+    `first` is the number of the shard's first environment.
     """
     pairs = {name: (saved, replayed[name]) for name, saved in state.items() if name in replayed}
     for index in range(len(state["episodes"])):

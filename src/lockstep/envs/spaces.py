@@ -39,8 +39,8 @@ Leaf = tuple[Path, Any]
 class Spaces:
     """The sizes of an environment's observations and actions.
 
-    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is
-    a row of `A` numbers: first one integer per choice, from 0, then the continuous components.
+    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is a row of
+    `A` numbers: first one integer per choice, from 0, then the continuous components.
     """
 
     observation_size: int

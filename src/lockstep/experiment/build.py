@@ -36,12 +36,10 @@ _SPARE = 4
 
 @dataclass(frozen=True)
 class RankComponents:
-    """The components of one rank. A rank that has no shards to play has an empty list of them."""
+    """The components of one rank: the group of all ranks that train, and the shards that this rank plays, if any."""
 
     trainers: Group
-    """The ranks that train."""
     shards: Sequence[Shard]
-    """The shards that this rank plays."""
     exchange: Exchange
     update: Update
 

@@ -42,9 +42,7 @@ class TrainedPolicy:
         sample: bool = False,
         iteration: int = 0,
     ) -> None:
-        """Wrap an agent. `act` selects the most probable actions or, with `sample`, draws them by `generator`. The spaces are those of a single
-        environment.
-        """
+        """Wrap an agent, with the spaces of a single environment. `act` is most probable or, with `sample`, drawn by `generator`."""
         self.observation_space = observation_space
         self.action_space = action_space
         self.iteration = iteration

@@ -96,10 +96,7 @@ def completion_text(folder: RunFolder, config: Config) -> str:
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:
-    """Return the config of a run that is resumed, with changed RESUMABLE_FIELDS and a larger budget.
-
-    Raises ValueError for a field that would change the experiment, and for fewer steps.
-    """
+    """Return the config of a run that is resumed, with changed RESUMABLE_FIELDS and a larger budget. Raises ValueError for other changes."""
     given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
     fixed = next((name for name in given if name not in RESUMABLE_FIELDS), None)
     if fixed:

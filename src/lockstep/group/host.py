@@ -28,8 +28,7 @@ _LIVENESS_INTERVAL = 0.2
 class Host:
     """Shared memory of the ranks of one host. Ranks notify each other through counters in it, which only increase.
 
-    The first region of the memory has a cache line of int64 values for every rank: its process id, then 1 + the rank that it
-    found lost (0: none).
+    It begins with a cache line of int64 values for every rank: its process id, then 1 + the rank that it found lost (0: none).
     """
 
     make_error: Callable[[int, str, str], RankLost] | None = None

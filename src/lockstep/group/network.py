@@ -79,10 +79,9 @@ class NetworkGroup(Group):
         return all_rows.view(sum(counts), *parts.shape[1:])
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
-        """Gather rows on the CPU: `[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank.
+        """Gather rows on the CPU: `[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank. Raises RankLost.
 
         A rank sends a message of one byte before its rows: the time until it arrives counts as waiting, the time after it as moving.
-        Raises RankLost.
         """
         start = perf_counter()
         p2p, tag = self._p2p, self._tag

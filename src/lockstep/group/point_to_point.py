@@ -128,10 +128,7 @@ class PointToPoint:
         raise self.make_error(peer, phase, "its connection was closed", _REPORT_TIMEOUT) from error
 
     def make_error(self, peer: int, phase: str, why: str, timeout: float = 0.0) -> RankLost:
-        """Create the error for the rank that was lost first: the one that another rank has reported, else `peer`.
-
-        `timeout` is the time in seconds that other ranks have to report one.
-        """
+        """Create the error for the rank that was lost first: `peer`, unless another rank reports one within `timeout` seconds."""
         rank, why = self._first_loss(peer, why, timeout)
         where = f" on host {self.hosts[rank]}" if self.hosts else ""
         return RankLost(f"rank {rank}{where}", phase, why)
@@ -149,7 +146,7 @@ class PointToPoint:
         return self._query_store(query, (peer, why), timeout)
 
     def _query_store(self, query: Callable[[Store], _T], default: _T, timeout: float = 0.0) -> _T:
-        """Return the result of `query`; `default` if it takes longer than `timeout` and the time that the store has to answer.
+        """Return the result of `query`, or `default` after `timeout` and the time that the store has to answer.
 
         The query runs in a thread, because it never returns if the rank that holds the store is lost.
         """

@@ -95,13 +95,10 @@ def grid(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) ->
 
 
 def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
-    """Create a network that turns an image `[N, C, H, W]` into features for hidden layers.
+    """Create a network from an image `[N, C, H, W]` to features for hidden layers. Return it with its number of outputs.
 
     The network is that of `nature`, or that of `impala` for an image that is too small for `nature`. An image of at
     most 1,024 values, such as MiniGrid's 7 × 7 cells, is flattened: convolutions would cost far more.
-
-    Returns:
-        The network and its number of outputs.
     """
     if math.prod(shape) <= _FLATTEN_LIMIT:
         return nn.Flatten(), math.prod(shape)

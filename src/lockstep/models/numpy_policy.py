@@ -67,10 +67,9 @@ class NumpyPolicy:
         self._dtype = policy.policy_head.weight.dtype
 
     def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-        """Return a function from rows `[count, O]` to the output of the policy's head `[count, H]`.
+        """Return a function from rows `[count, O]` to the output of the policy's head `[count, H]`, its second argument.
 
-        The function writes the output into its second argument and returns it. It uses the current weights: create
-        another one after the weights have changed.
+        It uses the current weights: create another one after the weights have changed.
         """
         # the bias is repeated for every row: adding arrays of equal shape costs a third of broadcasting one of them
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]

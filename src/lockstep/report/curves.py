@@ -33,11 +33,9 @@ def draw_returns(
 ) -> None:
     """Draw the mean return of experiments over steps or seconds, 900 pixels wide and at least 560 high: the legend may need more.
 
-    For every experiment, the figure shows the median of its runs and a band between the quartiles. `metric` is `return`, or `evaluation` for
-    the mean returns of evaluations during training.
-
-    Raises ValueError if a run has no returns yet, if the runs of an experiment have no range of steps in common, or as `saved_figure` does. The
-    message is one line.
+    Every experiment has the median of its runs and a band between the quartiles. `metric` is `return`, or `evaluation` for the mean returns of
+    evaluations during training. Raises ValueError if a run has no returns yet, if the runs of an experiment share no range of steps, or as
+    `saved_figure` does.
     """
     _check(experiments, over, [metric])
     with saved_figure(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):

@@ -170,9 +170,8 @@ class Run:
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Write a checkpoint at the configured intervals and after the last iteration.
 
-        Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is exact. When the
-        ranks stop early they also save, except with such engines: the run then resumes from the last regular checkpoint, and repeats
-        the iterations after it with the same results.
+        Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is exact. Ranks that stop
+        early also save, except with such engines: the run then repeats the iterations after the last regular checkpoint, with the same results.
         """
         regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop_at
         evaluated = is_due(self.done, self._config.evaluate_every, self.last)

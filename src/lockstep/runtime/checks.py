@@ -60,10 +60,9 @@ def shares_memory(config: RuntimeConfig) -> bool:
 def check_runtime(
     config: RuntimeConfig, rank_info: RankInfo | None, trainers: Collection[int], players: Collection[int]
 ) -> None:
-    """Check that this host and launcher support a config with resolved devices, for the ranks that train and that play.
+    """Raise ValueError, in one line, for a field of a config with resolved devices that this host and launcher do not support.
 
-    `rank_info` is None if lockstep's own launcher is about to start the ranks. Raises ValueError, in one line, for a field that they do not
-    support.
+    `rank_info` is None if lockstep's own launcher is about to start the ranks.
     """
     if config.kind == "fabric" and find_spec("lightning_fabric") is None:
         raise ValueError(

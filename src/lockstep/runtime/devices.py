@@ -22,12 +22,10 @@ _TRAINS, _PLAYS = "device", "player_device"
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of one rank."""
+    """Devices of one rank, as a trainer and as a player."""
 
     trainer: torch.device
-    """Device of this rank as a trainer."""
     player: torch.device
-    """Device of this rank as a player."""
     own_gpus: bool
     """Every trainer has a GPU to itself, as NCCL requires."""
 
@@ -42,8 +40,8 @@ def choose_devices(
 ) -> Devices:
     """Choose this rank's devices. The ranks of a host use its GPUs in turn. Every rank calls it.
 
-    Raises ValueError, in one line, on rank 0 and SystemExit on all others if ranks of one role have different kinds of devices, or
-    if trainers share a GPU although `runtime.backend` is nccl.
+    Raises ValueError on rank 0 and SystemExit on all others if ranks of one role have different kinds of devices, or if trainers share a GPU
+    although `runtime.backend` is nccl.
     """
     local_rank = host_slot.local_rank if rank_info.local_rank is None else rank_info.local_rank
     trainer, player = (_device(name, local_rank) for name in (config.device, config.player_device or config.device))

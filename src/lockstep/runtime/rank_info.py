@@ -24,15 +24,12 @@ class RankInfo:
     """This process's rank, the number of ranks, and how the ranks connect."""
 
     rank: int
-    """Index of this process among all ranks."""
     size: int
-    """Number of all ranks."""
     local_rank: int | None = None
     """Index among the ranks of this host; None: unknown until the ranks have connected."""
     local_size: int | None = None
     """Number of ranks on this host; None: unknown until the ranks have connected."""
     launcher: str = "lockstep"
-    """Command that started the rank."""
     memory: int | None = None
     """File descriptor of the shared memory that lockstep's own launcher passes on; None: there is none."""
     rendezvous: str = ""

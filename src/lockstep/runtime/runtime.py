@@ -34,9 +34,7 @@ class Runtime(ABC):
         self.group = group
         """All ranks."""
         self.device = devices.trainer
-        """Device of this rank as a trainer."""
         self.player_device = devices.player
-        """Device of this rank as a player."""
         self.cores = host_slot.cores
         """Number of cores for work that may use several without changing bits."""
 
@@ -47,8 +45,7 @@ class Runtime(ABC):
     def replicate(self, module: nn.Module, members: Sequence[int]) -> nn.Module:
         """Wrap `module`, which is on `device`, in a DistributedDataParallel that averages gradients over the ranks `members`.
 
-        Every rank calls it, in the same order. Return `module` unchanged if there is only one member, and on ranks that are not
-        members.
+        Every rank calls it, in the same order. Ranks outside, or a single member, get `module` unchanged.
         """
         if len(members) == 1:
             return module

@@ -93,10 +93,10 @@ def last_log_line(logs: Path, member: Member) -> str:
 
 
 def _slot_cores(slot: int, jobs: int, ranks: int) -> list[int]:
-    """Return the cores that the job in a slot is bound to; an empty list means that it is not bound.
+    """Return the cores that the job in a slot is bound to; none if it is not bound.
 
-    Engines with their own threads, such as envpool, start one thread per allowed core, so jobs are bound if together they use all cores. If
-    some cores stay free, jobs are not bound, because other programs may be bound to the same cores.
+    Engines such as envpool start one thread per allowed core, so jobs are bound if together they use all cores. If some cores stay free, jobs
+    are not bound, because other programs may be bound to the same cores.
     """
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return []

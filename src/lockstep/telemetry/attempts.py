@@ -57,10 +57,9 @@ class Start:
 
 
 class Attempt:
-    """Handle that gives `record_attempt` access to the run. The caller sets `run` once the run exists."""
+    """Handle that gives `record_attempt` access to the run, None until the caller has created it."""
 
     run: "Run | None" = None
-    """The run; None until it has been created."""
 
 
 @contextmanager

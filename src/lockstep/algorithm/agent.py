@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.buffers import TrainedBuffers, persistent_buffers
 from lockstep.models.flat import FlatParameters
 from lockstep.models.normalization import RunningStatistics
@@ -35,10 +36,7 @@ from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_state
 from lockstep.ppo.distributions import distribution_of
 from lockstep.randomness import seed_of
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
-    from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout
 
 __all__ = ["OBSERVATION_LIMIT", "Agent", "RolloutEvaluation"]
 
@@ -68,7 +66,7 @@ class Agent:
 
     def __init__(
         self,
-        spaces: "Spaces",
+        spaces: Spaces,
         config: PolicyConfig,
         normalize_rewards: bool,
         seed: int,
@@ -169,7 +167,7 @@ class Agent:
         return torch.cat(values).view(shape).cpu()
 
     @torch.inference_mode()
-    def evaluate(self, rollout: "Rollout") -> RolloutEvaluation:
+    def evaluate(self, rollout: Rollout) -> RolloutEvaluation:
         """Compute values and log-probabilities of a whole rollout with the current weights."""
         steps, count = rollout.rewards.shape
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)

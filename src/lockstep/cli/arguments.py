@@ -24,6 +24,11 @@ class Arguments(argparse.ArgumentParser):
             "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
         )
 
+    @property
+    def flags(self) -> list[str]:
+        """Flags of the command, besides `--help`."""
+        return [flag for action in self._actions for flag in action.option_strings if action.dest != "help"]
+
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse the arguments after the command. The ValueError for an unknown flag names the nearest flag."""
         args, unknown = self.parse_known_args(argv)

@@ -13,7 +13,6 @@ from lockstep.config.flags import parse_flags
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = ("--work", "--ranks", "--repeats", "--updates", "--python", "--json")
 _ALLOWED_FIELDS = ("env.engine", "env.threads")
 _TOTAL_STEPS = 1_000_000
 """Value of `run.total_steps` for resolving the configs: `runtime.compile: auto` decides as for a run of this length,
@@ -22,8 +21,9 @@ not as for the few updates that are measured."""
 
 def main(argv: Sequence[str]) -> int:
     """Measure all implementations and print a table. Return the exit code. Raises ValueError for bad input."""
-    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
-    args = _parser().read(rest)
+    parser = _parser()
+    tree, rest = parse_flags(argv, parser.flags)
+    args = parser.read(rest)
     _check_flags(tree)
 
     from lockstep.bench import comparison

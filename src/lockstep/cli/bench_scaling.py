@@ -20,23 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = (
-    "--config",
-    "--ranks",
-    "--repeats",
-    "--seconds",
-    "--iterations",
-    "--warmup",
-    "--kind",
-    "--solve",
-    "--out",
-)
-
 
 def main(argv: Sequence[str]) -> int:
     """Measure, print a table and write the files of `--out`. Return the exit code. Raises ValueError for bad input."""
-    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
-    args = _parser().read(rest)
+    parser = _parser()
+    tree, rest = parse_flags(argv, parser.flags)
+    args = parser.read(rest)
     config = compose_config(args, tree)
     _check(args, config)
 

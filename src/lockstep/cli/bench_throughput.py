@@ -13,7 +13,6 @@ from lockstep.group.memory import usable_cores
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = ("--config", "--ranks", "--repeats", "--seconds", "--iterations", "--json")
 _GPU = "GPU"
 Case = tuple[Config, int]
 """Resolved config, and the number of ranks that run it."""
@@ -21,8 +20,9 @@ Case = tuple[Config, int]
 
 def main(argv: Sequence[str]) -> int:
     """Measure and print a table. Return the exit code. Raises ValueError for bad input, before anything is measured."""
-    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
-    args = _parser().read(rest)
+    parser = _parser()
+    tree, rest = parse_flags(argv, parser.flags)
+    args = parser.read(rest)
     config = compose_config(args, tree)
     cases = _cases(config) if args.ranks is None else {"": resolve_config(config, args.ranks)}
 

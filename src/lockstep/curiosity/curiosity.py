@@ -3,18 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.embedding import ActionEncoder, Embedding
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.normalization import RunningStatistics
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
-    from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout
 
 __all__ = ["Curiosity", "Images", "Reduce", "States", "Transitions", "fixed"]
 
@@ -64,7 +62,7 @@ class Curiosity(nn.Module, ABC):
     sees_images: ClassVar[bool] = False
     """True if `loss` needs the images of observations, if there are any."""
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         """Initialize the weights from PyTorch's global generator. `squash` is that of the policy."""
         super().__init__()
         self.config = config
@@ -122,7 +120,7 @@ class Curiosity(nn.Module, ABC):
         hidden = (*self.config.hidden, *[self.config.hidden[-1]] * extra)
         return Embedding(self.feature_size, self.images, hidden, self.config.feature_size).to(self.dtype)
 
-    def transitions(self, rollout: "Rollout") -> Transitions:
+    def transitions(self, rollout: Rollout) -> Transitions:
         """Convert a rollout to the input of the methods."""
         features = rollout.observations[..., : self.feature_size]
         if "features" in self.moments:
@@ -156,7 +154,7 @@ class Curiosity(nn.Module, ABC):
             transitions.embedded[network] = outputs
         return outputs
 
-    def observe(self, rollouts: Sequence["Rollout"], reduce: Reduce) -> None:
+    def observe(self, rollouts: Sequence[Rollout], reduce: Reduce) -> None:
         """Update the running statistics with the observations of all shards."""
         names = [name for name in ("features", "pixels") if name in self.moments]
         sums = []

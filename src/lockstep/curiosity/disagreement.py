@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["Disagreement", "Ensemble"]
 
@@ -33,7 +30,7 @@ class Disagreement(Curiosity):
 
     losses = ("forward_loss",)
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         size = config.feature_size
         self.encoder = fixed(self.embedding())

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from lockstep.envs.spaces import Spaces
 from lockstep.models.encoders import convolutions
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
 
 __all__ = ["ActionEncoder", "Embedding"]
 
@@ -58,7 +55,7 @@ class ActionEncoder:
     they have bounds.
     """
 
-    def __init__(self, spaces: "Spaces", squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, squash: bool, dtype: torch.dtype) -> None:
         self._choices = spaces.choices
         self._squash = squash
         self._dtype = dtype

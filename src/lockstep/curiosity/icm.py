@@ -1,7 +1,6 @@
 """The intrinsic curiosity module."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +8,7 @@ from torch import Tensor, nn
 from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
 from lockstep.curiosity.inverse import Controlled
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["ICM"]
 
@@ -29,7 +26,7 @@ class ICM(Controlled):
 
     losses = ("inverse_loss", "forward_loss")
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         size, width = config.feature_size, config.hidden[-1]
         self.ahead = nn.Sequential(

@@ -1,7 +1,6 @@
 """The Never Give Up method."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,10 +9,8 @@ from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
 from lockstep.curiosity.inverse import InverseDynamics
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.normalization import RunningStatistics
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
 
 __all__ = ["NGU"]
 
@@ -48,7 +45,7 @@ class NGU(RND):
 
     losses = ("inverse_loss", "rnd_loss")
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
         self.moments |= {name: RunningStatistics(1) for name in _MEANS}

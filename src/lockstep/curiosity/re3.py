@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,9 +9,7 @@ from torch import Tensor
 
 from lockstep.curiosity.curiosity import Curiosity, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["RE3", "distances"]
 
@@ -37,7 +34,7 @@ class RE3(Curiosity):
     `curiosity.weight`.
     """
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.encoder = fixed(self.embedding())
 

@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "command": re.split(r" (?=--)", summary.command or ""),  # so that no line breaks within a flag
         "changed": changed,
         "starts": list(_starts(summary)),
-        "sections": _sections(summary.settings),
+        "sections": {name: list(settings) for name, settings in groupby(summary.settings, _section)},
         "video": _newest_video(folder),
     }
 
@@ -162,11 +163,8 @@ def _starts(summary: RunSummary) -> Iterator[dict[str, Any]]:
         earlier = start.packages
 
 
-def _sections(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
-    sections: dict[str, list[Setting]] = {}
-    for setting in settings:
-        sections.setdefault(setting.name.partition(".")[0], []).append(setting)
-    return sections
+def _section(setting: Setting) -> str:
+    return setting.name.partition(".")[0]
 
 
 def _newest_video(folder: RunFolder) -> dict[str, Any] | None:

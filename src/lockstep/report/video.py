@@ -1,7 +1,7 @@
 """Recording of episodes as MP4 files (H.264). Needs neither a display nor an installed ffmpeg."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,25 +30,24 @@ def record_video(
     is then renamed, so it is never incomplete. It has one frame more per episode than steps, for the first observation. Raises ValueError if a
     package or library for rendering or encoding is missing, OSError if the file cannot be written.
     """
-    encoder = _encoder()
+    _encoder()  # raises before the environment is created
     choose_renderer()
     env = make()
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        with _write_video(encoder, path, rate) as add_frame:
+        with write_video(path, rate) as add_frame:
             return list(play_episodes(env, begin, seeds, lambda: add_frame(render_frame(env))))
     finally:
         env.close()
 
 
-def write_video(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
-    """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file that the end of the context completes."""
-    return _write_video(_encoder(), path, rate)
-
-
 @contextmanager
-def _write_video(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
-    """Yield a function that appends a frame. When the context exits, check the file and rename it to `path`."""
+def write_video(path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
+    """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file with `rate` frames per second.
+
+    When the context exits, check the file and rename it to `path`. Raises the errors of `record_video`.
+    """
+    encoder = _encoder()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     writer: Any = None

@@ -9,7 +9,6 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from lockstep.group.group import Clock, Group, RankLost
 from lockstep.group.network import NetworkGroup
 from lockstep.group.point_to_point import PointToPoint
 from lockstep.group.solo import Solo
+from lockstep.models.policy import Autocast
 from lockstep.processes.host_name import host_name
 from lockstep.runtime.devices import Devices
 from lockstep.runtime.hosts import HostSlot
@@ -53,9 +53,6 @@ with _isolated():
     from lightning_fabric.strategies.single_device import SingleDeviceStrategy
     from lightning_fabric.strategies.strategy import Strategy
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-
-if TYPE_CHECKING:
-    from lockstep.models.policy import Autocast
 
 __all__ = ["FabricGroup", "FabricRuntime"]
 
@@ -130,7 +127,7 @@ class FabricRuntime(Runtime):
         if isinstance(group, FabricGroup):
             group.use_collective(TorchCollective())
 
-    def autocast(self, device: torch.device) -> "Autocast":
+    def autocast(self, device: torch.device) -> Autocast:
         """See `Runtime.autocast`."""
         if device.type != self.device.type:  # Fabric supports only one kind of device
             return torch_autocast(self._world.config, device)

@@ -27,14 +27,14 @@ def compare(cases: Mapping[str, Throughput], gpu: bool) -> list[str]:
         f"{len(results[0].trainings)} repeats; the first tenth of the iterations of each, at least 2, is not counted",
         "",
         _line("", [*cases, *([] if gpu else ["GPU"])]),
+        _line("steps per second", [*(f"{result.rate.median:,.0f}" for result in results), *([] if gpu else [_NO_GPU])]),
+        _line("  least", [f"{result.rate.least:,.0f}" for result in results]),
+        _line("  most", [f"{result.rate.most:,.0f}" for result in results]),
+        _line("environments alone", [f"{result.engine.median:,.0f}" for result in results]),
+        _line("training / alone", [f"{result.share.median:.1%}" for result in results]),
+        "",
+        "milliseconds per iteration",
     ]
-    none = [] if gpu else [_NO_GPU]
-    lines.append(_line("steps per second", [f"{result.rate.median:,.0f}" for result in results] + none))
-    lines.append(_line("  least", [f"{result.rate.least:,.0f}" for result in results]))
-    lines.append(_line("  most", [f"{result.rate.most:,.0f}" for result in results]))
-    lines.append(_line("environments alone", [f"{result.engine.median:,.0f}" for result in results]))
-    lines.append(_line("training / alone", [f"{result.share.median:.1%}" for result in results]))
-    lines += ["", "milliseconds per iteration"]
     for part in _PARTS:
         lines.append(_line(f"  {part}", [f"{_milliseconds(result, part):,.2f}" for result in results]))
     lines.append(_line("  total", [f"{result.middle.phases()['iter'] * 1e3:,.2f}" for result in results]))

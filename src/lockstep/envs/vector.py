@@ -120,15 +120,8 @@ def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
     values: dict[str, Any] = dict(generator.bit_generator.state)
     assert values["bit_generator"] == "PCG64", values["bit_generator"]
     state, increment = values["state"]["state"], values["state"]["inc"]
-    numbers = [
-        state % _WORD,
-        state // _WORD,
-        increment % _WORD,
-        increment // _WORD,
-        values["has_uint32"],
-        values["uinteger"],
-    ]
-    return np.array(numbers, dtype=np.uint64)
+    numbers = (state % _WORD, state // _WORD, increment % _WORD, increment // _WORD)
+    return np.array([*numbers, values["has_uint32"], values["uinteger"]], dtype=np.uint64)
 
 
 def _set_generator_state(generator: np.random.Generator, words: NDArray[np.uint64]) -> None:

@@ -236,7 +236,6 @@ class Agent:
         return digest.hexdigest()
 
     def _action_transform(self, count: int) -> ArrayTransform:
-        """Return the transform of `for_environment` for `count` actions."""
         if not self.spaces.continuous_size:
             return identity
         low, high = (bound.astype(self._numpy_dtype) for bound in (self.spaces.action_low, self.spaces.action_high))

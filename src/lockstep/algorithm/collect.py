@@ -159,7 +159,6 @@ def _wide_rollout(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def _split_columns(wide: Rollout, rollouts: Sequence[Rollout]) -> None:
-    """Copy the columns of `wide` to the rollouts of the shards."""
     if rollouts[0] is wide:
         return
     count = rollouts[0].rewards.shape[1]

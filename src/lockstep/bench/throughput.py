@@ -157,7 +157,6 @@ def _rates(result: Throughput) -> list[str]:
 
 
 def _phases(result: Throughput) -> list[str]:
-    """Return the lines with the time of each phase, with one pair of columns per role."""
     trainer, player = result.middle.phases(), result.middle.phases("player_t_")
     roles = [("rank 0, trains", trainer), ("players, mean", player)] if player else [("rank 0", trainer)]
     lines = [f"{'time per iteration':<26}" + "".join(f"{name:>24}" for name, _ in roles)]

@@ -85,7 +85,7 @@ class LoadedPolicy:
         return self.output_folder / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
-        """Record a video of this many episodes. Return the return and the length of each. Raises as `record_video`."""
+        """Record a video of this many episodes. Return the return and the length of each. Raises as `record_video` does."""
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 

@@ -80,7 +80,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_flags(tree: Mapping[str, Mapping[str, object]]) -> None:
-    """Raise ValueError for a flag that would change the workload."""
     names = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
     allowed = ("runtime.", "plan.")
     fixed = next((name for name in names if name not in _ALLOWED_FIELDS and not name.startswith(allowed)), None)

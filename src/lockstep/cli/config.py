@@ -13,7 +13,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the fields that a preset, a file and flags give as YAML. Return the exit code. Raises ValueError as `train`."""
+    """Print the fields that a preset, a file and flags give as YAML. Return the exit code.
+
+    Raises ValueError for input that `lockstep train` would reject.
+    """
     parser = Arguments(
         "config",
         "Prints the merged config of a preset, a file and flags as one file for `lockstep train --config`. Converts .gin files to YAML.",

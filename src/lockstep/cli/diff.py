@@ -70,7 +70,6 @@ def _text(value: object) -> str:
 
 
 def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a config by their full names, `section.field`."""
     flat: dict[str, object] = {}
     for section, content in tree.items():
         if isinstance(content, dict):

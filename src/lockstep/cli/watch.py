@@ -146,7 +146,6 @@ def _last_start(folder: RunFolder) -> Start | None:
 
 
 def _end_text(folder: RunFolder) -> str:
-    """Return the text about a run that no process is training."""
     start = _last_start(folder)
     if start is None or start.how == "done":
         return f"done: {folder.path}" if start else f"no process is running {folder.path}"

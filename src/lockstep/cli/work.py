@@ -105,7 +105,6 @@ def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]])
 
 
 def _finish(rank: int, run: Run) -> int:
-    """Print the result of the run on rank 0, and return the exit code."""
     if rank == 0:
         print(_result_text(run), flush=True)
     return PREEMPTED if run.stopped else DONE
@@ -127,7 +126,6 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
 
 
 def _result_text(run: Run) -> str:
-    """Return the last lines that a run prints."""
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")

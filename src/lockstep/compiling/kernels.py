@@ -127,7 +127,6 @@ def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
 
 @cache
 def _source_digest() -> str:
-    """Return a digest of the code that formulas may use."""
     root = Path(__file__).parents[1]
     paths = [path for name in _SOURCE_PACKAGES for path in sorted((root / name).rglob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
@@ -236,7 +235,6 @@ make compilation faster. Fused multiply-adds are faster and round less."""
 
 @contextmanager
 def _build_folder(library: Path) -> Iterator[Path]:
-    """Create a temporary folder for all files of the compiler."""
     previous = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     with tempfile.TemporaryDirectory(
         dir=library.parent, prefix=f"building-{lock_key(library)}-", ignore_cleanup_errors=True

@@ -85,7 +85,6 @@ def _structure_converter(space: Space[Any], next_columns: list[int]) -> Converte
 
 
 def _column_count(space: Space[Any]) -> int:
-    """Return the number of columns of an action row that belong to `space`."""
     if isinstance(space, (MultiDiscrete, MultiBinary)):
         return int(np.prod(space.shape))
     return 1 if isinstance(space, Discrete) else flatdim(space)

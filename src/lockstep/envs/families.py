@@ -143,5 +143,4 @@ def version(env_id: str) -> int:
 
 
 def _unversioned(env_id: str) -> str:
-    """Return the id in lower case, without its version and the prefix of Atari games."""
     return re.sub(r"-v\d+$", "", env_id).lower().removeprefix(GAMES.lower())

@@ -79,7 +79,6 @@ class History:
         }
 
     def _actions(self, index: int) -> list[NDArray[Any]]:
-        """Return the actions in the running episode of one environment, block by block."""
         start, first = int(self.starts[index]), self._first
         numbered = ((first + position * _BLOCK, block) for position, block in enumerate(self.blocks))
         return [block[max(start - number, 0) : self._steps - number, index] for number, block in numbered]

@@ -56,7 +56,6 @@ def import_registered(module: str, default: str) -> str:
 
 
 def _defines(module: str, env_id: str) -> bool:
-    """Return True if the entry point of the environment is in `module`."""
     from gymnasium import registry
 
     entry = registry[env_id].entry_point

@@ -132,7 +132,6 @@ class SubprocessEngine(ReplayedEngine):
         self._workers: _Workers | None = None
 
     def _start(self, phase: str, logs: Sequence[EpisodeLog | None]) -> dict[str, Any]:
-        """Start the workers, reset their environments and return the infos."""
         self.close()
         progress = np.frombuffer(mmap(-1, 8 * self._count), dtype=np.int64).reshape(self._count, 1)
         factories = [
@@ -182,7 +181,6 @@ class SubprocessEngine(ReplayedEngine):
         return self._observations, rewards, terminated, truncated
 
     def _failure_message(self, phase: str, error: Exception) -> str:
-        """Return one line that names the environments that failed, and the reason."""
         workers, env_id = self._workers, self._recipe.env_id
         assert workers is not None
         if isinstance(error, _WorkerError):

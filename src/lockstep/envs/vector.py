@@ -125,7 +125,6 @@ def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
 
 
 def _set_generator_state(generator: np.random.Generator, words: NDArray[np.uint64]) -> None:
-    """Set the state of a PCG64 generator to words that `_generator_state` returned."""
     low, high, increment_low, increment_high, has_half, half = (int(word) for word in words)
     generator.bit_generator.state = {
         "bit_generator": "PCG64",

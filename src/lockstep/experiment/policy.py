@@ -42,7 +42,7 @@ class TrainedPolicy:
         sample: bool = False,
         iteration: int = 0,
     ) -> None:
-        """Wrap an agent, with the spaces of a single environment. `act` is most probable or, with `sample`, drawn by `generator`."""
+        """Wrap an agent, with the spaces of a single environment. `sample`: draw actions by `generator`, else the most probable ones."""
         self.observation_space = observation_space
         self.action_space = action_space
         self.iteration = iteration
@@ -155,7 +155,6 @@ class TrainedPolicy:
 
 
 def _first(actions: Any) -> Any:
-    """Return the action of the first environment."""
     if isinstance(actions, dict):
         return {key: _first(part) for key, part in actions.items()}
     return tuple(map(_first, actions)) if isinstance(actions, tuple) else actions[0]

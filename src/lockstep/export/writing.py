@@ -86,7 +86,6 @@ def export_policy(
 
 
 def _described(ports: Sequence[TensorSpec]) -> str:
-    """Return names, types, shapes and meanings as JSON."""
     return json.dumps(
         {port.name: {"type": port.type_name, "shape": ["N", *port.shape], "meaning": port.meaning} for port in ports}
     )

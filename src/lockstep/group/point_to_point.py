@@ -75,7 +75,6 @@ class PointToPoint:
             raise RankLost(self._missing(), "start", _first_line(error)) from error
 
     def _missing(self) -> str:
-        """Name the ranks that have not reached the rendezvous."""
 
         def query(store: Store) -> list[int]:
             return [rank for rank in range(self.size) if not store.check([_present_key(rank)])]

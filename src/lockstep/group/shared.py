@@ -119,7 +119,6 @@ class SharedMemoryGroup(Group):
         return view
 
     def _pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
-        """Return the cached layout of parts of this shape in the arenas."""
         pieces = self._layouts.get((shape, dtype))
         if pieces is None:
             if len(self._layouts) == _MAX_LAYOUTS:

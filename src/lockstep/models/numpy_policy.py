@@ -147,7 +147,6 @@ class NumpyPolicy:
         return torch.from_numpy(values).squeeze(-1)
 
     def _features(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows without the columns of the action mask."""
         return rows[:, : -self._mask_size] if self._mask_size else rows
 
     def _mask_logits(self, rows: NDArray[Any], head: NDArray[Any]) -> NDArray[Any]:

@@ -75,7 +75,6 @@ class StepFormula:
 
 
 def _norm(parts: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm over all parts."""
     return _concatenate(parts).square().sum().sqrt()
 
 

@@ -85,7 +85,6 @@ def _environment() -> "Environment":
 
 
 def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
-    """Return the variables of the template."""
     run = Recorded(summary.name, folder.tree(), summary.metrics, summary.evaluations)
     changed = [setting for setting in summary.settings if setting.origin != "default" and setting.name != "run.name"]
     last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None

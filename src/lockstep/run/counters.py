@@ -66,7 +66,6 @@ class RunCounters:
         }
 
     def _player_times(self, shards: ShardRecords) -> dict[str, float]:
-        """Return the mean seconds by phase of ranks that only play."""
         if not self._player_only:
             return {}
         mean = shards.status[self._player_only].mean(0).tolist()

@@ -27,7 +27,7 @@ def locate(text: str) -> Path:
 
 
 def locate_checkpoint(text: str) -> tuple[Path, int | None]:
-    """Return the folder of a run, and the iteration if `text` is a checkpoint, `RUN/checkpoints/00000050`. Raises ValueError as `locate`."""
+    """Return the folder of a run, and the iteration if `text` is a checkpoint, `RUN/checkpoints/00000050`. Raises ValueError as `locate` does."""
     place = Path(text)
     if place.name.isdecimal() and place.parent.name == "checkpoints":
         return locate(str(place.parent.parent)), int(place.name)

@@ -22,5 +22,4 @@ def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], ab
 
 
 def _plain(value: object) -> object:
-    """Encode booleans, lists and dicts as JSON."""
     return json.dumps(value) if isinstance(value, bool | list | dict) else value

@@ -37,7 +37,10 @@ class World:
         self._files: FileRendezvous | None = None
 
     def connect(self) -> NetworkGroup:
-        """Return the group of all ranks; the first call, by every rank, waits for the others. Raises RankLost, or ValueError for the rendezvous."""
+        """Return the group of all ranks; the first call, by every rank, waits for the others.
+
+        Raises RankLost if not all ranks connect in time, and ValueError if the files of the rendezvous can't be written.
+        """
         if self._network is None:
             self._network = self._create_group()
         return self._network

@@ -68,8 +68,9 @@ class Preparation:
         """Prepare one iteration's rollouts, ascending by shard. `progress` in [0, 1] is the fraction of the run that is done."""
         steps, environments = rollouts[0].rewards.shape
         bonuses: Sequence[Bonus | None] = [None] * len(rollouts) if self.intrinsic is None else self.intrinsic(rollouts)
-        rows, sums = self._pack(rollouts, bonuses, progress)
-        samples = self._samples(rollouts, rows)
+        packed = [self._pack_shard(*pair, progress) for pair in zip(rollouts, bonuses, strict=True)]
+        sums = group_rows(torch.stack([shard_sums for _, shard_sums in packed]), self._options.fused)
+        samples = self._samples(rollouts, [rows for rows, _ in packed])
         starts = self._starts(samples, iteration)
         order = sequence_rows(starts, steps * environments // samples.states.shape[1], environments)
         statistics, total = self._advantage_statistics(samples.rows, order, sums)
@@ -84,14 +85,6 @@ class Preparation:
         self._add_images(batch, samples, environments)
         self._add_states(batch, samples, starts, environments)
         return batch
-
-    def _pack(
-        self, rollouts: Sequence[Rollout], bonuses: Sequence[Bonus | None], progress: float
-    ) -> tuple[list[Tensor], Tensor]:
-        """Return the rows `[N, W]` of each shard, and the sums for metrics, one row per summand of this rank's."""
-        packed = [self._pack_shard(*pair, progress) for pair in zip(rollouts, bonuses, strict=True)]
-        sums = torch.stack([shard_sums for _, shard_sums in packed])
-        return [rows for rows, _ in packed], group_rows(sums, self._options.fused)
 
     def _pack_shard(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
         """Return one shard's rows `[N, W]`, N = T × B with time first, and its `_value_fit_sums`, of both heads, and those of curiosity."""

@@ -95,7 +95,8 @@ def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
     if iteration is None:
         return [f"weights: no checkpoint that both have at or after iteration {first}"]
     in_a, in_b = _load_weights(a, iteration), _load_weights(b, iteration)
-    lines = [f"weights: only {run} has {name}" for run, name in _unshared(in_a, in_b)]
+    lines = [f"weights: only A has {name}" for name in in_a if name not in in_b]
+    lines += [f"weights: only B has {name}" for name in in_b if name not in in_a]
     distances = {name: _distance(in_a[name], in_b[name]) for name in sorted(in_a.keys() & in_b.keys())}
     differing = sorted(
         (name for name in distances if distances[name] is not None), key=lambda name: -(distances[name] or 0)
@@ -104,11 +105,6 @@ def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
         f"weights: {len(differing)} of {len(distances)} tensors differ in the checkpoint of iteration {iteration}"
     )
     return lines + [f"  {name}: at most {distances[name]:.3g}" for name in differing]
-
-
-def _unshared(in_a: Mapping[str, object], in_b: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the names that only one run has, each after "A" or "B"."""
-    return [("A", name) for name in in_a if name not in in_b] + [("B", name) for name in in_b if name not in in_a]
 
 
 def _load_weights(folder: RunFolder, iteration: int) -> "dict[str, NDArray[np.generic]]":

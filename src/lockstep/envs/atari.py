@@ -109,11 +109,6 @@ class Game:
         )
         return envs
 
-    @property
-    def envpool_id(self) -> str:
-        """Id of the game in envpool."""
-        return self.env_id.removeprefix(GAMES)
-
     def envpool_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for `envpool.make`."""
         return {

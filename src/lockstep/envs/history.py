@@ -124,15 +124,12 @@ def episode_logs(state: State) -> list[EpisodeLog]:
     ]
 
 
-def _digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the digests `[B, 16]` of images `[B, P]`."""
-    return np.array([list(hashlib.blake2b(row.tobytes(), digest_size=16).digest()) for row in pixels], dtype=np.uint8)
-
-
 def current_observations(observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
     """Return the part of a state that a replay must reproduce: the observations, and the digests of their images."""
-    images = {"images": _digests(pixels)} if pixels.shape[1] else {}
-    return {"observations": observations.copy(), **images}
+    if not pixels.shape[1]:
+        return {"observations": observations.copy()}
+    digests = [list(hashlib.blake2b(row.tobytes(), digest_size=16).digest()) for row in pixels]
+    return {"observations": observations.copy(), "images": np.array(digests, dtype=np.uint8)}
 
 
 def restore_history(state: State, replayed: State, first: int, env_id: str) -> History:

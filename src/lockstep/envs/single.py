@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
-from lockstep.envs.atari import Game, is_game
+from lockstep.envs.atari import GAMES, Game, is_game
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
@@ -163,7 +163,7 @@ class Recipe:
             check_id(self.env_id)
             return self._base.make_envpool(seeds, threads)
         game = self.game
-        name = self.env_id if game is None else game.envpool_id
+        name = self.env_id if game is None else self.env_id.removeprefix(GAMES)
         envpool = registration(name, (family_of(self.env_id) if game is None else ATARI).envpool_package)
         if name not in envpool.list_all_envs():
             check_id(self.env_id)

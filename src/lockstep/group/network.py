@@ -26,7 +26,7 @@ _NAME_BYTES = 64
 class NetworkGroup(Group):
     """Ranks that send their rows to each other.
 
-    Only `_move` and `_synchronize` depend on the transport: a subclass with another one overrides these two.
+    Only `_move`, `_gather_bytes` and `_synchronize` depend on the transport: a subclass with another one overrides these.
     """
 
     host: Host | None = None

@@ -1,5 +1,6 @@
 """Shared parts of the engines whose environments step as one batch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -58,18 +59,23 @@ class BatchReader:
 
 
 class RenewedEngine:
-    """Base class of engines whose state can't be saved, so that every checkpoint begins new episodes."""
+    """Base class of engines that step a batch, which by default can't be saved: every checkpoint begins new episodes."""
 
     renews = True
 
     def __init__(
-        self, envs: Any, observation_space: Space[Any], action_space: Space[Any], recipe: Recipe, first: int, count: int
+        self,
+        envs: Any,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        recipe: Recipe,
+        first: int,
+        count: int,
+        info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Wrap `envs`, environments `first` to `first + count - 1`; the spaces are those of a single one."""
+        """Wrap `envs`, environments `first` to `first + count - 1`; spaces and `info` are those of a single one."""
         self._envs = envs
-        self.spaces: Spaces = describe(
-            observation_space, action_space, recipe.env_id, frames_per_step=recipe.frames_per_step
-        )
+        self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info, recipe.frames_per_step)
         self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
         self._convert = action_converter(action_space)
 

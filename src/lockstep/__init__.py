@@ -49,10 +49,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used.
-
-    Importing PyTorch takes seconds, and commands that do not train do not need it.
-    """
+    """Import a public name when it is first used: importing PyTorch takes seconds, and not all commands need it."""
     if name not in _MODULES:
         raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

@@ -12,10 +12,9 @@ __all__ = ["command"]
 
 
 def command() -> NoReturn:
-    """Run the command line and end the process with its exit code.
+    """Run the command line and end the process with its exit code, after exit handlers and a flush of the output streams.
 
-    Run the exit handlers and flush the output streams, but skip the rest of the interpreter's cleanup: freeing
-    PyTorch's modules takes as long as several updates.
+    The interpreter's cleanup is skipped: freeing PyTorch's modules takes as long as several updates.
     """
     code = main()
     atexit._run_exitfuncs()

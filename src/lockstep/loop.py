@@ -11,10 +11,7 @@ __all__ = ["train"]
 
 
 def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run) -> None:
-    """Collect, route, update, publish, record: until the budget is spent or the ranks agree to stop.
-
-    `shards` are the shards that this rank plays, in ascending order. A phase without work on this rank does nothing.
-    """
+    """Collect, route, update, publish, record, with the shards that this rank plays, until the ranks agree to stop."""
     for iteration in run.iterations():
         with run.phase("rollout"):
             collect(shards, exchange.acting, iteration, update.fused)

@@ -26,10 +26,7 @@ def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
 
 
 def seed_of(seed: int, name: str, *keys: int) -> int:
-    """Return a seed in [0, 2**31) for libraries that take an integer, e.g. `seed_of(seed, "weights")`.
-
-    Two of n seeds may be equal by chance, with a probability of about n² / 2³².
-    """
+    """Return a seed in [0, 2**31). Two of n may be equal by chance, with a probability of about n² / 2³²."""
     return int(_sequence(seed, name, keys).generate_state(1, np.uint32)[0] >> 1)
 
 

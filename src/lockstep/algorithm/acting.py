@@ -71,17 +71,11 @@ class NumpyActor:
         value: Callable[[Tensor], Tensor],
         memory: Memory | None,
     ) -> None:
-        """Create the actor of one rollout.
+        """Create the actor of one rollout of `policy` with action `distribution`.
 
-        Args:
-            policy: The networks.
-            distribution: The action distribution.
-            normalize: Normalizes observations `[B, O]`.
-            fit: Maps actions `[B]` or `[B, A]`, as a rollout stores them, into the bounds of the environments.
-            noise: `[T, B, …]`, as the distribution needs it.
-            actions: `[T, B]` or `[T, B, A]`, filled with the actions as a rollout stores them.
-            value: Returns values `[…]` of observations `[…, O]`, for a policy without memory.
-            memory: State of a policy with memory.
+        `normalize` normalizes observations `[B, O]`; `fit` maps actions as a rollout stores them, `[B]` or `[B, A]`, into the bounds of the
+        environments. `noise` is `[T, B, …]`, as the distribution needs it; `actions`, `[T, B]` or `[T, B, A]`, is filled. A policy has either a
+        `memory` or `value`, which returns values `[…]` of observations `[…, O]`.
         """
         self._policy, self._distribution, self._actions, self._value = policy, distribution, actions, value
         steps, count = noise.shape[:2]
@@ -149,9 +143,7 @@ class TorchActor:
         value: Callable[[Tensor, Tensor], Tensor],
         memory: Memory | None,
     ) -> None:
-        """Create the actor of one rollout, with the arguments of `NumpyActor`. Noise and normalized observations are on the device of
-        the networks.
-        """
+        """Create the actor as `NumpyActor` does. Noise and normalized observations are on the networks' device."""
         self._policy, self._distribution, self._normalize, self._fit = policy, distribution, normalize, fit
         self._noise, self._actions, self._value, self._memory = noise, torch.from_numpy(actions), value, memory
         self._parameters: list[Tensor] = []

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.buffers import TrainedBuffers, persistent_buffers
 from lockstep.models.flat import FlatParameters
 from lockstep.models.normalization import RunningStatistics
@@ -35,10 +36,7 @@ from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_state
 from lockstep.ppo.distributions import distribution_of
 from lockstep.randomness import seed_of
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
-    from lockstep.rollout import Rollout
+from lockstep.rollout import Rollout
 
 __all__ = ["OBSERVATION_LIMIT", "Agent", "RolloutEvaluation"]
 
@@ -68,7 +66,7 @@ class Agent:
 
     def __init__(
         self,
-        spaces: "Spaces",
+        spaces: Spaces,
         config: PolicyConfig,
         normalize_rewards: bool,
         seed: int,
@@ -141,13 +139,7 @@ class Agent:
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: Memory | None = None) -> Actor:
-        """Create the actor of one rollout, with the current weights and statistics.
-
-        Args:
-            noise: `[T, B, …]`, as the distribution needs it.
-            actions: `[T, B]` or `[T, B, A]`, filled with the actions as a rollout stores them.
-            memory: State of a policy with memory.
-        """
+        """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
         count = noise.shape[1]
         fit = self._action_transform(count)
         if self._numpy_policy is None:
@@ -175,7 +167,7 @@ class Agent:
         return torch.cat(values).view(shape).cpu()
 
     @torch.inference_mode()
-    def evaluate(self, rollout: "Rollout") -> RolloutEvaluation:
+    def evaluate(self, rollout: Rollout) -> RolloutEvaluation:
         """Compute values and log-probabilities of a whole rollout with the current weights."""
         steps, count = rollout.rewards.shape
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
@@ -247,7 +239,6 @@ class Agent:
         return digest.hexdigest()
 
     def _action_transform(self, count: int) -> ArrayTransform:
-        """Return the transform of `for_environment` for `count` actions."""
         if not self.spaces.continuous_size:
             return identity
         low, high = (bound.astype(self._numpy_dtype) for bound in (self.spaces.action_low, self.spaces.action_high))

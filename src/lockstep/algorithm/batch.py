@@ -27,10 +27,8 @@ class RowScalars(NamedTuple):
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The columns of a packed row of W numbers.
-
-    A row holds one step: observation (normalized), action, curiosity inputs, with two value heads the target and old value of the
-    intrinsic one, and `RowScalars`.
+    """The columns of a packed row of W numbers: observation (normalized), action, curiosity inputs, with two value heads the target
+    and old value of the intrinsic one, and `RowScalars`.
     """
 
     observation_size: int
@@ -147,9 +145,8 @@ class ImageRows:
 
 @dataclass
 class Batch:
-    """The training data of this rank in one iteration.
-
-    There is one part per shard or, if shards are fused, one for all, each cut into E × M minibatches of K samples.
+    """The training data of this rank in one iteration: one part per shard or, if shards are fused, one for all, each cut into E × M
+    minibatches of K samples.
     """
 
     rows: Tensor
@@ -177,7 +174,9 @@ class Batch:
             if epoch > 0 and self.recompute is not None:
                 self.recompute(epoch)
             # a tensor of its own per part: its rows then have the same memory alignment on every rank
-            shuffled = [self._shuffled(part[epoch]) for part in self.order]
+            # selecting whole rows is about four times faster than indexing
+            selected = [self.rows.index_select(0, part[epoch].flatten()) for part in self.order]
+            shuffled = [rows.view(*self.order.shape[2:], -1).unbind(0) for rows in selected]
             states = self._states(epoch)
             for number, count in enumerate(statistics[:, 0].tolist()):
                 parts = [
@@ -190,12 +189,6 @@ class Batch:
                     for part, rows in enumerate(shuffled)
                 ]
                 yield Minibatch(epoch, count, parts)
-
-    def _shuffled(self, order: Tensor) -> Sequence[Tensor]:
-        """Return rows `[K, W]` for each of the M minibatches of an `order` `[M, K]`. Selecting whole rows is about four times faster
-        than indexing.
-        """
-        return self.rows.index_select(0, order.flatten()).view(*order.shape, -1).unbind(0)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.initial_states is None or self.starts is None:

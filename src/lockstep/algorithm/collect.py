@@ -1,7 +1,6 @@
 """Collecting rollouts: T steps in the environments of each shard."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -9,12 +8,10 @@ from torch import Tensor
 
 from lockstep.algorithm.acting import Memory
 from lockstep.algorithm.agent import Agent
+from lockstep.envs.engine import Engine
 from lockstep.models.state import check_state
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout, Sizes
-
-if TYPE_CHECKING:
-    from lockstep.envs.engine import Engine
 
 __all__ = ["Shard", "collect", "rollout_sizes"]
 
@@ -25,16 +22,8 @@ _PLAYED = ("observations", "pixels", "states", "actions", "rewards", "terminated
 class Shard:
     """A group of environments that always stays together, with its state from one rollout to the next."""
 
-    def __init__(self, index: int, engine: "Engine", rollouts: Sequence[Rollout], seed: int, gamma: float) -> None:
-        """Reset the environments.
-
-        Args:
-            index: Number of the shard.
-            engine: Its environments.
-            rollouts: Buffers that are filled in turn, one per iteration.
-            seed: The seed of the run.
-            gamma: Discount factor, for the discounted returns that scale rewards.
-        """
+    def __init__(self, index: int, engine: Engine, rollouts: Sequence[Rollout], seed: int, gamma: float) -> None:
+        """Reset the environments of `engine`. `rollouts` are buffers that are filled in turn, one per iteration."""
         self.index = index
         self.engine = engine
         self.seed = seed
@@ -170,7 +159,6 @@ def _wide_rollout(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def _split_columns(wide: Rollout, rollouts: Sequence[Rollout]) -> None:
-    """Copy the columns of `wide` to the rollouts of the shards."""
     if rollouts[0] is wide:
         return
     count = rollouts[0].rewards.shape[1]

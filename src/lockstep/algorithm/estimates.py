@@ -46,14 +46,7 @@ class Estimator:
         """Schedule of the weight of intrinsic rewards or, with two value heads, of their advantages."""
 
     def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float, current: bool = False) -> Estimates:
-        """Compute the estimates of one rollout.
-
-        Args:
-            rollout: The rollout.
-            bonus: Its intrinsic rewards, if there are any.
-            progress: Fraction of the run that is done, in [0, 1].
-            current: Use the current weights for value estimates, not those that collected.
-        """
+        """Compute the estimates of one rollout, with `current` by value estimates of the current weights. `progress` is in [0, 1]."""
         config, valid = self._config, rollout.valid
         rewards, weight = self._rewards(rollout), self.intrinsic_weight(progress)
         values, log_probs, intrinsic_values = self._evaluate(rollout, current)
@@ -114,7 +107,6 @@ class Estimator:
         gamma: float | Tensor,
         decay: float | Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return advantages and value targets, `[T, B]` each."""
         flags = terminated, truncated, valid
         if self._vtrace:
             return vtrace(rewards, values, log_ratios, *flags, gamma, decay)

@@ -46,16 +46,10 @@ class Exchange:
         lag: int,
         separate: bool,
     ) -> None:
-        """Open the channels.
+        """Open the channels between the ranks of `group`.
 
-        Args:
-            group: All ranks.
-            plan: The assignment of shards to ranks.
-            agent: The agent that this rank trains, or else its acting agent.
-            acting: The agent that collects.
-            specs: Shapes and types of the tensors of a rollout.
-            lag: Updates that `acting` is behind.
-            separate: Whether a rank that plays and trains has two agents, as it must with a lag.
+        `agent` is the one that this rank trains, or else its acting agent; `acting` collects, and is `lag` updates behind. `separate` is True
+        if a rank that plays and trains has two agents, as it must with a lag. `specs` are shapes and types of the tensors of a rollout.
         """
         self.acting = acting
         self._agent = agent
@@ -119,10 +113,7 @@ class Exchange:
         return min(stop_at, agreed)
 
     def confirm(self, iteration: int) -> None:
-        """Wait until the update of `iteration` is done, without loading it: before a checkpoint, and before the end.
-
-        Raises NonFinite if the trainers' update failed.
-        """
+        """Wait for the update of `iteration` without loading it. Raises NonFinite if the trainers' update failed."""
         if self._incoming is not None:
             self._receive(self._incoming, iteration)
 
@@ -139,7 +130,6 @@ class Exchange:
                 channel.close()
 
     def _receive(self, channel: Channel, number: int) -> Sequence[Tensor]:
-        """Receive the tensors that were published after iteration `number`."""
         if number > self._begun:
             channel.receive(number)
         published = channel.slot(number)

@@ -30,9 +30,8 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class GradientFormula:
-    """A function of weights `[P]`, rows `[K, W]` and LOSS_SCALARS `[5]`.
-
-    It returns `[P + 5 + n]`: the gradient, STATISTICS and the losses of curiosity, all sums over the rows.
+    """A function of weights `[P]`, rows `[K, W]` and LOSS_SCALARS `[5]` that returns sums `[P + 5 + n]` over the rows:
+    the gradient, STATISTICS and the losses of curiosity.
     """
 
     loss: Loss
@@ -79,10 +78,7 @@ class OrderedGradient:
     def __call__(self, minibatch: Sequence[Part], scalars: Tensor, trained: TrainMask) -> Tensor:
         """Return `[P + 5 + n]`: gradient, STATISTICS and the losses of curiosity, summed over the samples of all ranks.
 
-        Args:
-            minibatch: This rank's parts.
-            scalars: LOSS_SCALARS, `[5]`.
-            trained: Whether policy and critic are trained.
+        `minibatch` has this rank's parts, and `scalars` is LOSS_SCALARS, `[5]`.
         """
         buffers, sums = self._agent.trained_buffers, []
         with buffers.training():
@@ -103,10 +99,7 @@ class OrderedGradient:
         return total
 
     def _blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Split rows into blocks of one size, or two. Eager operations are faster without blocks.
-
-        Blocks begin at multiples of the predictor's stride, so that it is trained on the same rows with and without blocks.
-        """
+        """Split rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows."""
         if self._make_kernel is eager or len(rows) <= BLOCK:
             return [rows]
         count, stride = math.ceil(len(rows) / BLOCK), predictor_stride(self._agent)
@@ -131,8 +124,7 @@ class OrderedGradient:
 class ReplicatedGradient:
     """Gradients averaged by PyTorch's DistributedDataParallel, in buckets, while the backward pass runs.
 
-    All ranks get the same bits, which equal those of `OrderedGradient` up to rounding: the order of the sums depends on the number of
-    ranks.
+    All ranks get the same bits, equal to those of `OrderedGradient` up to rounding: the order of the sums depends on the ranks.
     """
 
     def __init__(self, agent: Agent, config: PPOConfig, group: Group, replicate: Replicate) -> None:

@@ -43,11 +43,8 @@ class Loss:
     def __call__(self, parameters: Tensor, values: Tensor, rows: Tensor, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the loss and STATISTICS `[5]` of the outputs of the networks.
 
-        Args:
-            parameters: Parameters of the action distribution, `[K, H]`.
-            values: `[K]` or, with two value heads, `[K, 2]`.
-            rows: `[K, W]`, see `RowLayout`.
-            scalars: LOSS_SCALARS, `[5]`.
+        `parameters` of the action distribution are `[K, H]`, `values` `[K]` or, with two value heads, `[K, 2]`. `rows` `[K, W]` are laid out as
+        in `RowLayout`, and `scalars` `[5]` as in LOSS_SCALARS.
         """
         config, layout, train_policy, train_value = self.config, self.agent.layout, *self.trained
         actions = layout.actions(rows)

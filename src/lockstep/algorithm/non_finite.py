@@ -30,14 +30,8 @@ def locate_non_finite(
 ) -> str | None:
     """Describe the first value that is not finite in one line, with its kind, environment and step; None if all are finite.
 
-    Every rank of `group` calls it and gets the same line: that of the lowest shard.
-
-    Args:
-        rollouts: This rank's rollouts, ascending by shard.
-        shards: Their indices.
-        iteration: Number of the iteration, for the message.
-        group: The ranks that train.
-        fused: Each rank contributes one row to the group's operations instead of one per shard.
+    Every rank of `group` calls it, with the rollouts and indices of its shards, ascending, and gets the same line: that of the lowest shard.
+    With `fused`, a rank contributes one row to the group's operations instead of one per shard.
     """
     rows = [_first(rollout, shard) for shard, rollout in zip(shards, rollouts, strict=True)]
     if fused:

@@ -87,7 +87,6 @@ def default_ranks(config: PlanConfig, cores: int) -> int:
 
 
 def _min_ranks(config: PlanConfig) -> int:
-    """Return the smallest number of ranks that the plan allows."""
     pair = _PLAYERS_TO_TRAINERS.fullmatch(config.kind)
     if pair:
         return int(pair[1]) + int(pair[2])
@@ -97,7 +96,6 @@ def _min_ranks(config: PlanConfig) -> int:
 
 
 def _has_fixed_ranks(config: PlanConfig) -> bool:
-    """Return True if the plan allows only one number of ranks."""
     return config.kind not in ("coupled", "one-player", "one-trainer")
 
 
@@ -112,10 +110,10 @@ class Plan:
 
     @classmethod
     def make(cls, config: PlanConfig, ranks: int) -> "Plan":
-        """Create the plan of `config` for this number of ranks.
+        """Create the plan of `config` for this number of ranks. Players and trainers get consecutive shards, in numbers that differ by
+        at most 1.
 
-        Each player and each trainer gets consecutive shards, and their numbers of shards differ by at most 1. Raises
-        ValueError if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or
+        Raises ValueError if the number of ranks does not fit the kind of the plan, if there are fewer shards than players or
         trainers, or if a rank neither plays nor trains.
         """
         playing, training = _roles(config, ranks)
@@ -163,10 +161,7 @@ class Plan:
 
 
 def _roles(config: PlanConfig, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ranks that play and the ranks that train.
-
-    Raises ValueError if the plan does not allow this number of ranks.
-    """
+    """Return the ranks that play and those that train. Raises ValueError if the plan does not allow this number of ranks."""
     min_ranks, fixed = _min_ranks(config), _has_fixed_ranks(config)
     if ranks < min_ranks or (fixed and ranks != min_ranks):
         raise ValueError(
@@ -184,8 +179,5 @@ def _roles(config: PlanConfig, ranks: int) -> tuple[Sequence[int], Sequence[int]
 
 
 def _split_shards(shards: int, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the rank of every shard.
-
-    Each rank gets consecutive shards; the numbers of shards per rank differ by at most 1.
-    """
+    """Return the rank of every shard: consecutive shards, whose numbers per rank differ by at most 1."""
     return tuple(ranks[shard * len(ranks) // shards] for shard in range(shards))

@@ -68,8 +68,9 @@ class Preparation:
         """Prepare one iteration's rollouts, ascending by shard. `progress` in [0, 1] is the fraction of the run that is done."""
         steps, environments = rollouts[0].rewards.shape
         bonuses: Sequence[Bonus | None] = [None] * len(rollouts) if self.intrinsic is None else self.intrinsic(rollouts)
-        rows, sums = self._pack(rollouts, bonuses, progress)
-        samples = self._samples(rollouts, rows)
+        packed = [self._pack_shard(*pair, progress) for pair in zip(rollouts, bonuses, strict=True)]
+        sums = group_rows(torch.stack([shard_sums for _, shard_sums in packed]), self._options.fused)
+        samples = self._samples(rollouts, [rows for rows, _ in packed])
         starts = self._starts(samples, iteration)
         order = sequence_rows(starts, steps * environments // samples.states.shape[1], environments)
         statistics, total = self._advantage_statistics(samples.rows, order, sums)
@@ -85,18 +86,8 @@ class Preparation:
         self._add_states(batch, samples, starts, environments)
         return batch
 
-    def _pack(
-        self, rollouts: Sequence[Rollout], bonuses: Sequence[Bonus | None], progress: float
-    ) -> tuple[list[Tensor], Tensor]:
-        """Return the rows `[N, W]` of each shard, and the sums for metrics, one row per summand of this rank's."""
-        packed = [self._pack_shard(*pair, progress) for pair in zip(rollouts, bonuses, strict=True)]
-        sums = torch.stack([shard_sums for _, shard_sums in packed])
-        return [rows for rows, _ in packed], group_rows(sums, self._options.fused)
-
     def _pack_shard(self, rollout: Rollout, bonus: Bonus | None, progress: float) -> tuple[Tensor, Tensor]:
-        """Return one shard's rows `[N, W]`, N = T × B with time first, and its sums: `_value_fit_sums`, the same of the intrinsic head if
-        there is one, and those of curiosity.
-        """
+        """Return one shard's rows `[N, W]`, N = T × B with time first, and its `_value_fit_sums`, of both heads, and those of curiosity."""
         agent, weights = self._agent, rollout.valid.flatten()
         estimates = self._estimate(rollout, bonus, progress)
         columns = [
@@ -139,7 +130,6 @@ class Preparation:
         return torch.cat([rank_rows[:count] for rank_rows, count in zip(gathered, counts, strict=True)])
 
     def _starts(self, samples: _Samples, iteration: int) -> Tensor:
-        """Return the sequence numbers `[parts, E, M, n]` of every minibatch."""
         sequences = samples.states.shape[1]
         if self._options.share_data:
             starts = self._order.shared(iteration, samples.shards * sequences, samples.shards)
@@ -232,7 +222,6 @@ class Preparation:
         return torch.cat(recomputed)
 
     def _metrics(self, total: Tensor, count: Tensor, progress: float) -> dict[str, float]:
-        """Return the metrics of the sums over all shards; `count` is the number of valid rows."""
         means = (total[:VALUE_FIT_SUMS] / count).tolist()
         metrics = {"explained_variance": _explained_variance(means)}
         if self._options.vtrace:

@@ -21,10 +21,7 @@ class SampleOrder:
         self._minibatches = minibatches
 
     def separate(self, iteration: int, count: int) -> Tensor:
-        """Permute the `count` sequences of each shard by themselves, anew in every epoch.
-
-        Returns sequence numbers `[shards, E, M, n]`, counted over this rank's shards.
-        """
+        """Permute the `count` sequences of each shard in every epoch. Returns numbers `[shards, E, M, n]` of sequences."""
         permutations = []
         for place, shard in enumerate(self._shards):
             generator = stream(self._seed, "minibatches", shard, iteration)

@@ -32,14 +32,11 @@ __all__ = ["Update"]
 
 
 class Rates(NamedTuple):
-    """The values of all schedules for one update."""
+    """The values of all schedules for one update: learning rates of policy, critic and curiosity networks, and coefficients."""
 
     policy: float
-    """Learning rate of the policy."""
     value: float
-    """Learning rate of the critic."""
     curiosity: float
-    """Learning rate of the curiosity networks."""
     clip: float
     entropy: float
 
@@ -59,17 +56,10 @@ class Update:
         replicate: Replicate | None = None,
         make_kernel: MakeKernel = eager,
     ) -> None:
-        """Create one rank's part of the training.
+        """Create one rank's part of the training on `shards`, ascending.
 
-        Args:
-            agent: The agent to train.
-            config: The section `ppo`.
-            group: The ranks that train. Each contributes as many rows to a sum as it has shards or, if they are fused, one.
-            shards: Indices of the shards that this rank trains on, ascending.
-            seed: The seed of the run.
-            options: How rollouts become minibatches.
-            replicate: Wraps the policy for `plan.gradients: ddp`; None: gradients are added in shard order.
-            make_kernel: Compiles the gradient and the optimizer's step, or not (`runtime.compile`).
+        Each rank of `group` contributes as many rows to a sum as it has shards or, if they are fused, one. `replicate` wraps the policy for
+        `plan.gradients: ddp`; None: gradients are added in shard order. `make_kernel` compiles the gradient and the optimizer's step, or not.
         """
         self.agent = agent
         self.fused = options.fused
@@ -119,17 +109,10 @@ class Update:
             self._gradient.make_kernels(example, trained)
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
-        """Train all epochs on one iteration's rollouts.
+        """Train all epochs on the rollouts of this rank's shards, ascending. `progress` is the fraction of the run that is done, in [0, 1].
 
-        Args:
-            rollouts: Those of this rank's shards, ascending; none on a rank that does not train.
-            iteration: Number of the iteration.
-            progress: Fraction of the run that is done, in [0, 1].
-
-        Returns:
-            The metrics of the update, equal on every rank that trains; {} without rollouts.
-
-        Raises NonFinite on every rank that trains, with the value that is the cause if it is in the rollouts.
+        Returns the metrics of the update, equal on every rank that trains; {} without rollouts. Raises NonFinite on every rank that trains,
+        with the value that is the cause if it is in the rollouts.
         """
         if not rollouts:
             return {}
@@ -162,7 +145,7 @@ class Update:
     def _merge_moments(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
         """Reduce the moments of observations and returns, and merge those of returns, which scale this iteration's rewards.
 
-        Returns the sums of the observations and the means that they are deviations from, which are the same in all shards.
+        Returns the sums of the observations and the means that they are deviations from, the same in all shards.
         """
         if not rollouts[0].moments.numel():
             return None
@@ -221,7 +204,6 @@ class Update:
         return total, means, norm
 
     def _loss_scalars(self, batch: Batch, rates: Rates) -> Iterator[Tensor]:
-        """Iterate over the LOSS_SCALARS of every minibatch."""
         for epoch in range(len(batch.advantage_statistics)):
             _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
             constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
@@ -234,7 +216,6 @@ class Update:
         return Rates(policy * self.kl.rate_factor, value * self.kl.rate_factor, *others)
 
     def _active_rates(self, rates: Rates, trained: TrainMask) -> Mapping[str, float]:
-        """Return the learning rates of the optimizer's parts that take a step."""
         curiosity = {"curiosity": rates.curiosity} if "curiosity" in self.adam.steps else {}
         if "all" in self.adam.steps:
             return {"all": rates.policy, **curiosity}

@@ -102,10 +102,7 @@ def _rate(marks: Sequence[Mark]) -> float:
 
 
 def time_lockstep(config: Config, ranks: int, updates: int) -> Finish:
-    """Run and time lockstep with a resolved config. Raises ProcessFailed if the run fails.
-
-    The marks are taken from the metrics of the run, because lockstep prints the lines of several updates at once.
-    """
+    """Run and time lockstep with a resolved config. Raises ProcessFailed if the run fails."""
     begun = time.perf_counter()
     with prepared(config, ranks, updates, "off") as (command, folder):
         with child(command, module_environment()):

@@ -76,10 +76,7 @@ def _solved(run: Measured) -> dict[str, object]:
 
 
 def summary_rows(runs: Sequence[Row]) -> list[Row]:
-    """Combine the rows of `run_rows` to one row per kind and number of ranks.
-
-    Speed-ups are relative to the smallest number of ranks of the same kind, within the same repeat.
-    """
+    """Combine the rows of `run_rows` by kind and number of ranks. Speed-ups are relative to the fewest ranks in the same repeat."""
     groups: dict[tuple[object, object], list[Row]] = {}
     for row in runs:
         groups.setdefault((row["kind"], row["ranks"]), []).append(row)

@@ -1,5 +1,6 @@
 """Comparison of the same experiment on one process, on one process per core and on a GPU."""
 
+import statistics
 from collections.abc import Mapping
 
 from lockstep.bench.repeats import disturbance_note
@@ -26,18 +27,19 @@ def compare(cases: Mapping[str, Throughput], gpu: bool) -> list[str]:
         f"{len(results[0].trainings)} repeats; the first tenth of the iterations of each, at least 2, is not counted",
         "",
         _line("", [*cases, *([] if gpu else ["GPU"])]),
+        _line("steps per second", [*(f"{result.rate.median:,.0f}" for result in results), *([] if gpu else [_NO_GPU])]),
+        _line("  least", [f"{result.rate.least:,.0f}" for result in results]),
+        _line("  most", [f"{result.rate.most:,.0f}" for result in results]),
+        _line("environments alone", [f"{result.engine.median:,.0f}" for result in results]),
+        _line("training / alone", [f"{result.share.median:.1%}" for result in results]),
+        "",
+        "milliseconds per iteration",
     ]
-    none = [] if gpu else [_NO_GPU]
-    lines.append(_line("steps per second", [f"{result.rate.median:,.0f}" for result in results] + none))
-    lines.append(_line("  least", [f"{result.rate.least:,.0f}" for result in results]))
-    lines.append(_line("  most", [f"{result.rate.most:,.0f}" for result in results]))
-    lines.append(_line("environments alone", [f"{result.engine.median:,.0f}" for result in results]))
-    lines.append(_line("training / alone", [f"{result.share.median:.1%}" for result in results]))
-    lines += ["", "milliseconds per iteration"]
     for part in _PARTS:
         lines.append(_line(f"  {part}", [f"{_milliseconds(result, part):,.2f}" for result in results]))
     lines.append(_line("  total", [f"{result.middle.phases()['iter'] * 1e3:,.2f}" for result in results]))
-    lines.append(_line("first update after", [f"{_first_update(result):.2f} s" for result in results]))
+    first = (statistics.median_high(training.first_update for training in result.trainings) for result in results)
+    lines.append(_line("first update after", [f"{seconds:.2f} s" for seconds in first]))
     if any(result.middle.phases("player_t_") for result in results):
         lines += ["", "rollout: mean of the ranks that play; all others: rank 0, which waits for them"]
     widest = max(max(result.rate.range, result.engine.range) for result in results)
@@ -61,10 +63,6 @@ def record(cases: Mapping[str, Throughput], gpu: bool) -> dict[str, object]:
 def _milliseconds(result: Throughput, part: str) -> float:
     phases = result.middle.phases("player_t_") if part == "rollout" else {}
     return sum((phases or result.middle.phases())[phase] for phase in _PARTS[part]) * 1e3
-
-
-def _first_update(result: Throughput) -> float:
-    return sorted(training.first_update for training in result.trainings)[len(result.trainings) // 2]
 
 
 def _line(name: str, cells: list[str]) -> str:

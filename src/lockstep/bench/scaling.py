@@ -67,9 +67,9 @@ def for_ranks(config: Config, ranks: int) -> Config:
 
 
 def weak(config: Config, ranks: int) -> Config:
-    """Return the config with its environments and shards multiplied by the number of ranks that play.
+    """Return the config with its environments and shards multiplied by the number of playing ranks, for minibatches of more samples.
 
-    The number of minibatches stays, so their size grows. Raises ValueError if the plan does not fit the number of ranks.
+    Raises ValueError if the plan does not fit the number of ranks.
     """
     # the number of players does not depend on the shards, of which there may be too few before they are multiplied
     times = len(Plan.make(dataclasses.replace(config.plan, shards=None), ranks).playing)
@@ -87,18 +87,15 @@ def measure(
 ) -> list[Measured]:
     """Run all cases once per repeat, in turn. Cases with the same config and number of ranks share their runs.
 
-    Args:
-        cases: Experiments to measure.
-        rules: Length and number of the runs.
-        metrics_folder: Folder that gets one folder per run with its metrics; None to discard them.
-        print_line: Called with a line of progress after every run.
-        on_result: Called with all results so far after every run.
-
-    Raises Failed if a run fails.
+    `metrics_folder` gets one folder per run with its metrics; None discards them. After every run, `print_line` is called with a line of
+    progress, and `on_result` with all results so far. Raises Failed if a run fails.
     """
     distinct: dict[str, list[Case]] = {}
     for case in cases:
-        equal = next((name for name, group in distinct.items() if _is_same(group[0], case)), None)
+        same = (
+            name for name, (other, *_) in distinct.items() if (other.ranks, other.config) == (case.ranks, case.config)
+        )
+        equal = next(same, None)
         distinct.setdefault(equal or f"{case.kind}-{case.ranks}", []).append(case)
     results: list[Measured] = []
 
@@ -116,10 +113,6 @@ def measure(
     }
     interleave(runs, rules.repeats, show)
     return results
-
-
-def _is_same(first: Case, second: Case) -> bool:
-    return (first.ranks, first.config) == (second.ranks, second.config)
 
 
 def _run(

@@ -38,10 +38,7 @@ _WARMUP = 0.2
 
 
 def engine_rate(config: Config, ranks: int, seconds: float) -> float:
-    """Measure the environment steps per second of all playing ranks together, without training. Reset rows are not counted.
-
-    `config` must be resolved. Raises ProcessFailed if a process fails.
-    """
+    """Measure the environment steps per second of all playing ranks of a resolved config together, without reset rows."""
     playing = Plan.make(config.plan, ranks).playing
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, ExitStack() as stack:
         file = Path(folder) / "config.json"

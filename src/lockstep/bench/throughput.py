@@ -95,14 +95,8 @@ def measure(
 ) -> dict[str, Throughput]:
     """Measure the training of experiments, and of their environments alone, `repeats` times in turn.
 
-    Args:
-        cases: Resolved config and number of ranks, by name.
-        repeats: Number of repeats.
-        seconds: Approximate duration of a run.
-        iterations: Number of iterations of every run. None means as many as take about `seconds`, found by a run that is not counted.
-        print_line: Called with a line of progress after every run.
-
-    Raises Failed if a run fails.
+    A case is a resolved config and a number of ranks. `iterations` None means as many as take about `seconds`, found by a run that is not
+    counted. `print_line` is called with a line of progress after every run. Raises Failed if a run fails.
     """
     runs: dict[str, Callable[[], Training | float]] = {}
     for name, (config, ranks) in cases.items():
@@ -138,9 +132,10 @@ def table(result: Throughput) -> list[str]:
     """Format the result as lines of at most 80 columns."""
     env, plan = result.config.env, Plan.make(result.config.plan, result.ranks)
     uncounted = default_warmup(result.iterations)
+    compiled = "compiled" if result.config.runtime.compile == "on" else "not compiled"
     return [
         f"{env.id}: {env.count} environments ({env.engine}) x {result.config.rollout.steps} steps",
-        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {_compiled(result.config)}",
+        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {compiled}",
         f"{_many(len(result.trainings), 'repeat')} of {result.iterations} iterations, the first {uncounted} of each not counted",
         "",
         *_rates(result),
@@ -162,7 +157,6 @@ def _rates(result: Throughput) -> list[str]:
 
 
 def _phases(result: Throughput) -> list[str]:
-    """Return the lines with the time of each phase, with one pair of columns per role."""
     trainer, player = result.middle.phases(), result.middle.phases("player_t_")
     roles = [("rank 0, trains", trainer), ("players, mean", player)] if player else [("rank 0", trainer)]
     lines = [f"{'time per iteration':<26}" + "".join(f"{name:>24}" for name, _ in roles)]
@@ -181,10 +175,6 @@ def _ranks(result: Throughput, plan: Plan) -> list[str]:
     first = spread([training.first_update for training in result.trainings])
     lines += ["", f"first update {first.median:.2f} s after the start ({first.least:.2f} to {first.most:.2f})"]
     return lines
-
-
-def _compiled(config: Config) -> str:
-    return "compiled" if config.runtime.compile == "on" else "not compiled"
 
 
 def _many(count: int, noun: str) -> str:

@@ -18,6 +18,8 @@ from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
+from lockstep.telemetry.status import number
+from lockstep.telemetry.tail import MetricsTail
 
 __all__ = ["Training", "default_warmup", "peaks", "prepared", "train"]
 
@@ -29,10 +31,7 @@ _POLL_INTERVAL = 0.1
 
 
 def default_warmup(iterations: int) -> int:
-    """Return the number of iterations at the beginning of a run that are not counted by default: a tenth, but at least 2.
-
-    Code and caches are loaded during these iterations.
-    """
+    """Return the number of iterations that are not counted while code and caches are loaded: a tenth, but at least 2."""
     return min(max(2, iterations // 10), iterations - 1)
 
 
@@ -120,15 +119,9 @@ def train(
 ) -> Training:
     """Train a resolved experiment on `ranks` processes, in a temporary folder, and measure it.
 
-    Args:
-        config: Resolved config.
-        ranks: Number of processes.
-        iterations: Number of iterations, at least 2; None means that `seconds` determines the length.
-        seconds: Approximate duration after the first iteration.
-        goal: If given, the run ends when the mean return of the last 20 episodes reaches this value or the budget is used up.
-        warmup: Iterations at the beginning that are not counted; None means `default_warmup`.
-        metrics_folder: New folder that gets a copy of the metrics and the config; None for no copy.
-
+    `iterations`, at least 2, is the length of the run; None: it takes about `seconds` after the first iteration. With `goal`, it ends when
+    the mean return of the last 20 episodes reaches this value or the budget is used up. `warmup` is the number of iterations at the
+    beginning that are not counted; None: `default_warmup`. `metrics_folder` is a new folder that gets a copy of the metrics and the config.
     Raises ProcessFailed if the run fails or has too few iterations.
     """
     if goal is not None:
@@ -136,7 +129,7 @@ def train(
     with prepared(config, ranks, iterations, "off") as (command, folder):
         with child(command, module_environment(), (DONE, PREEMPTED)) as process:
             first, memory = _watch(process, folder, ranks, seconds if iterations is None else None, goal)
-        rows = [{name: value for name, value in row.items() if _is_number(value)} for row in folder.metrics()]
+        rows = [{name: value for name, value in row.items() if type(value) in (int, float)} for row in folder.metrics()]
         if metrics_folder is not None:
             metrics_folder.mkdir(parents=True)
             for name in ("metrics.jsonl", "config.json"):
@@ -151,56 +144,29 @@ def train(
     return Training(rows, first, memory, warmup)  # type: ignore[arg-type]  # all values are numbers
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _watch(
     process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None, goal: float | None
 ) -> tuple[float, list[int]]:
-    """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`.
-
-    Return the seconds to the end of the first iteration, and the peak memory of every rank.
-    """
-    metrics = _GrowingMetrics(folder.path / "metrics.jsonl")
+    """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`."""
+    metrics = folder.path / "metrics.jsonl"
+    tail = MetricsTail(metrics)
     begun, first, checked, stopping = time.perf_counter(), 0.0, 0.0, False
     memory = [0] * ranks
     while process.poll() is None:
         now = time.perf_counter() - begun
-        if not first and metrics.exist():
+        if not first and metrics.exists() and metrics.stat().st_size > 0:
             first = now
         if now - checked > _POLL_INTERVAL:
             checked = now
             memory = [max(pair) for pair in zip(memory, peaks(process.pid, ranks), strict=True)]
             late = seconds is not None and first and now - first > seconds
-            solved = goal is not None and metrics.reach(goal)
+            returns = [number(row.get("return_mean_20")) for row in tail.read()[0]] if goal is not None else []
+            solved = any(mean is not None and goal is not None and mean >= goal for mean in returns)
             if not stopping and (solved or (late and len(folder.metrics()) >= _MIN_ITERATIONS)):
                 process.terminate()  # requests a clean stop after the current iteration
                 stopping = True
         time.sleep(_POLL_INTERVAL if first else 0.01)
     return first or time.perf_counter() - begun, memory
-
-
-class _GrowingMetrics:
-    """Reader of a growing metrics.jsonl. It reads every line only once: reading a million lines again would slow down the measured run."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-
-    def exist(self) -> bool:
-        return self._path.exists() and self._path.stat().st_size > 0
-
-    def reach(self, goal: float) -> bool:
-        """Return True if a line that was added since the last call has a `return_mean_20` of at least `goal`."""
-        if not self._path.exists():
-            return False
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            lines = file.read().rpartition(b"\n")[0].splitlines(keepends=True)
-        self._offset += sum(map(len, lines)) + bool(lines)
-        returns = (json.loads(line).get("return_mean_20") for line in lines)
-        return any(mean is not None and mean >= goal for mean in returns)
 
 
 def peaks(launcher: int, ranks: int) -> list[int]:

@@ -17,9 +17,7 @@ __all__ = ["LoadedPolicy", "add_arguments"]
 def add_arguments(parser: Arguments, episodes: int) -> None:
     """Add the arguments that `eval` and `play` share. `episodes` is the default number of episodes."""
     parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="run folder, its name in runs/, a checkpoint folder, or hub:USER/NAME[@REVISION]",
+        "run", metavar="RUN", help="run folder, its name in runs/, a checkpoint folder, or hub:USER/NAME[@REVISION]"
     )
     parser.add_argument(
         "--episodes",
@@ -53,14 +51,9 @@ class LoadedPolicy:
     ) -> None:
         """Load the policy and set the number of threads.
 
-        Args:
-            run: Run folder, name of a run in `runs/`, folder of a checkpoint, or `hub:USER/NAME[@REVISION]`.
-            iteration: Iteration of the checkpoint; None means the newest.
-            sample: If True, actions are sampled as in training; otherwise the most probable ones are taken.
-            seed: Seed of the episodes; None means the seed of the run.
-            module: Module that registers the environment, as given by `--env.module`.
-
-        Raises ValueError if the run or the checkpoint does not exist. The message is one line.
+        `run` is what users give: a run folder, its name in `runs/`, a checkpoint folder, or `hub:USER/NAME[@REVISION]`. `seed` is
+        that of the episodes, None: that of the run; `sample` and `iteration` as in `load_policy`. `module` is the value of
+        `--env.module`. Raises ValueError if the run or the checkpoint does not exist.
         """
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.policy import evaluation_seeds, load_policy
@@ -92,10 +85,7 @@ class LoadedPolicy:
         return self.output_folder / "videos" / f"iteration-{self.policy.iteration:08d}.mp4"
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
-        """Record a video of this many episodes.
-
-        Return the return and the length of each. Raises the errors of `record_video`.
-        """
+        """Record a video of this many episodes. Return the return and the length of each. Raises as `record_video` does."""
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 
@@ -104,12 +94,7 @@ class LoadedPolicy:
         )
 
     def evaluate(self, episodes: int) -> tuple["Evaluation", Path]:
-        """Play this many episodes.
-
-        Write the results to evaluation.json, or evaluation-sampled.json with sampled actions.
-
-        Return the results and the path of the file.
-        """
+        """Play this many episodes. Return the results and the path of the file to which they are written."""
         from lockstep.envs.catalog import make_one
         from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation, play_episodes
 

@@ -24,11 +24,13 @@ class Arguments(argparse.ArgumentParser):
             "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
         )
 
-    def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments after the command.
+    @property
+    def flags(self) -> list[str]:
+        """Flags of the command, besides `--help`."""
+        return [flag for action in self._actions for flag in action.option_strings if action.dest != "help"]
 
-        Raises ValueError; for an unknown flag, the message names the nearest flag.
-        """
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse the arguments after the command. The ValueError for an unknown flag names the nearest flag."""
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]

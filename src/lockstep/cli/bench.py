@@ -19,10 +19,7 @@ _KINDS = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run a benchmark and print its table. Return the exit code.
-
-    Raises ValueError for bad input, before anything is measured. The message is one line.
-    """
+    """Run a benchmark and print its table. Return the exit code. Raises ValueError for bad input."""
     if not argv or argv[0] in ("-h", "--help"):
         print(_help())
         return DONE if argv else BAD_INPUT

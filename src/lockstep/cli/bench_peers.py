@@ -13,7 +13,6 @@ from lockstep.config.flags import parse_flags
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = ("--work", "--ranks", "--repeats", "--updates", "--python", "--json")
 _ALLOWED_FIELDS = ("env.engine", "env.threads")
 _TOTAL_STEPS = 1_000_000
 """Value of `run.total_steps` for resolving the configs: `runtime.compile: auto` decides as for a run of this length,
@@ -21,12 +20,10 @@ not as for the few updates that are measured."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure all implementations and print a table. Return the exit code.
-
-    Raises ValueError for bad input, before anything is measured. The message is one line.
-    """
-    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
-    args = _parser().read(rest)
+    """Measure all implementations and print a table. Return the exit code. Raises ValueError for bad input."""
+    parser = _parser()
+    tree, rest = parse_flags(argv, parser.flags)
+    args = parser.read(rest)
     _check_flags(tree)
 
     from lockstep.bench import comparison
@@ -83,7 +80,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_flags(tree: Mapping[str, Mapping[str, object]]) -> None:
-    """Raise ValueError for a flag that would change the workload."""
     names = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
     allowed = ("runtime.", "plan.")
     fixed = next((name for name in names if name not in _ALLOWED_FIELDS and not name.startswith(allowed)), None)

@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,32 +20,19 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = (
-    "--config",
-    "--ranks",
-    "--repeats",
-    "--seconds",
-    "--iterations",
-    "--warmup",
-    "--kind",
-    "--solve",
-    "--out",
-)
-
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, print a table and write the files of `--out`. Return the exit code.
-
-    Raises ValueError for bad input, before anything is measured. The message is one line.
-    """
-    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
-    args = _parser().read(rest)
+    """Measure, print a table and write the files of `--out`. Return the exit code. Raises ValueError for bad input."""
+    parser = _parser()
+    tree, rest = parse_flags(argv, parser.flags)
+    args = parser.read(rest)
     config = compose_config(args, tree)
     _check(args, config)
 
     from lockstep.bench.figures import run_rows, summary_rows
     from lockstep.bench.scaling import Rules, measure
     from lockstep.bench.scaling_table import table
+    from lockstep.run.tables import write_rows
 
     cases, cores = _cases(args, config), usable_cores()
     folder: Path | None = args.out
@@ -54,7 +41,10 @@ def main(argv: Sequence[str]) -> int:
         "config": encode(cases[0].config),
     }
     if folder is not None:
-        _create_folder(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--out is {folder}: it can't be made ({error.strerror})") from None
     oversubscribed = [case.ranks for case in cases if case.ranks > cores]
     if oversubscribed:
         print_line(
@@ -63,13 +53,13 @@ def main(argv: Sequence[str]) -> int:
 
     def write_runs(so_far: "Sequence[Measured]") -> None:
         if folder is not None:  # written after every run, so that an interruption loses no finished run
-            _write(folder, "per_run", run_rows(so_far, cores), metadata)
+            write_rows(folder, "per_run", run_rows(so_far, cores), metadata)
 
     rules = Rules(args.repeats, args.seconds, args.iterations, args.warmup, args.solve)
     measured = measure(cases, rules, folder and folder / "raw", print_line, write_runs)
     rows = summary_rows(run_rows(measured, cores))
     if folder is not None:
-        _write(folder, "summary", rows, metadata)
+        write_rows(folder, "summary", rows, metadata)
         _draw(folder, rows, cases[0].config)
     print("\n".join(table(cases[0].config, rows, cores)))
     if folder is not None:
@@ -95,10 +85,7 @@ def _check(args: argparse.Namespace, config: Config) -> None:
 
 
 def _cases(args: argparse.Namespace, config: Config) -> "list[Case]":
-    """Return the cases, strong before weak, each kind by ascending number of ranks.
-
-    Raises ValueError if the experiment cannot be split for one of the numbers of ranks.
-    """
+    """Return the cases, strong before weak, each kind by ascending number of ranks."""
     from lockstep.bench.scaling import KINDS, Case, for_ranks, weak
 
     ranks = args.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})
@@ -112,19 +99,6 @@ def _cases(args: argparse.Namespace, config: Config) -> "list[Case]":
             case_config = resolve_config(unscaled if kind == "strong" else weak(unscaled, count), count)[0]
             cases.append(Case(kind, count, case_config))
     return cases
-
-
-def _create_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out is {folder}: it can't be made ({error.strerror})") from None
-
-
-def _write(folder: Path, name: str, rows: "Sequence[Row]", metadata: Mapping[str, object]) -> None:
-    from lockstep.run.tables import write_rows
-
-    write_rows(folder, name, rows, metadata)
 
 
 def _draw(folder: Path, rows: "Sequence[Row]", config: Config) -> None:

@@ -13,19 +13,16 @@ from lockstep.group.memory import usable_cores
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = ("--config", "--ranks", "--repeats", "--seconds", "--iterations", "--json")
 _GPU = "GPU"
 Case = tuple[Config, int]
 """Resolved config, and the number of ranks that run it."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure and print a table. Return the exit code.
-
-    Raises ValueError for bad input, before anything is measured. The message is one line.
-    """
-    tree, rest = parse_flags(argv, _COMMAND_FLAGS)
-    args = _parser().read(rest)
+    """Measure and print a table. Return the exit code. Raises ValueError for bad input, before anything is measured."""
+    parser = _parser()
+    tree, rest = parse_flags(argv, parser.flags)
+    args = parser.read(rest)
     config = compose_config(args, tree)
     cases = _cases(config) if args.ranks is None else {"": resolve_config(config, args.ranks)}
 
@@ -46,9 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _cases(config: Config) -> dict[str, Case]:
-    """Return the cases by name: one process, several processes if possible, and one process on a GPU if there is
-    one.
-    """
+    """Return the cases by name: one process, and if possible several processes, and one process on a GPU."""
     from lockstep.bench.scaling import for_ranks
     from lockstep.runtime.checks import cuda_devices
 
@@ -72,9 +67,7 @@ def _on_device(config: Config, device: str) -> Config:
 def _parallel_case(config: Config) -> Case | None:
     """Return the case with the largest number of ranks that the experiment can be split for, at most one per core.
 
-    The number is at least 2, and at least the number that the plan needs, even with fewer cores. Return None if the
-    experiment can only run on a single rank. Raises ValueError if the plan needs several ranks, and the experiment
-    cannot be split for them.
+    The number is at least 2, and at least what the plan needs. Return None if the experiment can only run on one rank.
     """
     fewest = default_ranks(config.plan, 1)
     for ranks in range(usable_cores(), max(fewest, 2), -1):

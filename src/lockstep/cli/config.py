@@ -15,7 +15,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str]) -> int:
     """Print the fields that a preset, a file and flags give as YAML. Return the exit code.
 
-    Raises ValueError for input that `lockstep train` would reject. The message is one line.
+    Raises ValueError for input that `lockstep train` would reject.
     """
     parser = Arguments(
         "config",

@@ -21,7 +21,7 @@ _IGNORED = ("run.name", "run.folder")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print whether two runs are identical. Return 0 if all iterations that both runs have are identical, 1 otherwise.
+    """Print whether two runs are identical. Return 0 if all common iterations are identical, 1 otherwise.
 
     Raises ValueError if a run does not exist, or if the runs have no iteration in common.
     """
@@ -53,9 +53,7 @@ def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
 
 
 def _config_lines(a: RunFolder, b: RunFolder) -> list[str]:
-    """Return a line for every config field and package version that differs, or for each of the two that they are
-    equal.
-    """
+    """Return a line for every config field and package version that differs, or that there is none."""
     lines = []
     for kind, in_a, in_b in (
         ("config", _flatten(a.tree()), _flatten(b.tree())),
@@ -72,7 +70,6 @@ def _text(value: object) -> str:
 
 
 def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of a config by their full names, `section.field`."""
     flat: dict[str, object] = {}
     for section, content in tree.items():
         if isinstance(content, dict):
@@ -92,15 +89,14 @@ def _packages(folder: RunFolder) -> dict[str, object]:
 
 
 def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
-    """Return lines about the tensors that differ in the first shared checkpoint at or after iteration `first`,
-    largest difference first.
-    """
+    """Return lines about the tensors that differ in the first shared checkpoint from iteration `first` on."""
     shared = sorted(set(a.checkpoints()) & set(b.checkpoints()))
     iteration = next((iteration for iteration in shared if iteration >= first), None)
     if iteration is None:
         return [f"weights: no checkpoint that both have at or after iteration {first}"]
     in_a, in_b = _load_weights(a, iteration), _load_weights(b, iteration)
-    lines = [f"weights: only {run} has {name}" for run, name in _unshared(in_a, in_b)]
+    lines = [f"weights: only A has {name}" for name in in_a if name not in in_b]
+    lines += [f"weights: only B has {name}" for name in in_b if name not in in_a]
     distances = {name: _distance(in_a[name], in_b[name]) for name in sorted(in_a.keys() & in_b.keys())}
     differing = sorted(
         (name for name in distances if distances[name] is not None), key=lambda name: -(distances[name] or 0)
@@ -109,11 +105,6 @@ def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
         f"weights: {len(differing)} of {len(distances)} tensors differ in the checkpoint of iteration {iteration}"
     )
     return lines + [f"  {name}: at most {distances[name]:.3g}" for name in differing]
-
-
-def _unshared(in_a: Mapping[str, object], in_b: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the names that only one run has, each after "A" or "B"."""
-    return [("A", name) for name in in_a if name not in in_b] + [("B", name) for name in in_b if name not in in_a]
 
 
 def _load_weights(folder: RunFolder, iteration: int) -> "dict[str, NDArray[np.generic]]":

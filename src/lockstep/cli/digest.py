@@ -32,9 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def digests(folder: RunFolder) -> dict[int, str]:
-    """Return the digest after each iteration. Raises ValueError if metrics.jsonl has a row without iteration or
-    digest.
-    """
+    """Return the digest after each iteration. Raises ValueError if a row of metrics.jsonl lacks iteration or digest."""
     by_iteration: dict[int, str] = {}
     for row in folder.metrics():
         iteration, digest = row.get("iteration"), row.get("digest")

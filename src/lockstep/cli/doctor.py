@@ -143,10 +143,7 @@ def _can_load(library: str) -> bool:
 
 
 def _ffmpeg() -> str | None:
-    """Return the origin of ffmpeg if there is one, else None.
-
-    Videos are encoded with the ffmpeg of imageio-ffmpeg only.
-    """
+    """Return the origin of ffmpeg, None without one. Videos are encoded with the ffmpeg of imageio-ffmpeg only."""
     try:
         import imageio_ffmpeg
 

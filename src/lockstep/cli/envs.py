@@ -12,10 +12,7 @@ _NOT_INSTALLED = " (not installed; pip install 'lockstep-rl[{}]')"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the environments by family, each with the engine that `env.engine: auto` chooses for it.
-
-    Return the exit code.
-    """
+    """Print the environments by family, with the engine that `auto` chooses for each. Return the exit code."""
     parser = Arguments("envs", "Lists tested environments, and the engine that `env.engine: auto` selects for each.")
     parser.add_argument(
         "--per-shard", type=whole_number(1), default=8, metavar="B", help="number of environments per shard (default 8)"

@@ -9,9 +9,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Play episodes, print statistics of returns and lengths, and write them into the run folder. Return the exit
-    code.
-    """
+    """Play episodes, print their statistics, and write them into the run folder. Return the exit code."""
     parser = Arguments(
         "eval",
         "Evaluates the agent of a run on new episodes. Writes evaluation.json, or evaluation-sampled.json with --sample.",

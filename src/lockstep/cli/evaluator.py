@@ -12,9 +12,6 @@ from lockstep.telemetry.sidecar import SidecarContext
 
 __all__ = ["main"]
 
-_PERIOD = 0.5
-"""Seconds between two searches for a checkpoint."""
-
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate one checkpoint after the other, until training has ended and none is pending. Return the exit code."""
@@ -30,17 +27,13 @@ def main(argv: Sequence[str]) -> int:
     for module in argv[1:]:
         import_reference(module)
     evaluations = Evaluations(folder, config.run.evaluate_every, iterations(config))
-    while True:
-        # read before the search: once training has ended, no further checkpoint is written
-        training_ended = context.training_ended.is_set()
-        pending = evaluations.pending()
-        if pending:
-            from lockstep.report.training_evaluation import evaluate_checkpoint
-            from lockstep.runtime.threads import limit_threads
 
-            limit_threads(1)
-            evaluations.append(evaluate_checkpoint(folder, pending[0], config.run.evaluate_episodes))
-        elif training_ended:
-            return 0
-        else:
-            context.training_ended.wait(_PERIOD)
+    def evaluate(iteration: int) -> None:
+        from lockstep.report.training_evaluation import evaluate_checkpoint
+        from lockstep.runtime.threads import limit_threads
+
+        limit_threads(1)
+        evaluations.append(evaluate_checkpoint(folder, iteration, config.run.evaluate_episodes))
+
+    context.process_all(evaluations.pending, evaluate)
+    return 0

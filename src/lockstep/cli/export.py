@@ -67,10 +67,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="onnx, for ONNX Runtime and others, or torch, a program of torch.export (default onnx)",
     )
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="a new file, FILE.onnx or FILE.pt2 (default RUN/policy-K.onnx or .pt2)",
+        "--out", type=Path, metavar="FILE", help="a new file, FILE.onnx or FILE.pt2 (default RUN/policy-K.onnx or .pt2)"
     )
     parser.add_argument(
         "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"

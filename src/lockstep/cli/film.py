@@ -3,6 +3,7 @@
 An internal command.
 """
 
+import functools
 import os
 import struct
 import subprocess
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_PERIOD = 0.5
-"""Seconds between two searches for a saved agent."""
 _MAX_STEPS = 3_600
 """Largest number of steps of a recorded episode."""
 _GIF_FILTER = "fps=10,scale=240:-2,split[a][b];[a]palettegen[p];[b][p]paletteuse"
@@ -40,19 +39,14 @@ def main(argv: Sequence[str]) -> int:
     folder = RunFolder(Path(argv[0]))
     for module in argv[1:]:
         import_reference(module)
-    recorder: _Recorder | None = None
-    while True:
-        # read before the search: once training has ended, no further agent is saved
-        training_ended = context.training_ended.is_set()
-        pending = pending_agents(folder)
-        if pending:
-            recorder = recorder or _Recorder(folder)
-            recorder.record(pending[0])
-            pending[0].unlink()
-        elif training_ended:
-            return 0
-        else:
-            context.training_ended.wait(_PERIOD)
+    recorder = functools.cache(lambda: _Recorder(folder))  # created with the first agent
+
+    def record(agent: Path) -> None:
+        recorder().record(agent)
+        agent.unlink()
+
+    context.process_all(lambda: pending_agents(folder), record)
+    return 0
 
 
 class _Recorder:
@@ -85,10 +79,7 @@ class _Recorder:
                 self._add_to_tensorboard(path, int(file.stem), name)
 
     def _play(self, path: Path, iteration: int, index: int) -> None:
-        """Record an episode with actions sampled as in training.
-
-        Its seed is that of the first episode of environment `index`.
-        """
+        """Record the first episode of environment `index`, with actions sampled as in training."""
         from gymnasium.wrappers import TimeLimit
 
         from lockstep.envs.catalog import first_seed, make_one
@@ -111,10 +102,8 @@ class _Recorder:
         )
 
     def _add_to_tensorboard(self, video: Path, iteration: int, tag: str) -> None:
-        """Add the video to TensorBoard as a small GIF.
-
-        The event file is in a separate folder: if several event files in one folder grow, TensorBoard follows only the
-        newest.
+        """Add the video to TensorBoard as a small GIF, in a separate folder: of several event files in one folder that
+        grow, TensorBoard follows only the newest.
         """
         import imageio_ffmpeg
 

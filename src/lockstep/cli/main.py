@@ -38,12 +38,7 @@ PyTorch, although imported objects stay alive."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0 done, 2 bad input, others as the command defines.
-
-    `argv` None means `sys.argv[1:]`.
-
-    Unexpected exceptions are not caught.
-    """
+    """Run the command of `argv`, by default `sys.argv[1:]`, and return its exit code: 0 done, 2 bad input, or another."""
     gc.set_threshold(_GC_THRESHOLD)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

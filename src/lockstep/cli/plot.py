@@ -126,10 +126,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix: str = "") -> Path:
-    """Return the path of the figure: `--out`, or a file in plots/ of the first run.
-
-    `suffix` is added to the name of the latter.
-    """
+    """Return the path of the figure: `--out`, or a file in plots/ of the first run, to whose name `suffix` is added."""
     if args.out:
         return Path(args.out)
     name = (

@@ -19,10 +19,7 @@ _EPISODES = 20
 
 
 def main(argv: Sequence[str]) -> int:
-    """Upload the agent of the newest checkpoint with its model card, evaluation and video.
-
-    With `--dry-run`, list the files instead. Return the exit code.
-    """
+    """Upload the newest agent, or list the files with `--dry-run`. Return the exit code."""
     args = read(argv)
     folder = RunFolder.open(locate(args.run))
 
@@ -62,10 +59,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespace) -> dict[str, bytes | Path]:
-    """Return the files by their names in the repository.
-
-    Evaluate the agent and record a video of it, unless the run folder has them.
-    """
+    """Return the files by their names in the repository. Write evaluation and video unless the run folder has them."""
     from lockstep.cli.agents import LoadedPolicy
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
@@ -86,10 +80,7 @@ def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespa
 
 
 def _current_evaluation(loaded: "LoadedPolicy", folder: RunFolder) -> "Evaluated":
-    """Return the evaluation in the run folder.
-
-    Evaluate the agent first if that one is of another agent or has no confidence interval.
-    """
+    """Return the evaluation in the run folder. Write it first if it is of another agent or has no confidence interval."""
     from lockstep.report.summary import summarize
 
     evaluated = summarize(folder).evaluated

@@ -14,9 +14,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train as one rank and return the exit code. Rank, size and rendezvous come from LOCKSTEP_* environment
-    variables.
-    """
+    """Train as one rank, which LOCKSTEP_* environment variables describe, and return the exit code."""
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
     rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])

@@ -15,10 +15,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Resume the run and return the exit code.
-
-    Raises ValueError for bad input, before any process starts. The message is one line.
-    """
+    """Resume the run and return the exit code. Raises ValueError for bad input, before any process starts."""
     rank_info = find_rank_info()
     with report_once(rank_info):
         tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))

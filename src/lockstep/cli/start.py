@@ -15,12 +15,9 @@ __all__ = ["import_env_module_of_run", "listen_under_launcher", "report_once", "
 
 
 def import_env_module_of_run(config: Config, module: object) -> None:
-    """Import the module that registers the environment of a run.
+    """Import the module that registers the environment of a run; `module` is the value of `--env.module`, or None.
 
-    `module` is the value of `--env.module`, None if it was not given.
-
-    Raises ValueError if the config of the run names a module and the flag was not given: the folder may come from an
-    untrusted source, so the config alone must not have any module imported.
+    Raises ValueError if only the config of the run names a module: the folder may come from an untrusted source.
     """
     if config.env.module is not None and module is None:
         raise ValueError(
@@ -32,8 +29,7 @@ def import_env_module_of_run(config: Config, module: object) -> None:
 
 @contextmanager
 def report_once(rank_info: RankInfo | None) -> Iterator[None]:
-    """Report an error only on the first rank of each host, while the ranks are not connected yet and so all find the
-    same error.
+    """Report an error only on the first rank of each host, as long as all ranks find the same error.
 
     `rank_info` is that of this process; None if no launcher started it.
     """
@@ -46,22 +42,14 @@ def report_once(rank_info: RankInfo | None) -> Iterator[None]:
 
 
 def listen_under_launcher(rank_info: RankInfo | None) -> None:
-    """Handle signals as requests to stop, if a launcher started this rank.
-
-    Ranks that lockstep starts do so elsewhere: `rank.main`, `start`.
-    """
+    """Handle signals as requests to stop, if a launcher started this rank. Others call `listen` before."""
     if rank_info is not None:
         listen(aloud=rank_info.rank == 0)
         follow_launcher()
 
 
 def start(folder: RunFolder, plan: Plan, resume_from: int) -> int:
-    """Start the ranks on this host, wait for them, and return the exit code.
-
-    The caller holds the lock of the run folder.
-
-    A single rank runs in this process.
-    """
+    """Start the ranks on this host, one in this process, and return the exit code. The caller holds the run's lock."""
     if plan.ranks == 1:
         listen()
         from lockstep.cli.work import train_alone

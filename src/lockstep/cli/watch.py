@@ -26,10 +26,7 @@ _EXIT_CODES = {"done": DONE, "stopped": PREEMPTED, "failed": FAILED}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the run until it ends. Return the exit code: 0 done, 75 stopped, 1 failed or killed, 130 after Ctrl-C.
-
-    Raises ValueError if the run does not exist or its files are broken.
-    """
+    """Show the run until it ends. Return the exit code: 0 done, 75 stopped, 1 failed or killed, 130 after Ctrl-C."""
     args = read(argv)
     folder = RunFolder.open(locate(args.run))
     # raises for broken files before anything is drawn
@@ -109,10 +106,7 @@ def _on_terminal(folder: RunFolder) -> int:
 
 
 def _in_lines(folder: RunFolder) -> int:
-    """Print one line for the newest iteration, then one for every new iteration, until the run ends.
-
-    Return the exit code.
-    """
+    """Print one line for the newest iteration, then one for every new one, until the run ends. Return the exit code."""
     watch, first = _Watch(folder), True
     while True:
         ended = watch.check_ended()
@@ -152,7 +146,6 @@ def _last_start(folder: RunFolder) -> Start | None:
 
 
 def _end_text(folder: RunFolder) -> str:
-    """Return the text about a run that no process is training."""
     start = _last_start(folder)
     if start is None or start.how == "done":
         return f"done: {folder.path}" if start else f"no process is running {folder.path}"
@@ -165,9 +158,7 @@ def _end_text(folder: RunFolder) -> str:
 
 
 def _running_text(folder: RunFolder) -> str:
-    """Return the text about a running run: empty, except before its first iteration and after `_LATE` seconds
-    without a new one.
-    """
+    """Return the text about a running run: empty unless it has no iteration yet, or none for `_LATE` seconds."""
     start = _last_start(folder)
     if start is None or start.ended is not None:
         return "starting"

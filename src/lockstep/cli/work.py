@@ -45,10 +45,7 @@ def _train(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, r
 
 
 def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset: str | None) -> int:
-    """Train a new run of a resolved config as one of the ranks that a launcher started. Return the exit code.
-
-    Rank 0 creates the folder and sends its path to the others.
-    """
+    """Train a new run as one of the ranks that a launcher started. Return the exit code. Rank 0 creates the folder."""
 
     def prepare() -> tuple[RunFolder, int]:
         folder = create_run(config, preset, rank_info.size)
@@ -67,10 +64,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
 def resume_under_launcher(
     rank_info: RankInfo, folder: RunFolder, config_before: Config, config: Config, plan: Plan, iteration: int | None
 ) -> int:
-    """Resume a run as one of the ranks that a launcher started. Return the exit code.
-
-    Rank 0 locks the run, then chooses the checkpoint for all ranks. The other arguments are those of `prepare_resume`.
-    """
+    """Resume a run as one of the ranks that a launcher started, with the arguments of `prepare_resume`. Return the exit code."""
 
     def prepare() -> tuple[RunFolder, int]:
         folder.lock()
@@ -91,10 +85,7 @@ def resume_under_launcher(
 
 
 def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]]) -> tuple[RunFolder, int]:
-    """Call `choose` on rank 0 only, and return its folder and iteration on all ranks.
-
-    If it raises ValueError, rank 0 raises that and all other ranks exit silently with code 2.
-    """
+    """Return the result of `choose` on rank 0 to all ranks. If it raises ValueError, the others exit silently with code 2."""
     message, problem = b"", None
     if group.rank == 0:
         try:
@@ -114,17 +105,13 @@ def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]])
 
 
 def _finish(rank: int, run: Run) -> int:
-    """Print the result of the run on rank 0, and return the exit code."""
     if rank == 0:
         print(_result_text(run), flush=True)
     return PREEMPTED if run.stopped else DONE
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
-    """Call `work` and return its exit code.
-
-    Report an error that has an exit code (`exit_codes`) in one line, and return that code.
-    """
+    """Call `work` and return its exit code. Report an error of `exit_codes` in one line, and return its code."""
     codes = exit_codes()
     try:
         return work()
@@ -139,7 +126,6 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
 
 
 def _result_text(run: Run) -> str:
-    """Return the last lines that a run prints."""
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")

@@ -130,7 +130,6 @@ def _last_use(library: Path) -> float:
 
 
 def _record(library: Path) -> Path:
-    """Return the path of the file with the size and hash of a library."""
     return library.with_suffix(".json")
 
 

@@ -76,10 +76,8 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[[], None] = lambda: None) -> Kernel:
     """Load the compiled formula from the cache. If it is missing or damaged, compile it first, which takes seconds to minutes.
 
-    Compilation runs in a child process, and other processes that need the same library wait for it. `check` is called many times a
-    second meanwhile, and may raise to stop the compilation.
-
-    Raises CompilerFailed, in one line.
+    A child process compiles, and others that need the library wait for it. `check` is called many times a second meanwhile, and may raise
+    to stop the compilation. Raises CompilerFailed, in one line.
     """
     folder = cache_folder()
     library = folder / f"{_key(formula, examples)}.so"
@@ -129,7 +127,6 @@ def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
 
 @cache
 def _source_digest() -> str:
-    """Return a digest of the code that formulas may use."""
     root = Path(__file__).parents[1]
     paths = [path for name in _SOURCE_PACKAGES for path in sorted((root / name).rglob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
@@ -238,7 +235,6 @@ make compilation faster. Fused multiply-adds are faster and round less."""
 
 @contextmanager
 def _build_folder(library: Path) -> Iterator[Path]:
-    """Create a temporary folder for all files of the compiler."""
     previous = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     with tempfile.TemporaryDirectory(
         dir=library.parent, prefix=f"building-{lock_key(library)}-", ignore_cleanup_errors=True

@@ -79,10 +79,7 @@ def _is_amd() -> bool:
 
 @torch.library.impl(_OPERATIONS, "linear", "CPU")
 def _linear_cpu(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute `left @ weightᵀ + bias` with oneDNN.
-
-    It is an operation of its own, because inductor fuses PyTorch's with others that need frozen weights.
-    """
+    """Compute `left @ weightᵀ + bias` with oneDNN. An operation of its own: inductor would fuse PyTorch's with others."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(left, weight, bias, *_UNFUSED)
     return product
 

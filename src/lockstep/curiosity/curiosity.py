@@ -3,25 +3,25 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.embedding import ActionEncoder, Embedding
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.normalization import RunningStatistics
+from lockstep.rollout import Rollout
 
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
-    from lockstep.rollout import Rollout
-
-__all__ = ["Curiosity", "Images", "Reduce", "Transitions", "fixed"]
+__all__ = ["Curiosity", "Images", "Reduce", "States", "Transitions", "fixed"]
 
 Reduce = Callable[[Tensor], Tensor]
 """Function from the summands of this rank's shards, `[shards, n]` float64, to the sum over all shards of all ranks, `[n]`."""
 Images = tuple[Tensor, Tensor] | None
 """Images `[K, P]` uint8 of the observations before and after steps, if there are images."""
+States = Sequence[dict[str, Tensor]]
+"""Per-episode states of this rank's shards, from `Curiosity.initial_state`; updated in place."""
 
 _LIMIT = 5.0
 _BLOCK = 256
@@ -62,7 +62,7 @@ class Curiosity(nn.Module, ABC):
     sees_images: ClassVar[bool] = False
     """True if `loss` needs the images of observations, if there are any."""
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         """Initialize the weights from PyTorch's global generator. `squash` is that of the policy."""
         super().__init__()
         self.config = config
@@ -97,15 +97,10 @@ class Curiosity(nn.Module, ABC):
         return f"{self} {self.weights} {self.config.share} {self.action_encoder}"
 
     @abstractmethod
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> Sequence[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> Sequence[Tensor]:
         """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.
 
-        Args:
-            shards: Transitions of the shards.
-            states: State from `initial_state` for each shard, updated in place.
-            reduce: Must be called equally often on all ranks.
+        `reduce` must be called equally often on all ranks.
         """
 
     def columns(self, transitions: Transitions) -> Tensor:
@@ -125,7 +120,7 @@ class Curiosity(nn.Module, ABC):
         hidden = (*self.config.hidden, *[self.config.hidden[-1]] * extra)
         return Embedding(self.feature_size, self.images, hidden, self.config.feature_size).to(self.dtype)
 
-    def transitions(self, rollout: "Rollout") -> Transitions:
+    def transitions(self, rollout: Rollout) -> Transitions:
         """Convert a rollout to the input of the methods."""
         features = rollout.observations[..., : self.feature_size]
         if "features" in self.moments:
@@ -159,7 +154,7 @@ class Curiosity(nn.Module, ABC):
             transitions.embedded[network] = outputs
         return outputs
 
-    def observe(self, rollouts: Sequence["Rollout"], reduce: Reduce) -> None:
+    def observe(self, rollouts: Sequence[Rollout], reduce: Reduce) -> None:
         """Update the running statistics with the observations of all shards."""
         names = [name for name in ("features", "pixels") if name in self.moments]
         sums = []

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Transitions, fixed
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["Disagreement", "Ensemble"]
 
@@ -33,17 +30,14 @@ class Disagreement(Curiosity):
 
     losses = ("forward_loss",)
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         size = config.feature_size
         self.encoder = fixed(self.embedding())
         self.ensemble = Ensemble(config.ensemble, size + self.action_encoder.size, config.hidden[-1], size).to(dtype)
 
     @torch.no_grad()
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         rewards, device = [], self.ensemble.first.device
         for transitions in shards:

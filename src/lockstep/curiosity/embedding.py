@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from lockstep.envs.spaces import Spaces
 from lockstep.models.encoders import convolutions
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
 
 __all__ = ["ActionEncoder", "Embedding"]
 
@@ -26,14 +23,7 @@ class Embedding(nn.Module):
     def __init__(
         self, feature_size: int, images: Sequence[tuple[int, int, int]], hidden: Sequence[int], size: int
     ) -> None:
-        """Create the network.
-
-        Args:
-            feature_size: Number of numeric inputs, F.
-            images: Channels, height and width of each image.
-            hidden: Widths of the hidden layers.
-            size: Number of outputs.
-        """
+        """Create the network, for numeric inputs and for images of the given channels, height and width."""
         super().__init__()
         self._images = tuple(images)
         encoders = [convolutions(shape) for shape in images]
@@ -65,7 +55,7 @@ class ActionEncoder:
     they have bounds.
     """
 
-    def __init__(self, spaces: "Spaces", squash: bool, dtype: torch.dtype) -> None:
+    def __init__(self, spaces: Spaces, squash: bool, dtype: torch.dtype) -> None:
         self._choices = spaces.choices
         self._squash = squash
         self._dtype = dtype

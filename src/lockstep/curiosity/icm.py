@@ -1,17 +1,14 @@
 """The intrinsic curiosity module."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from lockstep.curiosity.curiosity import Images, Reduce, Transitions
+from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
 from lockstep.curiosity.inverse import Controlled
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["ICM"]
 
@@ -29,8 +26,7 @@ class ICM(Controlled):
 
     losses = ("inverse_loss", "forward_loss")
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         size, width = config.feature_size, config.hidden[-1]
         self.ahead = nn.Sequential(
@@ -43,9 +39,7 @@ class ICM(Controlled):
         return 1 - self.config.forward_share, self.config.forward_share
 
     @torch.no_grad()
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         rewards = []
         for transitions in shards:

@@ -48,10 +48,8 @@ class IntrinsicRewards:
             self._curiosity.observe(rollouts, self._reduce)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Bonus]:
-        """Compute the intrinsic rewards of one iteration's rollouts, ascending by shard.
-
-        They are divided by the running standard deviation, over all shards, of their discounted return, which does not end with episodes
-        (Burda et al. 2019, arXiv:1810.12894, section 2.4).
+        """Compute the intrinsic rewards of one iteration's rollouts, ascending by shard, divided by the running standard deviation of their
+        discounted return, which does not end with episodes (Burda et al. 2019, arXiv:1810.12894, section 2.4).
         """
         curiosity = self._curiosity
         self._ensure_states(rollouts)
@@ -93,7 +91,6 @@ class IntrinsicRewards:
             self._states = {shard: self._initial_state(rollouts[0].rewards.shape[1]) for shard in self._shards}
 
     def _initial_state(self, count: int) -> dict[str, Tensor]:
-        """Return the initial state of `count` environments."""
         zeros = torch.zeros(count, dtype=torch.float64)
         method = {f"method.{name}": value for name, value in self._curiosity.initial_state(count).items()}
         return {"discounted": zeros, "return": zeros.clone(), **method}

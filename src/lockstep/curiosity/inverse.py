@@ -1,15 +1,11 @@
 """Inverse dynamics: predicting the action between two observations."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.curiosity import Curiosity, Images, Transitions
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["Controlled", "InverseDynamics"]
 
@@ -54,8 +50,7 @@ class Controlled(Curiosity):
 
     sees_images = True
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
 

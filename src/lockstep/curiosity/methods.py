@@ -1,7 +1,5 @@
 """Curiosity methods by name."""
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from lockstep.curiosity.curiosity import Curiosity
@@ -12,11 +10,9 @@ from lockstep.curiosity.ngu import NGU
 from lockstep.curiosity.re3 import RE3
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.layers import seeded
 from lockstep.randomness import seed_of
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
 
 __all__ = ["make_curiosity"]
 
@@ -31,7 +27,7 @@ _METHODS: dict[str, type[Curiosity]] = {
 
 
 def make_curiosity(
-    spaces: "Spaces", config: CuriosityConfig, squash: bool, seed: int, dtype: torch.dtype
+    spaces: Spaces, config: CuriosityConfig, squash: bool, seed: int, dtype: torch.dtype
 ) -> Curiosity | None:
     """Create the method of `curiosity.kind`, with weights from the random stream `curiosity` of the seed; None for `none`."""
     if config.kind == "none":

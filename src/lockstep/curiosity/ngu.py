@@ -1,19 +1,16 @@
 """The Never Give Up method."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Images, Reduce, Transitions
+from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
 from lockstep.curiosity.inverse import InverseDynamics
 from lockstep.curiosity.rnd import RND
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
 from lockstep.models.normalization import RunningStatistics
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
 
 __all__ = ["NGU"]
 
@@ -48,8 +45,7 @@ class NGU(RND):
 
     losses = ("inverse_loss", "rnd_loss")
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
         self.moments |= {name: RunningStatistics(1) for name in _MEANS}
@@ -61,9 +57,7 @@ class NGU(RND):
         return {"memory": memory, "filled": torch.zeros(count, dtype=torch.int64)}
 
     @torch.no_grad()
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         inputs, sums = [], []
         for transitions, state in zip(shards, states, strict=True):
@@ -103,7 +97,6 @@ class NGU(RND):
         return torch.cat(distances).transpose(0, 1).contiguous(), (sizes >= neighbors).T[1:]
 
     def _combine(self, distances: Tensor, known: Tensor, errors: Tensor) -> Tensor:
-        """Return the rewards `[T, B]` of one shard."""
         relative = distances / self.moments["distances"].mean.clamp_min(_TINY)
         kernels = _EPSILON / ((relative - _CLUSTER).clamp_min(0) + _EPSILON)
         similarity = kernels.sum(-1).sqrt() + _CONSTANT
@@ -131,12 +124,7 @@ def windows(valid: Tensor, filled: Tensor, held: int, capacity: int) -> Tensor:
     """Return the first index of the memory of each row of a rollout, `[B, T + 1]`, in an array of `held` stored rows and then the rollout.
 
     Row r has the index `held + r`. Its memory starts at the first row of its episode, at most `capacity` rows back, and ends before r.
-
-    Args:
-        valid: `[T, B]`, as in `Transitions`.
-        filled: `[B]`: the number of stored rows, at the end, that belong to the episode with which the rollout begins.
-        held: Number of stored rows.
-        capacity: Maximum number of rows in a memory.
+    `valid` is `[T, B]`, as in `Transitions`; the last `filled` `[B]` stored rows belong to the episode with which the rollout begins.
     """
     indices = held + torch.arange(len(valid) + 1)[:, None]
     episode_starts = torch.where(valid, 0, indices[1:])
@@ -148,12 +136,8 @@ def nearest(rows: Tensor, first: Tensor, count: int) -> Tensor:
     """Return the squared distances of a rollout's rows 1, 2, … to the `count` nearest rows of their memories, `[B, T, count]` float64, ascending.
 
     The nearest rows are found by |y|² - 2 x y, relative to the mean to reduce cancellation; their distances are computed from differences.
-    Results for a memory with fewer than `count` rows are undefined.
-
-    Args:
-        rows: `[B, held + T + 1, size]`: stored rows, at least `count`, then the rollout.
-        first: See `windows`.
-        count: k.
+    `rows` are `[B, held + T + 1, size]`: stored rows, at least `count`, then the rollout; `first` is that of `windows`. Results for a memory
+    with fewer than `count` rows are undefined.
     """
     ends, size = rows.shape[1:]
     held = ends - first.shape[1]

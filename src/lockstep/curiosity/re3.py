@@ -2,17 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Reduce, Transitions, fixed
+from lockstep.curiosity.curiosity import Curiosity, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["RE3", "distances"]
 
@@ -37,14 +34,11 @@ class RE3(Curiosity):
     `curiosity.weight`.
     """
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.encoder = fixed(self.embedding())
 
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         rewards = []
         for transitions in shards:

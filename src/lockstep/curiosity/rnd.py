@@ -1,16 +1,14 @@
 """Random network distillation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, Transitions, fixed
+from lockstep.curiosity.curiosity import Curiosity, Images, Reduce, States, Transitions, fixed
 from lockstep.curiosity.settings import CuriosityConfig
-
-if TYPE_CHECKING:
-    from lockstep.envs.spaces import Spaces
+from lockstep.envs.spaces import Spaces
 
 __all__ = ["RND"]
 
@@ -27,15 +25,12 @@ class RND(Curiosity):
     losses: ClassVar[tuple[str, ...]] = ("rnd_loss",)
     sees_images = True
 
-    def __init__(self, spaces: "Spaces", config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
-        """See `Curiosity`."""
+    def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.target = fixed(self.embedding())
         self.predictor = self.embedding(extra=1)
 
-    def reward(
-        self, shards: Sequence[Transitions], states: Sequence[dict[str, Tensor]], reduce: Reduce
-    ) -> list[Tensor]:
+    def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
         return [self.errors(transitions) for transitions in shards]
 

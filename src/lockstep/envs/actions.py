@@ -22,11 +22,10 @@ Converter = Callable[[NDArray[Any]], Any]
 
 
 def action_converter(space: Space[Any]) -> Converter:
-    """Return a function that converts a batch of action rows to actions of `space`.
+    """Return a function that converts action rows, `[B]` int64 or `[B, A]`, to new arrays in the structure of `space`: a dict
+    or tuple of arrays for Dict and Tuple, else one array.
 
-    The function takes `[B]` int64 or `[B, A]`, for B environments. It returns new arrays in the structure of the space:
-    a dict or tuple of arrays for Dict and Tuple, else one array. Continuous components that lie within the bounds of
-    `Spaces` also lie within those of the space.
+    Continuous components that lie within the bounds of `Spaces` also lie within those of the space.
     """
     if isinstance(space, Discrete):
         return _discrete_converter(space)
@@ -41,9 +40,8 @@ def action_converter(space: Space[Any]) -> Converter:
 
 
 def each_action(batch: Any) -> Any:
-    """Split a batch that `action_converter` produced into one action per environment.
-
-    Integers become Python's int: environments check and index with it faster than with NumPy's integers.
+    """Split a batch that `action_converter` produced into one action per environment. Integers become Python's int, with which
+    environments are faster than with NumPy's.
     """
     if isinstance(batch, dict):
         return [dict(zip(batch, parts, strict=True)) for parts in zip(*map(each_action, batch.values()), strict=True)]
@@ -68,11 +66,7 @@ def _box_converter(space: Box) -> Converter:
 
 
 def _structure_converter(space: Space[Any], next_columns: list[int]) -> Converter:
-    """Return the converter of a space and everything in it.
-
-    `next_columns` holds the column of the next choice and that of the next continuous component; it is advanced in
-    place.
-    """
+    """Return the converter of a space. `next_columns`, of the next choice and continuous component, is advanced in place."""
     if isinstance(space, Dict):
         by_key = {key: _structure_converter(part, next_columns) for key, part in space.spaces.items()}
         return lambda rows: {key: convert(rows) for key, convert in by_key.items()}
@@ -91,7 +85,6 @@ def _structure_converter(space: Space[Any], next_columns: list[int]) -> Converte
 
 
 def _column_count(space: Space[Any]) -> int:
-    """Return the number of columns of an action row that belong to `space`."""
     if isinstance(space, (MultiDiscrete, MultiBinary)):
         return int(np.prod(space.shape))
     return 1 if isinstance(space, Discrete) else flatdim(space)

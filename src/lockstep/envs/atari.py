@@ -36,7 +36,6 @@ class Game:
     full_action_space: bool = False
     """True: all 18 actions. False: only those that have an effect in the game."""
     frameskip: int = 4
-    """Frames per step."""
     noop_max: int = 30
     """Maximum number of frames without an action at the start. At least 1: with 0, envpool ends the process."""
     max_num_frames_per_episode: int = 108_000
@@ -46,10 +45,7 @@ class Game:
 
     @classmethod
     def from_options(cls, env_id: str, options: Mapping[str, bool | int | float | str]) -> "Game":
-        """Create the game from `env.options`.
-
-        Raises ValueError, in one line, for unknown options and for values of the wrong type or out of range.
-        """
+        """Create the game from `env.options`. Raises ValueError for options that are unknown, of another type or out of range."""
         types = {field.name: type(field.default) for field in dataclasses.fields(cls)[1:]}
         for name, value in options.items():
             if name not in types:
@@ -112,11 +108,6 @@ class Game:
             autoreset_mode=gym.vector.AutoresetMode.NEXT_STEP,
         )
         return envs
-
-    @property
-    def envpool_id(self) -> str:
-        """Id of the game in envpool."""
-        return self.env_id.removeprefix(GAMES)
 
     def envpool_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments for `envpool.make`."""

@@ -1,5 +1,6 @@
 """Shared parts of the engines whose environments step as one batch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,10 @@ __all__ = ["BatchReader", "RenewedEngine"]
 
 
 class BatchReader:
-    """Converter of the batches of `count` environments to the rows and pixels of an engine.
-
-    Raises EnvironmentFailed, naming the environments, for an observation that violates the space.
-    """
+    """Converter of batches of `count` environments to rows and pixels. Raises EnvironmentFailed for invalid observations."""
 
     def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
-        """Create the reader of environments `first` to `first + count - 1`.
-
-        `space` is the observation space of a single environment, and `spaces` the result of `describe` for it.
-        """
+        """Create the reader of environments `first` to `first + count - 1`; `space` and `spaces` are those of a single one."""
         self._columns = None if recipe.columns is None else np.array(recipe.columns)
         self._layout = ObservationLayout(space, spaces)
         self._has_images = bool(spaces.images)
@@ -64,7 +59,7 @@ class BatchReader:
 
 
 class RenewedEngine:
-    """Base class of engines whose state can't be saved, so that every checkpoint begins new episodes."""
+    """Base class of engines that step a batch, which by default can't be saved: every checkpoint begins new episodes."""
 
     renews = True
 
@@ -76,15 +71,11 @@ class RenewedEngine:
         recipe: Recipe,
         first: int,
         count: int,
+        info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Wrap `envs`, a batch of environments `first` to `first + count - 1` of the experiment.
-
-        The spaces are those of a single environment.
-        """
+        """Wrap `envs`, environments `first` to `first + count - 1`; spaces and `info` are those of a single one."""
         self._envs = envs
-        self.spaces: Spaces = describe(
-            observation_space, action_space, recipe.env_id, frames_per_step=recipe.frames_per_step
-        )
+        self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info, recipe.frames_per_step)
         self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
         self._convert = action_converter(action_space)
 

@@ -137,10 +137,7 @@ def renews(config: EnvConfig) -> bool:
 
 
 def renewed_episode_limit(config: EnvConfig) -> int | None:
-    """Return the maximum number of steps of an episode, for an engine that begins new episodes at every checkpoint.
-
-    Return None for other engines, and if the limit is unknown. `config.engine` must be resolved: not `auto`.
-    """
+    """Return the longest episode, in steps, of an engine that begins new episodes at every checkpoint; None if unknown."""
     recipe = Recipe(config.id, config.options)
     if not renews(config):
         return None

@@ -44,34 +44,22 @@ class Engine(Protocol):
         """Images `[B, P]` of the current observations; the next step may overwrite them."""
 
     def reset(self) -> NDArray[Any]:
-        """Begin the first episode of every environment and return the observations `[B, O]`.
-
-        The caller calls it once, or calls `restore` or `renew` instead.
-        """
+        """Begin the first episodes and return the observations `[B, O]`. Called once, unless `restore` or `renew` is."""
 
     def step(self, actions: NDArray[Any]) -> Step:
-        """Take a step in every environment.
+        """Take a step in every environment. Raises EnvironmentFailed, naming the environment, if one of them fails.
 
-        `actions` are `[B]` int64 or `[B, A]` float and lie within the bounds; the caller may overwrite the array
-        afterwards.
-
-        Raises EnvironmentFailed, naming the environment, if one of them fails.
+        `actions` are `[B]` int64 or `[B, A]` float within the bounds; the caller may overwrite the array afterwards.
         """
 
     def state(self) -> State:
         """Return everything that `restore` needs to continue exactly from here; empty for an engine with `renews`."""
 
     def restore(self, state: State) -> NDArray[Any]:
-        """Go back to the point at which `state` was returned, and return the current observations `[B, O]`.
-
-        Raises ValueError, naming the environment, if its current observation differs in any bit.
-        """
+        """Go back to the point of `state`, and return the observations `[B, O]`. Raises ValueError if any bit differs."""
 
     def renew(self, iteration: int) -> NDArray[Any]:
-        """Begin new episodes in all environments, seeded by `iteration`, and return the observations `[B, O]`.
-
-        Only for engines with `renews`.
-        """
+        """Begin new episodes, seeded by `iteration`, and return the observations `[B, O]`. For engines with `renews`."""
 
     def close(self) -> None:
         """Free the resources of the environments. May be called twice."""

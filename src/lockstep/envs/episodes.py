@@ -52,8 +52,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         """Create environment `index`, counted over all shards, with the `interface` of its recipe.
 
-        `log` is replayed by the first `reset`; `progress`, `[1]`, is incremented by 1 for the reset and each step of
-        the replay.
+        The first `reset` replays `log`, and adds 1 to `progress`, `[1]`, for itself and for each step.
         """
         super().__init__(recipe())
         spaces, layout = interface.spaces, interface.layout
@@ -137,10 +136,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             raise ContractViolation(f"{error} (after the reset to episode {episode})") from None
 
     def _check_step(self, observation: Any, reward: Any) -> None:
-        """Check the results of a step: the first of an episode, and others that look wrong.
-
-        Checking all steps would slow down a fast environment by more than 1 %.
-        """
+        """Check the first step of an episode, and others that look wrong: all would slow down a fast environment by 1 %."""
         self._first_step = False
         number = np.asarray(reward)
         if number.size != 1 or number.dtype.kind not in "biuf":

@@ -87,10 +87,7 @@ _COMPATIBILITY_WRAPPERS = ("GymV21Environment", "GymV26Environment")
 
 
 def check_id(env_id: str) -> None:
-    """Check that an environment with this id can be created.
-
-    Raises ValueError for an id that is unknown, would import code, or needs an extra that is not installed.
-    """
+    """Raise ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
     if is_function(env_id):
         check_registered(env_id)
         return
@@ -146,5 +143,4 @@ def version(env_id: str) -> int:
 
 
 def _unversioned(env_id: str) -> str:
-    """Return the id in lower case, without its version and the prefix of Atari games."""
     return re.sub(r"-v\d+$", "", env_id).lower().removeprefix(GAMES.lower())

@@ -31,10 +31,8 @@ _CREATED: WeakSet[gym.Env[Any, Any]] = WeakSet()
 
 
 def register_function(make: Make, env_id: str | None = None) -> str:
-    """Register a function that creates environments, for this process, and return its id.
-
-    The id is `env_id` or, if that is None, made of the function's name, such as `my_envs.make_env()`. Raises ValueError
-    if `make` is not a function.
+    """Register a function that creates environments, for this process, and return its id: `env_id`, or one made of the function's
+    name, such as `my_envs.make_env()`. Raises ValueError if `make` is not a function.
     """
     if isinstance(make, gym.Env):
         raise ValueError(
@@ -98,10 +96,8 @@ def check_registered(env_id: str) -> None:
 
 
 def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Create an environment with a registered function.
-
-    Raises ValueError if the function returns an object that is not an environment, or returns the same environment
-    again. The message continues a line that names the function.
+    """Create an environment with a registered function. Raises ValueError, which continues a line that names the function, if it
+    returns another object, or the same environment again.
     """
     env: Any = _FUNCTIONS[env_id](**options)
     if not isinstance(env, gym.Env):

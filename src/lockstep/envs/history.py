@@ -64,8 +64,7 @@ class History:
     def state(self, observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
         """Return the log and the current observations as plain arrays; of images only their digests.
 
-        `actions` holds the actions of environment 0, then those of environment 1, and so on; `lengths` has the number
-        for each.
+        `actions` holds those of environment 0, then those of environment 1, and so on; `lengths` has the number for each.
         """
         waiting = np.zeros(len(self.starts), dtype=np.bool_)
         waiting[self.waiting] = True
@@ -80,16 +79,12 @@ class History:
         }
 
     def _actions(self, index: int) -> list[NDArray[Any]]:
-        """Return the actions in the running episode of one environment, block by block."""
         start, first = int(self.starts[index]), self._first
         numbered = ((first + position * _BLOCK, block) for position, block in enumerate(self.blocks))
         return [block[max(start - number, 0) : self._steps - number, index] for number, block in numbered]
 
     def warn_if_long(self, first: int, env_id: str) -> None:
-        """Log a warning, once, if an episode is so long that its log slows down checkpoints and resume.
-
-        `first` is the number of the shard's first environment. Only the first shard warns, on behalf of all shards.
-        """
+        """Log a warning, once and for all shards, if an episode is so long that its log slows down checkpoints and resume."""
         steps = self._steps - int(self.starts.min())
         if first or self._warned or steps < _LONG:
             return
@@ -102,10 +97,7 @@ class History:
 
     @classmethod
     def from_state(cls, state: State, returns: NDArray[Any]) -> "History":
-        """Create the history that returned `state`.
-
-        `returns` are those of the replay, because checkpoints of earlier versions do not have them.
-        """
+        """Create the history that returned `state`. Checkpoints of earlier versions lack the `returns`, which a replay gives."""
         history = cls(len(state["episodes"]))
         lengths, actions = state["lengths"], state["actions"]
         history.episodes = state["episodes"].copy()
@@ -132,21 +124,18 @@ def episode_logs(state: State) -> list[EpisodeLog]:
     ]
 
 
-def _digests(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the digests `[B, 16]` of images `[B, P]`."""
-    return np.array([list(hashlib.blake2b(row.tobytes(), digest_size=16).digest()) for row in pixels], dtype=np.uint8)
-
-
 def current_observations(observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
     """Return the part of a state that a replay must reproduce: the observations, and the digests of their images."""
-    images = {"images": _digests(pixels)} if pixels.shape[1] else {}
-    return {"observations": observations.copy(), **images}
+    if not pixels.shape[1]:
+        return {"observations": observations.copy()}
+    digests = [list(hashlib.blake2b(row.tobytes(), digest_size=16).digest()) for row in pixels]
+    return {"observations": observations.copy(), "images": np.array(digests, dtype=np.uint8)}
 
 
 def restore_history(state: State, replayed: State, first: int, env_id: str) -> History:
-    """Return the history of a saved state, after comparing the results of its replay with it, bit for bit.
+    """Return the history of a saved state. Raises ValueError for the first environment whose replay differs from it in any bit.
 
-    `first` is the number of the shard's first environment. Raises ValueError for the first environment that differs.
+    `first` is the number of the shard's first environment.
     """
     pairs = {name: (saved, replayed[name]) for name, saved in state.items() if name in replayed}
     for index in range(len(state["episodes"])):
@@ -170,10 +159,7 @@ def restore_history(state: State, replayed: State, first: int, env_id: str) -> H
 
 
 def check_state(state: State, count: int, pixel_count: int, env_id: str) -> None:
-    """Check that `state` is that of `count` environments with `pixel_count` bytes of images each.
-
-    Raises ValueError if it is not.
-    """
+    """Raise ValueError if `state` is not that of `count` environments with `pixel_count` bytes of images each."""
     required = {"episodes", "waiting", "lengths", "actions", "observations"} | ({"images"} if pixel_count else set())
     per_environment = {"episodes", "waiting", "lengths", "observations", "returns", "images"} & set(state)
     if (

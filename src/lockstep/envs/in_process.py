@@ -6,38 +6,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.envs.actions import action_converter, each_action
-from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.actions import each_action
+from lockstep.envs.engine import EnvironmentFailed, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
-from lockstep.envs.history import History, check_state, current_observations, episode_logs, restore_history
-from lockstep.envs.interface import Interface, failure_text
+from lockstep.envs.history import History
+from lockstep.envs.interface import failure_text
+from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["InProcessEngine"]
 
 
-class InProcessEngine:
+class InProcessEngine(ReplayedEngine):
     """Engine that steps `KeyedEpisodes` in a loop."""
-
-    renews = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Create environments `first` to `first + count - 1` of the experiment."""
-        self._recipe = recipe
-        self._seeds = seeds
-        self._first = first
-        self._interface = Interface.from_recipe(recipe)
-        self.spaces: Spaces = self._interface.spaces
+        super().__init__(recipe, seeds, first, count)
         self._envs = self._make([None] * count)
-        self._convert = action_converter(self._interface.action_space)
-        self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
-        self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
         self._rewards = np.zeros(count)
         self._terminated = np.zeros(count, dtype=np.bool_)
         self._truncated = np.zeros(count, dtype=np.bool_)
-        self._history = History(count)
 
     def _make(self, logs: Sequence[EpisodeLog | None]) -> list[KeyedEpisodes]:
         return [
@@ -51,7 +41,6 @@ class InProcessEngine:
         return self._observations
 
     def _reset(self) -> list[dict[str, Any]]:
-        """Reset all environments and return their infos."""
         infos = []
         for index, env in enumerate(self._envs):
             try:
@@ -68,12 +57,8 @@ class InProcessEngine:
     def step(self, actions: NDArray[Any]) -> Step:
         converted = self._convert(actions)
         self._history.record(actions_to_log(actions, converted))
-        observations, rewards, terminated, truncated = (
-            self._observations,
-            self._rewards,
-            self._terminated,
-            self._truncated,
-        )
+        observations, rewards = self._observations, self._rewards
+        terminated, truncated = self._terminated, self._truncated
         index, pairs = 0, zip(self._envs, each_action(converted), strict=True)
         try:
             if self.spaces.images:
@@ -94,22 +79,11 @@ class InProcessEngine:
             f"environment {self._first + index} ({self._recipe.env_id}) {failure_text(type(error), error)}"
         )
 
-    def state(self) -> State:
-        self._history.warn_if_long(self._first, self._recipe.env_id)
-        return self._history.state(self._observations, self.pixels)
-
-    def restore(self, state: State) -> NDArray[Any]:
-        check_state(state, len(self._envs), self.spaces.pixel_count, self._recipe.env_id)
+    def _replay(self, logs: Sequence[EpisodeLog]) -> dict[str, Any]:
         self.close()
-        self._envs = self._make(episode_logs(state))
+        self._envs = self._make(logs)
         infos = self._reset()
-        replayed = {name: np.array([info[name] for info in infos]) for name in infos[0]}
-        replayed |= current_observations(self._observations, self.pixels)
-        self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
-        return self._observations
-
-    def renew(self, iteration: int) -> NDArray[Any]:
-        raise AssertionError("this engine is restored, not renewed")
+        return {name: np.array([info[name] for info in infos]) for name in infos[0]}
 
     def close(self) -> None:
         for index, env in enumerate(self._envs):

@@ -66,10 +66,7 @@ def exit_text(error: object) -> str:
 
 
 def split_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the observation and the info in the result of a `reset`.
-
-    Raises ContractViolation for any other result, such as the observation alone.
-    """
+    """Return observation and info of the result of a `reset`. Raises ContractViolation for any other result."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         return result
     raise ContractViolation(

@@ -17,16 +17,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.envs.spaces import (
-    MASK,
-    Path,
-    Spaces,
-    feature_leaves,
-    image_leaves,
-    image_shape,
-    mask_leaves,
-    place_of,
-)
+from lockstep.envs.spaces import MASK, Path, Spaces, feature_leaves, image_leaves, image_shape, mask_leaves, place_of
 
 __all__ = ["ContractViolation", "ObservationLayout"]
 
@@ -40,10 +31,8 @@ class ContractViolation(ValueError):
 
 
 class ObservationLayout:
-    """Converter of the observations of one observation space to rows, one observation at a time or in batches.
-
-    Raises ContractViolation for an observation outside the space, as far as the conversion notices it, and for a mask
-    that forbids all options of a choice.
+    """Converter of observations to rows, one at a time or in batches. Raises ContractViolation for observations outside the
+    space, as far as the conversion notices it, and for masks that forbid all options of a choice.
     """
 
     def __init__(self, space: Space[Any], spaces: Spaces) -> None:
@@ -84,11 +73,7 @@ class ObservationLayout:
         return row[0]
 
     def rows(self, observations: Any, infos: Info, ended: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-        """Return the rows `[B, O]` of a batch of observations, each part `[B, …]`.
-
-        The result may share memory with the batch. `ended`, `[B]`, is True for environments whose episode has ended, as
-        in `row`.
-        """
+        """Return the rows `[B, O]` of a batch of observations `[B, …]`. They may share memory. `ended` `[B]` as in `row`."""
         if self.plain and observations.dtype == self.dtype:
             return observations  # type: ignore[no-any-return]
         if self._one_hot_batch is not None:
@@ -128,10 +113,7 @@ class ObservationLayout:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def check(self, observation: Any, lead: Sequence[int] = ()) -> None:
-        """Check the shapes and types of an observation; `lead` are its dimensions before those of a single observation.
-
-        Raises ContractViolation if they are not those of the space.
-        """
+        """Raise ContractViolation if shapes or types, after the leading dimensions `lead`, are not those of the space."""
         for path, leaf in self._leaves:
             value = _part(observation, path, leaf)
             array, typed = np.asarray(value), isinstance(value, (np.ndarray, np.generic))
@@ -159,20 +141,14 @@ class ObservationLayout:
 
 
 def _fits(dtype: np.dtype[Any], leaf: Space[Any], typed: bool) -> bool:
-    """Return True if values of `dtype` are accepted for `leaf`.
-
-    `typed` is False for values such as lists, whose `dtype` is only NumPy's default.
-    """
+    """Return True if `leaf` accepts `dtype`, which is only NumPy's default for values such as lists if not `typed`."""
     if not isinstance(leaf, Box):
         return dtype.kind in "biu"
     return np.can_cast(dtype, leaf.dtype, "safe" if typed else "same_kind")
 
 
 def _part(observation: Any, path: Path, leaf: Space[Any] | None = None) -> Any:
-    """Return the part of an observation at `path`.
-
-    Raises ContractViolation if there is none; its message names `leaf`.
-    """
+    """Return the part of an observation at `path`. Raises ContractViolation, naming `leaf`, if there is none."""
     try:
         return reduce(getitem, path, observation)
     except (KeyError, IndexError, TypeError):

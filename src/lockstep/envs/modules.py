@@ -10,11 +10,7 @@ __all__ = ["import_environments", "import_registered"]
 
 
 def import_environments(module: str | None) -> None:
-    """Import a module from the current folder or the Python path; do nothing for None.
-
-    Importing runs code: call it only with a name that a user typed. Raises ValueError in one line if the module can't
-    be imported.
-    """
+    """Import a module; do nothing for None. Raises ValueError if that fails. Call it only with a name that a user typed."""
     if module is None:
         return
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
@@ -60,7 +56,6 @@ def import_registered(module: str, default: str) -> str:
 
 
 def _defines(module: str, env_id: str) -> bool:
-    """Return True if the entry point of the environment is in `module`."""
     from gymnasium import registry
 
     entry = registry[env_id].entry_point

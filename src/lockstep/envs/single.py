@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import HumanRendering
 
-from lockstep.envs.atari import Game, is_game
+from lockstep.envs.atari import GAMES, Game, is_game
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
@@ -40,7 +40,7 @@ def _silence() -> Iterator[None]:
 
 @cache
 def _log_mujoco_warnings() -> None:
-    """Send MuJoCo's warnings to `logging`; by default they go to a file MUJOCO_LOG.TXT in the working folder.
+    """Send MuJoCo's warnings to `logging` instead of a file MUJOCO_LOG.TXT in the working folder.
 
     Drop the warning "… is deprecated", which Gymnasium's model of HalfCheetah causes each time it is loaded.
     """
@@ -100,10 +100,7 @@ class Recipe:
         return Recipe(base_of(self.env_id), self.options)
 
     def select_columns(self, space: gym.Space[Any]) -> gym.Space[Any]:
-        """Return the part of an observation space that `columns` select; all of it if there is nothing to select.
-
-        `make_vector` and `make_envpool` create the base environment, whose observations have all columns.
-        """
+        """Return the part of an observation space that `columns` select. `make_vector` and `make_envpool` have all columns."""
         return space if self.columns is None else selected_space(space, self.columns)
 
     @property
@@ -118,10 +115,9 @@ class Recipe:
 
     @property
     def keeps_state_across_episodes(self) -> bool:
-        """True if an episode depends on earlier ones in spite of its seed.
+        """True if an episode depends on earlier ones in spite of its seed, so that each needs a new environment.
 
-        Each episode then needs a new environment. BipedalWalker and CarRacing keep one Box2D world for all episodes,
-        and the order of its contacts depends on its history.
+        BipedalWalker and CarRacing keep one Box2D world, the order of whose contacts depends on its history.
         """
         entry = getattr(gym.registry.get(base_of(self.env_id)), "entry_point", None)
         return isinstance(entry, str) and entry.startswith(_STATE_ACROSS_EPISODES)
@@ -167,7 +163,7 @@ class Recipe:
             check_id(self.env_id)
             return self._base.make_envpool(seeds, threads)
         game = self.game
-        name = self.env_id if game is None else game.envpool_id
+        name = self.env_id if game is None else self.env_id.removeprefix(GAMES)
         envpool = registration(name, (family_of(self.env_id) if game is None else ATARI).envpool_package)
         if name not in envpool.list_all_envs():
             check_id(self.env_id)

@@ -39,8 +39,8 @@ Leaf = tuple[Path, Any]
 class Spaces:
     """The sizes of an environment's observations and actions.
 
-    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is
-    a row of `A` numbers: first one integer per choice, from 0, then the continuous components.
+    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is a row of
+    `A` numbers: first one integer per choice, from 0, then the continuous components.
     """
 
     observation_size: int
@@ -80,10 +80,7 @@ class Spaces:
 
     @property
     def discrete_actions(self) -> int | None:
-        """Number of options of an action that is a single choice; None for other actions.
-
-        A batch of such actions is `[B]` integers instead of rows.
-        """
+        """Number of options of an action that is a single choice, of which a batch is `[B]` integers; None for others."""
         return self.choices[0] if self.action_size == len(self.choices) == 1 else None
 
 
@@ -96,22 +93,15 @@ def describe(
 ) -> Spaces:
     """Return the sizes of the spaces of a single environment.
 
-    Args:
-        observation_space: Observation space of one environment.
-        action_space: Action space of one environment; `lockstep.envs.actions` documents the rows of its actions.
-        env_id: Id of the environment, for messages.
-        info: Info of a reset, which may hold a mask.
-        frames_per_step: Frames of an Atari game per step.
-
-    Raises ValueError, in one line that names the part, for a space or a mask that is not supported.
+    `info` is that of a reset, which may hold a mask. `frames_per_step` are frames of an Atari game. Raises ValueError, in one
+    line that names the part, for a space or a mask that is not supported.
     """
-    for kind, space, unsupported in (
-        ("observations", observation_space, _unsupported_observation),
-        ("actions", action_space, _unsupported_action),
-    ):
+    for kind, space in (("observations", observation_space), ("actions", action_space)):
         for path, leaf in leaves(space):
-            name = unsupported(leaf)
-            if name:
+            if not _is_supported(leaf, kind):
+                name = type(leaf).__name__
+                if isinstance(leaf, Box):
+                    name = f"Box of shape {leaf.shape} and type {leaf.dtype}"
                 contents = f"have a {name} in {place_of(path)}" if path else f"are {name}"
                 raise ValueError(
                     f"env.id is {env_id!r}: its {kind} {contents}, which is not supported; supported spaces: {_SUPPORTED}"
@@ -138,10 +128,7 @@ def describe(
 
 
 def has_float32_bounds(space: Box) -> bool:
-    """Return True if float32 represents all bounds exactly.
-
-    If not, actions must be clipped again, in the type of the space.
-    """
+    """Return True if float32 represents all bounds exactly. If not, actions must be clipped in the type of the space."""
     return all(np.array_equal(bound, as_float32(bound)) for bound in (space.low, space.high))
 
 
@@ -179,10 +166,8 @@ def mask_leaves(space: Space[Any]) -> list[Leaf]:
 
 
 def image_shape(space: Box) -> tuple[int, int, int]:
-    """Return (channels, height, width) of an image space.
-
-    The first dimension is taken as the channels if it is the shortest one, otherwise the last. An image of 2 dimensions
-    has 1 channel.
+    """Return (channels, height, width) of an image space. Channels are the first dimension if it is the shortest, else the
+    last; an image of 2 dimensions has 1 channel.
     """
     if len(space.shape) == 2:
         return 1, *space.shape
@@ -220,21 +205,9 @@ def _mask_size(observation_space: Space[Any], info: Mapping[str, Any] | None) ->
     return sum(np.size(part) for part in mask) if isinstance(mask, tuple) else np.size(mask)
 
 
-def _unsupported_observation(space: Space[Any]) -> str | None:
-    """Return the name of a space that is not supported for observations; None for a supported one."""
-    if isinstance(space, Box):
-        return _name(space) if space.dtype == np.uint8 and len(space.shape) > 3 else None
-    return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
-
-
-def _unsupported_action(space: Space[Any]) -> str | None:
-    """Return the name of a space that is not supported for actions; None for a supported one."""
-    if isinstance(space, Box):
-        return None if np.issubdtype(space.dtype, np.floating) else _name(space)
-    return None if isinstance(space, (Discrete, MultiDiscrete, MultiBinary)) else _name(space)
-
-
-def _name(space: Space[Any]) -> str:
-    if isinstance(space, Box):
-        return f"Box of shape {space.shape} and type {space.dtype}"
-    return type(space).__name__
+def _is_supported(space: Space[Any], kind: str) -> bool:
+    if not isinstance(space, Box):
+        return isinstance(space, (Discrete, MultiDiscrete, MultiBinary))
+    if kind == "actions":
+        return np.issubdtype(space.dtype, np.floating)
+    return space.dtype != np.uint8 or len(space.shape) <= 3

@@ -19,14 +19,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
-from lockstep.envs.actions import action_converter
-from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.engine import EnvironmentFailed, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
-from lockstep.envs.history import History, check_state, current_observations, episode_logs, restore_history
+from lockstep.envs.history import History
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.layout import ContractViolation
+from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import Spaces
 from lockstep.processes.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
@@ -82,10 +81,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
         """Indices of the workers that did not answer in time."""
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        """Wait until all workers have answered, and return True.
-
-        Return False if a worker needs more than `timeout` seconds for a step or a replayed step, or has died.
-        """
+        """Return True when all workers have answered, False if one has died or takes over `timeout` seconds for a step."""
         while True:
             steps_before = [int(steps[0]) for steps in self._progress]
             if super()._poll_pipe_envs(timeout):
@@ -126,31 +122,16 @@ def _check_gymnasium() -> None:
             )
 
 
-class SubprocessEngine:
+class SubprocessEngine(ReplayedEngine):
     """Engine with one worker process per environment."""
 
-    renews = False
-
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, timeout: float) -> None:
-        """Create environments `first` to `first + count - 1` of the experiment.
-
-        A step, a replayed step or a reset may take `timeout` seconds.
-        """
-        self._recipe = recipe
-        self._seeds = seeds
-        self._first = first
-        self._count = count
+        """Create environments `first` to `first + count - 1`. Each step or reset may take `timeout` seconds."""
+        super().__init__(recipe, seeds, first, count)
         self._timeout = timeout
         self._workers: _Workers | None = None
-        self._interface = Interface.from_recipe(recipe)
-        self.spaces: Spaces = self._interface.spaces
-        self._convert = action_converter(self._interface.action_space)
-        self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
-        self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
-        self._history = History(count)
 
     def _start(self, phase: str, logs: Sequence[EpisodeLog | None]) -> dict[str, Any]:
-        """Start the workers, reset their environments and return the infos."""
         self.close()
         progress = np.frombuffer(mmap(-1, 8 * self._count), dtype=np.int64).reshape(self._count, 1)
         factories = [
@@ -170,10 +151,7 @@ class SubprocessEngine:
             self._observations = observations
 
     def _call(self, phase: str, send: Callable[[], None], receive: Callable[[float], Any]) -> Any:
-        """Send a request to the workers and return their answers.
-
-        Raises EnvironmentFailed, after killing all workers, if one of them fails or does not answer in time.
-        """
+        """Send a request and return the answers. If a worker fails, kill all workers and raise EnvironmentFailed."""
         try:
             send()
             return receive(self._timeout)
@@ -203,7 +181,6 @@ class SubprocessEngine:
         return self._observations, rewards, terminated, truncated
 
     def _failure_message(self, phase: str, error: Exception) -> str:
-        """Return one line that names the environments that failed, and the reason."""
         workers, env_id = self._workers, self._recipe.env_id
         assert workers is not None
         if isinstance(error, _WorkerError):
@@ -223,19 +200,8 @@ class SubprocessEngine:
             f"environment {names} of {env_id} did not answer to {phase} within env.timeout = {self._timeout:g} seconds"
         )
 
-    def state(self) -> State:
-        self._history.warn_if_long(self._first, self._recipe.env_id)
-        return self._history.state(self._observations, self.pixels)
-
-    def restore(self, state: State) -> NDArray[Any]:
-        check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
-        replayed = self._start("replay", episode_logs(state))
-        replayed |= current_observations(self._observations, self.pixels)
-        self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
-        return self._observations
-
-    def renew(self, iteration: int) -> NDArray[Any]:
-        raise AssertionError("this engine is restored, not renewed")
+    def _replay(self, logs: Sequence[EpisodeLog]) -> dict[str, Any]:
+        return self._start("replay", logs)
 
     def _kill(self) -> None:
         workers, self._workers = self._workers, None

@@ -8,12 +8,11 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from lockstep.envs.actions import action_converter
-from lockstep.envs.batches import BatchReader
+from lockstep.envs.batches import RenewedEngine
 from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.interface import exit_text
 from lockstep.envs.single import Recipe
-from lockstep.envs.spaces import MASK, Spaces, describe
+from lockstep.envs.spaces import MASK
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["VectorEngine"]
@@ -22,45 +21,34 @@ _WORD = 2**64
 """Number of values of a 64-bit word."""
 
 
-class VectorEngine:
+class VectorEngine(RenewedEngine):
     """Engine around Gymnasium's `vector_entry_point`. It can restore CartPole; other environments are renewed."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
-        """Create the `count` environments of a shard.
-
-        Raises ValueError if the environment has no vector version, or one without next-step autoreset.
-        """
+        """Create the `count` environments of a shard. Raises ValueError without a vector version with next-step autoreset."""
         self._recipe = recipe
         self._seeds = seeds
         self._shard = shard
         self._count = count
-        self._env = self._make()
-        env = self._env
+        env = self._make()
         if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
             env.close()
             raise ValueError(
                 f"env.engine is 'gymnasium-vector': the vector version of {recipe.env_id} has no next-step autoreset; use 'gymnasium'"
             )
         observation_space = recipe.select_columns(env.single_observation_space)
-        action_space = env.single_action_space
         masks = env.reset(seed=0)[1].get(MASK)
         info = None if masks is None else {MASK: masks[0]}
-        self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info)
+        super().__init__(env, observation_space, env.single_action_space, recipe, shard * count, count, info)
         self._cartpole: Any = env.unwrapped if isinstance(env.unwrapped, CartPoleVectorEnv) else None
         self.renews = self._cartpole is None
-        self._convert = action_converter(action_space)
-        self._reader = BatchReader(observation_space, self.spaces, recipe, shard * count, count)
-
-    @property
-    def pixels(self) -> NDArray[np.uint8]:
-        return self._reader.pixels
 
     def _make(self) -> gym.vector.VectorEnv[Any, Any, Any]:
         return self._recipe.make_vector(self._count)
 
     def _begin(self, iteration: int) -> NDArray[Any]:
         try:
-            return self._reader.read_reset(*self._env.reset(seed=self._seeds(self._shard, iteration)))
+            return self._reader.read_reset(*self._envs.reset(seed=self._seeds(self._shard, iteration)))
         except SystemExit as error:
             raise self._failure(error) from error
 
@@ -69,7 +57,7 @@ class VectorEngine:
 
     def step(self, actions: NDArray[Any]) -> Step:
         try:
-            return self._reader.read_step(*self._env.step(self._convert(actions)))
+            return super().step(actions)
         except SystemExit as error:
             raise self._failure(error) from error
 
@@ -108,36 +96,26 @@ class VectorEngine:
 
     def renew(self, iteration: int) -> NDArray[Any]:
         assert self.renews, "this engine is restored, not renewed"
-        self._env.close()
-        self._env = self._make()
+        self._envs.close()
+        self._envs = self._make()
         return self._begin(iteration)
 
     def close(self) -> None:
-        self._env.close()
+        self._envs.close()
 
 
 def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
-    """Return the state of a PCG64 generator as `[6]` words.
-
-    These are two 128-bit numbers, low word first, then whether half of a draw is buffered for the next one, and that
-    half.
+    """Return the state of a PCG64 generator as `[6]` words: two 128-bit numbers, low word first, then whether half of a
+    draw is buffered for the next one, and that half.
     """
     values: dict[str, Any] = dict(generator.bit_generator.state)
     assert values["bit_generator"] == "PCG64", values["bit_generator"]
     state, increment = values["state"]["state"], values["state"]["inc"]
-    numbers = [
-        state % _WORD,
-        state // _WORD,
-        increment % _WORD,
-        increment // _WORD,
-        values["has_uint32"],
-        values["uinteger"],
-    ]
-    return np.array(numbers, dtype=np.uint64)
+    numbers = (state % _WORD, state // _WORD, increment % _WORD, increment // _WORD)
+    return np.array([*numbers, values["has_uint32"], values["uinteger"]], dtype=np.uint64)
 
 
 def _set_generator_state(generator: np.random.Generator, words: NDArray[np.uint64]) -> None:
-    """Set the state of a PCG64 generator to words that `_generator_state` returned."""
     low, high, increment_low, increment_high, has_half, half = (int(word) for word in words)
     generator.bit_generator.state = {
         "bit_generator": "PCG64",

@@ -36,12 +36,10 @@ _SPARE = 4
 
 @dataclass(frozen=True)
 class RankComponents:
-    """The components of one rank. A rank that has no shards to play has an empty list of them."""
+    """The components of one rank: the group of all ranks that train, and the shards that this rank plays, if any."""
 
     trainers: Group
-    """The ranks that train."""
     shards: Sequence[Shard]
-    """The shards that this rank plays."""
     exchange: Exchange
     update: Update
 
@@ -67,11 +65,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     exchange.begin(0)
     own_shards = [
         Shard(
-            index,
-            make_engine(env, seed, index, shards, runtime.cores),
-            exchange.slots(index),
-            seed,
-            config.ppo.gamma,
+            index, make_engine(env, seed, index, shards, runtime.cores), exchange.slots(index), seed, config.ppo.gamma
         )
         for index in plan.played_by(group.rank)
     ]
@@ -97,10 +91,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
 
 
 def make_agent(
-    config: Config,
-    device: torch.device | None = None,
-    autocast: Autocast = nullcontext,
-    spaces: Spaces | None = None,
+    config: Config, device: torch.device | None = None, autocast: Autocast = nullcontext, spaces: Spaces | None = None
 ) -> Agent:
     """Create an agent with initial weights, on the CPU by default. `spaces` are those of the environment, if they are known already."""
     dtype = torch.float64 if config.runtime.precision == "fp64" else torch.float32

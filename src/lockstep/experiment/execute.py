@@ -26,15 +26,7 @@ if TYPE_CHECKING:
     from lockstep.runtime.runtime import Runtime
     from lockstep.telemetry.attempts import Attempt
 
-__all__ = [
-    "check_checkpoint",
-    "create_run",
-    "execute",
-    "load_agent",
-    "open_run",
-    "pick_checkpoint",
-    "save_config",
-]
+__all__ = ["check_checkpoint", "create_run", "execute", "load_agent", "open_run", "pick_checkpoint", "save_config"]
 
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
@@ -106,15 +98,7 @@ def _execute(
     modules = importable(config, "run") if config.run.capture_video or config.run.evaluate_every else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)
     run = Run(
-        folder,
-        config.run,
-        plan,
-        config.plan.lag,
-        group,
-        components.trainers,
-        iterations(config),
-        frames,
-        telemetry,
+        folder, config.run, plan, config.plan.lag, group, components.trainers, iterations(config), frames, telemetry
     )
     attempt.run = run
     try:

@@ -42,9 +42,7 @@ class TrainedPolicy:
         sample: bool = False,
         iteration: int = 0,
     ) -> None:
-        """Wrap an agent. `act` selects the most probable actions or, with `sample`, draws them by `generator`. The spaces are those of a single
-        environment.
-        """
+        """Wrap an agent, with the spaces of a single environment. `sample`: draw actions by `generator`, else the most probable ones."""
         self.observation_space = observation_space
         self.action_space = action_space
         self.iteration = iteration
@@ -157,7 +155,6 @@ class TrainedPolicy:
 
 
 def _first(actions: Any) -> Any:
-    """Return the action of the first environment."""
     if isinstance(actions, dict):
         return {key: _first(part) for key, part in actions.items()}
     return tuple(map(_first, actions)) if isinstance(actions, tuple) else actions[0]
@@ -171,15 +168,10 @@ def evaluation_seeds(seed: int, count: int) -> list[int]:
 def load_policy(
     folder: RunFolder, iteration: int | None = None, sample: bool = False, seed: int | None = None
 ) -> tuple[Config, TrainedPolicy]:
-    """Load the policy of a checkpoint, and the config of its run.
+    """Load the policy of a checkpoint, None: the newest, and the config of its run. The module of its environment must be imported already.
 
-    Args:
-        folder: The run folder. The module of its environment must be imported already.
-        iteration: The checkpoint; None: the newest.
-        sample: Whether `act` samples actions as in training; otherwise it selects the most probable ones.
-        seed: The seed for sampling; None: that of the run.
-
-    Raises ValueError in one line if there is no such checkpoint, or it does not fit.
+    With `sample`, `act` samples actions as in training, with `seed`, None: that of the run; otherwise it selects the most probable ones.
+    Raises ValueError if there is no such checkpoint, or it does not fit.
     """
     iteration = pick_checkpoint(folder, iteration)
     config, agent = load_agent(folder, iteration)

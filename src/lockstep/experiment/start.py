@@ -66,12 +66,8 @@ class ResolvedStart:
 def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> ResolvedStart:
     """Resolve what a start depends on, and check it against this host and its launcher.
 
-    Args:
-        config: The config.
-        place: This rank, if a launcher started it.
-        ranks: The number of ranks that the user asked for.
-
-    Raises ValueError in one line if this host or the launcher can't provide what is asked for.
+    `place` is this rank, if a launcher started it; `ranks` is the number that the user asked for. Raises ValueError in one line if this
+    host or the launcher can't provide what is asked for.
     """
     if place is not None and ranks is not None:
         raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
@@ -100,10 +96,7 @@ def completion_text(folder: RunFolder, config: Config) -> str:
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:
-    """Return the config of a run that is resumed, with changed RESUMABLE_FIELDS and a larger budget.
-
-    Raises ValueError for a field that would change the experiment, and for fewer steps.
-    """
+    """Return the config of a run that is resumed, with changed RESUMABLE_FIELDS and a larger budget. Raises ValueError for other changes."""
     given = [f"{section}.{field}" for section, fields in tree.items() for field in fields]
     fixed = next((name for name in given if name not in RESUMABLE_FIELDS), None)
     if fixed:
@@ -132,17 +125,9 @@ def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) ->
 
 
 def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
-    """Choose and check the checkpoint to resume from, and save the config. The caller holds the run's lock.
+    """Check the checkpoint to resume from, save the config, and return the iteration; None if the run is complete.
 
-    Args:
-        folder: The run's folder.
-        before: The config that was read from the folder.
-        config: The config to resume with.
-        iteration: The checkpoint; None: the newest; 0: the start.
-
-    Returns:
-        The iteration to resume from; None if the run is complete.
-
+    The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest; 0: the start.
     Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
     """
     if open_run(folder.path)[1] != before:

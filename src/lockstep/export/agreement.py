@@ -32,8 +32,8 @@ def difference(
 ) -> tuple[float, str]:
     """Return the largest difference between the outputs of `run` and of the agent, relative above 1, and the name of that output.
 
-    It is infinite for an array that is missing or has another shape, for a number that is not finite, and for another choice than the
-    agent's, unless the options are equally probable up to rounding.
+    It is infinite for a missing array, another shape, a number that is not finite, and for another choice than the agent's, unless
+    the options are equally probable up to rounding.
     """
     sampler = ObservationSampler(agent, observation_space, stream(0, "export"))
     worst, agent_state, file_state = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))

@@ -41,7 +41,6 @@ class Format:
 
 
 def _trace(program: Program) -> ExportedProgram:
-    """Trace the program, for any number of environments."""
     example = {port.name: torch.zeros(_TRACED, *port.shape, dtype=port.dtype) for port in program.inputs}
     batch = Dim("batch", min=1)
     with torch.no_grad():

@@ -10,16 +10,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor, nn
 
 from lockstep.algorithm.agent import OBSERVATION_LIMIT, Agent
-from lockstep.envs.spaces import (
-    MASK,
-    Leaf,
-    Spaces,
-    feature_leaves,
-    image_leaves,
-    image_shape,
-    mask_leaves,
-    place_of,
-)
+from lockstep.envs.spaces import MASK, Leaf, Spaces, feature_leaves, image_leaves, image_shape, mask_leaves, place_of
 from lockstep.export.tensor_spec import INFO_MASK, OBSERVATION, TensorSpec, name_of, torch_type
 
 __all__ = ["ObservationEncoder"]

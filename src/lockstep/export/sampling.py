@@ -89,7 +89,6 @@ class ObservationSampler:
 
 
 def _tree(space: Space[Any], inputs: Arrays, path: Path = ()) -> Any:
-    """Return the inputs in the structure of the space."""
     if isinstance(space, Dict):
         return {key: _tree(part, inputs, (*path, key)) for key, part in space.spaces.items()}
     if isinstance(space, Tuple):

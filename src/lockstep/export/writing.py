@@ -60,17 +60,11 @@ def export_policy(
     format_name: str,
     about: Mapping[str, str],
 ) -> Exported:
-    """Export the agent's policy, after comparing the outputs of the file's content with those of the agent.
+    """Export the policy of an agent on the CPU, after comparing the outputs of the file's content with those of the agent.
 
-    Args:
-        agent: An agent on the CPU.
-        observation_space: The observation space of a single environment.
-        action_space: Its action space.
-        path: A path that does not exist, see `check_place`.
-        format_name: A name in `FORMATS`.
-        about: Metadata for the file, by name. Version, inputs and outputs are added.
-
-    Raises ValueError in one line if the policy can't be exported, or the file does not agree with the agent. Nothing is written then.
+    The spaces are those of a single environment; `path` must not exist, see `check_place`. Version, inputs and outputs are added to the
+    metadata `about`. Raises ValueError in one line if the policy can't be exported, or the file does not agree with the agent. Nothing is
+    written then.
     """
     form = FORMATS[format_name]
     program = Program(agent, observation_space, action_space)
@@ -92,7 +86,6 @@ def export_policy(
 
 
 def _described(ports: Sequence[TensorSpec]) -> str:
-    """Return names, types, shapes and meanings as JSON."""
     return json.dumps(
         {port.name: {"type": port.type_name, "shape": ["N", *port.shape], "meaning": port.meaning} for port in ports}
     )

@@ -72,10 +72,7 @@ def slot_bytes(specs: Sequence[Spec]) -> int:
 
 
 def make_slots(memory: Tensor, specs: Sequence[Spec], depth: int) -> list[tuple[Tensor, ...]]:
-    """Create the tensors of `depth` consecutive slots as views of `memory`.
-
-    `memory` has shape `[depth × slot_bytes(specs)]`, dtype uint8, and is aligned to 64 bytes.
-    """
+    """Create the tensors of `depth` slots as views of `memory`, `[depth × slot_bytes(specs)]` uint8, aligned to 64 bytes."""
     slots, start = [], 0
     for _ in range(depth):
         tensors = []

@@ -73,8 +73,7 @@ class Group(ABC):
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
         """Add the rows of all ranks in shard order: `[counts[rank], N]` on each rank -> `[N]`, with the same bits on every rank.
 
-        The sum may share memory with `parts`: the caller must fill `parts` again before the next use. Raises RankLost if a
-        rank does not take part in time.
+        The sum may share memory with `parts`, which the caller must fill again before the next use. Raises RankLost.
         """
         rows = self.gather(parts, phase)
         start = perf_counter()

@@ -28,22 +28,14 @@ _LIVENESS_INTERVAL = 0.2
 class Host:
     """Shared memory of the ranks of one host. Ranks notify each other through counters in it, which only increase.
 
-    The first region of the memory has a cache line of int64 values for every rank: its process id, then 1 + the rank that it
-    found lost (0: none).
+    It begins with a cache line of int64 values for every rank: its process id, then 1 + the rank that it found lost (0: none).
     """
 
     make_error: Callable[[int, str, str], RankLost] | None = None
     """Factory of the error, from a lost rank, its phase and the reason. It is set if the world has several hosts."""
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
-        """Map the memory and register this process.
-
-        Args:
-            file: Descriptor of the shared memory.
-            rank: This rank.
-            ranks: The ranks of the world that share the memory.
-            timeout: Seconds, per wait.
-        """
+        """Map the shared memory of descriptor `file`, of these `ranks` of the world. `timeout` is in seconds, per wait."""
         self.rank = rank
         self.ranks = tuple(ranks)
         self.memory = Memory(file)
@@ -55,10 +47,7 @@ class Host:
         self.set_core_count(usable_cores())
 
     def set_core_count(self, count: int) -> None:
-        """Set the number of cores that the ranks have together.
-
-        The initial value is the number that this rank may use; a launcher may have bound each rank to different cores.
-        """
+        """Set the number of cores that the ranks have together; initially the number that this rank may use."""
         # Spinning saves some microseconds, but takes the core from a peer that has none to itself. More spinning does the
         # same if other programs run: both ranks may be on one core then (75 µs for a reduction with 2000 spins, 20 with 100).
         self._spins = _SPINS if len(self.ranks) <= count else 0

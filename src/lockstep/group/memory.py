@@ -23,11 +23,7 @@ def create_memory(size: int) -> int:
 
 
 class Memory:
-    """Allocator of consecutive regions of a shared file.
-
-    Every rank requests the same sizes in the same order, so all ranks get the same memory. Pages that are never touched take
-    no memory.
-    """
+    """Allocator of consecutive regions of a shared file, for ranks that request the same sizes in the same order. Untouched pages take no memory."""
 
     def __init__(self, file: int) -> None:
         """Take over `file`, a descriptor from `create_memory`; `close` closes it."""

@@ -60,7 +60,6 @@ def _open(path: str) -> int:
 
 
 def _file_id(memory: int) -> list[int]:
-    """Return the device and inode of a file descriptor; -1 for both if there is none."""
     if memory < 0:
         return [-1, -1]
     status = os.fstat(memory)

@@ -26,7 +26,7 @@ _NAME_BYTES = 64
 class NetworkGroup(Group):
     """Ranks that send their rows to each other.
 
-    Only `_move` and `_synchronize` depend on the transport: a subclass with another one overrides these two.
+    Only `_move`, `_gather_bytes` and `_synchronize` depend on the transport: a subclass with another one overrides these.
     """
 
     host: Host | None = None
@@ -40,14 +40,8 @@ class NetworkGroup(Group):
         If torch.distributed is already initialized in this process, the group uses it, leaves it as it is after `close`, and
         expects a backend for the CPU in it.
 
-        Args:
-            backend: A backend of torch.distributed: `gloo`, `mpi`, or `nccl`. NCCL is used for tensors on CUDA devices, and gloo for
-                all others.
-            rank: This rank.
-            size: Number of ranks.
-            timeout: Seconds, for the rendezvous and for every wait.
-            init_method: Address of the rendezvous, as in torch.distributed.
-
+        `backend` is `gloo`, `mpi`, or `nccl`; NCCL is used for tensors on CUDA devices, and gloo for all others. `timeout` is in
+        seconds, for the rendezvous and for every wait. `init_method` is the address of the rendezvous, as in torch.distributed.
         Raises RankLost if not all ranks connect in time.
         """
         self._join(PointToPoint(backend, rank, size, timeout, init_method), range(size), (), Clock())
@@ -85,10 +79,9 @@ class NetworkGroup(Group):
         return all_rows.view(sum(counts), *parts.shape[1:])
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
-        """Gather rows on the CPU: `[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank.
+        """Gather rows on the CPU: `[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank. Raises RankLost.
 
         A rank sends a message of one byte before its rows: the time until it arrives counts as waiting, the time after it as moving.
-        Raises RankLost.
         """
         start = perf_counter()
         p2p, tag = self._p2p, self._tag
@@ -138,14 +131,19 @@ class NetworkGroup(Group):
         most = max(counts)
         padded = rows.new_zeros(most, rows.shape[1])
         padded[: len(rows)] = rows
-        all_rows = padded.new_empty(self.size * most, rows.shape[1])
-        if all_rows.numel():
-            dist.all_gather_single(all_rows.view(torch.uint8), padded.view(torch.uint8), self._nccl_group)
-        if most * self.size != sum(counts):
-            shares = all_rows.split(most)
-            all_rows = torch.cat([share[:count] for share, count in zip(shares, counts, strict=True)])
+        all_rows = padded.new_empty(self.size, *padded.shape)
+        self._gather_bytes(all_rows.view(torch.uint8), padded.view(torch.uint8), phase)
+        if min(counts) < most:
+            all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])
+        else:
+            all_rows = all_rows.flatten(0, 1)
         self.clock.moved += perf_counter() - start
         return all_rows
+
+    def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
+        """Gather bytes `[N, W]` of every rank in `all_rows`, `[size, N, W]`."""
+        if all_rows.numel():
+            dist.all_gather_single(all_rows.flatten(0, 1), rows, self._nccl_group)
 
     def barrier(self, phase: str, patience: float = 1) -> None:
         """See `Group.barrier`."""
@@ -190,12 +188,9 @@ class NetworkGroup(Group):
         return channel
 
     def set_neighbors(self, neighbors: Sequence[Sequence[int]], memory: int, timeout: float) -> None:
-        """Use shared memory between the neighbors from now on.
+        """Use shared memory between the neighbors from now on, the ranks of each host that `find_neighbors` returned.
 
-        Args:
-            neighbors: The ranks of each host that share memory, from `find_neighbors`.
-            memory: File descriptor of this rank's memory, or -1.
-            timeout: Seconds, per wait.
+        `memory` is the descriptor of this rank's memory, or -1. `timeout` is in seconds, per wait.
         """
         self.neighbors = neighbors
         if memory >= 0:

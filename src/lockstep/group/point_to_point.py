@@ -42,9 +42,9 @@ class PointToPoint:
     """One rank's connections to all others. Messages are bytes on the CPU, and tags tell them apart."""
 
     def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str) -> None:
-        """Connect to the other ranks, unless torch.distributed is already initialized in this process.
+        """Connect to the other ranks, unless torch.distributed is initialized already. `timeout` is in seconds, per wait.
 
-        `timeout` is in seconds, per wait. Raises RankLost if not all ranks connect in time.
+        Raises RankLost if not all ranks connect in time.
         """
         self.rank = rank
         self.size = size
@@ -75,7 +75,6 @@ class PointToPoint:
             raise RankLost(self._missing(), "start", _first_line(error)) from error
 
     def _missing(self) -> str:
-        """Name the ranks that have not reached the rendezvous."""
 
         def query(store: Store) -> list[int]:
             return [rank for rank in range(self.size) if not store.check([_present_key(rank)])]
@@ -109,10 +108,7 @@ class PointToPoint:
         return work
 
     def wait(self, work: dist.Work, peer: int, phase: str, patience: float = 1) -> None:
-        """Wait until `work` is done, at most `patience` times the timeout.
-
-        Raises RankLost for `peer`, or for the rank that `peer` has lost.
-        """
+        """Wait until `work` is done, at most `patience` times the timeout. Raises RankLost for the rank that was lost."""
         try:
             work.wait(timedelta(seconds=patience * self._timeout))
         except RuntimeError as error:
@@ -131,10 +127,7 @@ class PointToPoint:
         raise self.make_error(peer, phase, "its connection was closed", _REPORT_TIMEOUT) from error
 
     def make_error(self, peer: int, phase: str, why: str, timeout: float = 0.0) -> RankLost:
-        """Create the error for the rank that was lost first: the one that another rank has reported, else `peer`.
-
-        `timeout` is the time in seconds that other ranks have to report one.
-        """
+        """Create the error for the rank that was lost first: `peer`, unless another rank reports one within `timeout` seconds."""
         rank, why = self._first_loss(peer, why, timeout)
         where = f" on host {self.hosts[rank]}" if self.hosts else ""
         return RankLost(f"rank {rank}{where}", phase, why)
@@ -152,7 +145,7 @@ class PointToPoint:
         return self._query_store(query, (peer, why), timeout)
 
     def _query_store(self, query: Callable[[Store], _T], default: _T, timeout: float = 0.0) -> _T:
-        """Return the result of `query`; `default` if it takes longer than `timeout` and the time that the store has to answer.
+        """Return the result of `query`, or `default` after `timeout` and the time that the store has to answer.
 
         The query runs in a thread, because it never returns if the rank that holds the store is lost.
         """

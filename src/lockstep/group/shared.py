@@ -56,15 +56,9 @@ class SharedMemoryGroup(Group):
     """Group of ranks that exchange rows through the memory described at the top of this module."""
 
     def __init__(self, memory: int, rank: int, size: int, timeout: float) -> None:
-        """Join the other ranks.
+        """Join the other ranks. The group closes `memory`, a descriptor from `create_memory(size)`.
 
-        Args:
-            memory: File descriptor from `create_memory(size)`. The group closes it.
-            rank: This rank.
-            size: Number of ranks.
-            timeout: Seconds, per wait.
-
-        Raises RankLost if not all ranks join in time.
+        `timeout` is in seconds, per wait. Raises RankLost if not all ranks join in time.
         """
         self._join(Host(memory, rank, range(size), timeout), range(size), (), Clock())
         self.barrier("start")
@@ -125,7 +119,6 @@ class SharedMemoryGroup(Group):
         return view
 
     def _pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:
-        """Return the cached layout of parts of this shape in the arenas."""
         pieces = self._layouts.get((shape, dtype))
         if pieces is None:
             if len(self._layouts) == _MAX_LAYOUTS:

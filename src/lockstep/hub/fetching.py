@@ -17,13 +17,9 @@ _TIMEOUT = 10.0
 
 
 def find(run: str, iteration: int | None) -> tuple[Path, int | None]:
-    """Return the run folder and the iteration of the checkpoint for a run as given by the user.
+    """Return the run folder and the iteration of the checkpoint, None: the newest, for a run as given by the user.
 
-    Args:
-        run: `hub:USER/NAME`, the folder of a checkpoint, or a run.
-        iteration: Iteration of the checkpoint; None means the newest checkpoint.
-
-    Raises ValueError if the run or the checkpoint does not exist. The message is one line.
+    `run` is `hub:USER/NAME`, the folder of a checkpoint, or a run. Raises ValueError if the run or the checkpoint does not exist.
     """
     if run.startswith(PREFIX):
         return fetch(Repository.parse(run), iteration), iteration

@@ -14,10 +14,7 @@ _TIMEOUT = 30.0
 
 
 def sign_in(repository: Repository) -> Any:
-    """Return an API client whose token, from HF_TOKEN or from the token store of the client, was accepted by the Hub.
-
-    Raises ValueError if there is no token or the Hub rejects it. The message is one line.
-    """
+    """Return an API client whose token the Hub accepted, from HF_TOKEN or the client's token store. Raises ValueError if there is none."""
     hub = client()
     if not hub.get_token():
         raise ValueError("no token for the Hub: set HF_TOKEN or run `hf auth login`; --dry-run needs no token")
@@ -31,13 +28,8 @@ def sign_in(repository: Repository) -> Any:
 def push(api: Any, repository: Repository, files: Mapping[str, bytes | Path], public: bool) -> str:
     """Upload files in one commit, which also deletes files of earlier pushes that are not among them. Create the repository if needed.
 
-    Args:
-        api: Client returned by `sign_in`.
-        repository: Target repository.
-        files: Contents or paths of the files, by their names in the repository.
-        public: Visibility of the repository: public if True, private if False. An existing repository must have this visibility.
-
-    Returns the URL of the repository. Raises ValueError if the upload fails; no file has changed then. The message is one line.
+    `files` are contents or paths by their names in the repository. An existing repository must have the visibility `public`. Returns the
+    URL of the repository. Raises ValueError if the upload fails; no file has changed then.
     """
     hub = client()
     foreign = next((name for name in files if not is_ours(name)), None)

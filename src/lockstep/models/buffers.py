@@ -48,10 +48,7 @@ class TrainedBuffers:
             self.rewind()
 
     def append_to(self, row: Tensor) -> Tensor:
-        """Append the current values of the buffers, F elements in all, and a 1 to a row: `[N]` -> `[N + F + 1]`.
-
-        The 1 counts the rows when rows are summed. Without trained buffers, return the row unchanged.
-        """
+        """Append the F values of the buffers, and a 1 that counts the rows of a sum: `[N]` -> `[N + F + 1]`."""
         if not self._owners:
             return row
         values = [getattr(owner, leaf).detach().reshape(-1).to(row) for owner, leaf in self._owners]
@@ -59,19 +56,13 @@ class TrainedBuffers:
 
     @torch.no_grad()
     def rewind(self) -> None:
-        """Reset the buffers to their values before the forward pass.
-
-        Call this after the backward pass, which may read the buffers.
-        """
+        """Reset the buffers to their values before the forward pass, after the backward pass, which may read them."""
         for (owner, leaf), buffer, before in zip(self._owners, self._buffers, self._values_before, strict=True):
             buffer.copy_(before)
             setattr(owner, leaf, buffer)  # the forward pass may have assigned another tensor
 
     def split_off(self, total: Tensor) -> Tensor:
-        """Return the sum of rows without the columns that `append_to` appended.
-
-        The average of these columns is kept until `accept`.
-        """
+        """Return the sum of rows without the columns of `append_to`, whose average is kept until `accept`."""
         if not self._owners:
             return total
         end = len(total) - 1 - sum(buffer.numel() for buffer in self._buffers)

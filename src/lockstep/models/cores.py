@@ -42,18 +42,13 @@ class Core(nn.Module):
     def sequence(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the outputs `[L, N, H]` of sequences, and the state after their last row `[N, S]`.
 
-        Args:
-            features: `[L, N, I]`.
-            state: `[N, S]`, the state before the first row.
-            resets: `[L, N]` bool: True where an episode begins; before that row the state is zero.
+        `features` are `[L, N, I]`, and `state` `[N, S]` is the state before the first row. `resets` `[L, N]` bool is True where
+        an episode begins; before that row the state is zero.
         """
 
 
 class _Gated(Core):
-    """Stacked gated layers; the input of the first layer is the features, that of the others the layer below.
-
-    The state of a layer is its output, followed by further values if the layer has any (the cell of an LSTM).
-    """
+    """Stacked gated layers. The state of a layer is its output, and further values if it has any (the cell of an LSTM)."""
 
     gates: int
     """Number of blocks of `H` rows in the weights of a layer."""
@@ -85,10 +80,7 @@ class _Gated(Core):
 
     @abstractmethod
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
-        """Compute the next state of one layer from its input `[B, I]` and its state.
-
-        Returns the blocks `[B, H]` of the next state. The first block is the output of the layer.
-        """
+        """Compute the next state of one layer from its input `[B, I]`: blocks `[B, H]`, of which the first is the output."""
 
 
 class _Sequential(_Gated):
@@ -107,10 +99,7 @@ class _Sequential(_Gated):
         return rows if boundaries is None else boundaries.remove_marker_rows(rows), torch.cat(after, 1)
 
     def _weights(self, layer: int, boundaries: EpisodeBoundaries | None) -> list[Tensor]:
-        """Return the weights of a layer in the form that PyTorch's kernels expect.
-
-        With `boundaries`, the bias is a column of the input weights, so that it applies to ordinary rows only.
-        """
+        """Return the weights of a layer. With `boundaries`, the bias is an input column, which applies to ordinary rows only."""
         inputs, states, bias = self.input_weights[layer], self.state_weights[layer], self.biases[layer]
         if boundaries is None:
             return [inputs, states, bias, torch.zeros_like(bias)]
@@ -122,18 +111,13 @@ class _Sequential(_Gated):
 
     @abstractmethod
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
-        """Run a layer over the rows `[M, N, I]` of sequences, from its state before them.
-
-        Returns the outputs `[M, N, H]`, then the blocks of the last state that are not the output, if any.
+        """Run a layer over the rows `[M, N, I]` of sequences. Returns the outputs `[M, N, H]`, then the blocks of the last
+        state that are not the output, if any.
         """
 
 
 class Lstm(_Sequential):
-    """Long short-term memory (Hochreiter & Schmidhuber 1997).
-
-    The forget gate starts open: its initial bias is 1 (Gers et al. 2000). The state of a layer is its output and its
-    cell.
-    """
+    """Long short-term memory (Hochreiter & Schmidhuber 1997). The initial bias of the forget gate is 1 (Gers et al. 2000)."""
 
     gates, state_blocks = 4, 2  # input, forget, cell, output
 
@@ -181,10 +165,7 @@ class Gru(_Sequential):
 
 
 class MinGru(_Gated):
-    """minGRU (Feng et al. 2024, arXiv:2410.01201).
-
-    Its gate does not depend on the state, so that all steps of a sequence are computed at once.
-    """
+    """minGRU (Feng et al. 2024, arXiv:2410.01201). Its gate ignores the state, so that whole sequences are computed at once."""
 
     gates, recurrent = 2, False  # update, new
 

@@ -71,19 +71,13 @@ class ImageEncoder(nn.Module):
 
 
 def nature(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """Create an encoder with the network of Mnih et al. (2015), which has 512 outputs per image.
-
-    Raises ValueError if there are no images, or if one is smaller than 36 × 36.
-    """
+    """Create an encoder with the network of Mnih et al. (2015), 512 outputs per image of at least 36 × 36, else ValueError."""
     _check("nature", images, smallest=_SMALLEST_NATURE)
     return ImageEncoder(feature_size, images, config, _nature)
 
 
 def impala(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) -> ImageEncoder:
-    """Create an encoder with the residual network of Espeholt et al. (2018), which has 256 outputs per image.
-
-    Images may have any size. Raises ValueError if there are no images.
-    """
+    """Create an encoder with the network of Espeholt et al. (2018), 256 outputs per image. Raises ValueError without images."""
     _check("impala", images, smallest=1)
     return ImageEncoder(feature_size, images, config, _impala)
 
@@ -101,13 +95,10 @@ def grid(feature_size: int, images: tuple[_Shape, ...], config: PolicyConfig) ->
 
 
 def convolutions(shape: _Shape) -> tuple[nn.Module, int]:
-    """Create a network that turns an image `[N, C, H, W]` into features for hidden layers.
+    """Create a network from an image `[N, C, H, W]` to features for hidden layers. Return it with its number of outputs.
 
     The network is that of `nature`, or that of `impala` for an image that is too small for `nature`. An image of at
     most 1,024 values, such as MiniGrid's 7 × 7 cells, is flattened: convolutions would cost far more.
-
-    Returns:
-        The network and its number of outputs.
     """
     if math.prod(shape) <= _FLATTEN_LIMIT:
         return nn.Flatten(), math.prod(shape)
@@ -186,10 +177,7 @@ class _Codes(nn.Module):
 
 
 class _FlattenChannelsLast(nn.Module):
-    """Flatten layer that keeps the order of channels-last memory: cell by cell.
-
-    It trains 1.4 times as fast as nn.Flatten, which permutes the values.
-    """
+    """Flatten layer in channels-last order. It trains 1.4 times as fast as nn.Flatten, which permutes the values."""
 
     def forward(self, cells: Tensor) -> Tensor:
         return cells.permute(0, 2, 3, 1).flatten(1)

@@ -38,10 +38,7 @@ class EpisodeBoundaries:
 
     @staticmethod
     def from_resets(resets: Tensor, dtype: torch.dtype) -> "EpisodeBoundaries | None":
-        """Create the boundaries for resets, bool `[L, N]`.
-
-        Returns None if no episode begins after the first row, because then no row has to be inserted.
-        """
+        """Create the boundaries for resets, bool `[L, N]`; None if no episode begins after the first row."""
         begins = resets.cpu().numpy().copy()
         begins[0] = False
         if not begins.any():

@@ -17,10 +17,7 @@ class FlatParameters:
     """Flat buffer of all parameters, with the slice of each part (policy, value, ...)."""
 
     def __init__(self, parts: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
-        """Move the parameters into one flat buffer, part after part.
-
-        `parts` maps the name of each part to its parameters by name. A parameter may be in one part only.
-        """
+        """Move the parameters of all parts, by name, into one flat buffer. A parameter may be in one part only."""
         self.parameters = {name: parameter for named in parts.values() for name, parameter in named.items()}
         """Parameters by name, in the order of the buffer."""
         self.buffer: Tensor = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters.values()])

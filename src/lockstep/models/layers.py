@@ -27,10 +27,7 @@ class Linear(nn.Linear):
 
 
 def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype) -> nn.Sequential:
-    """Create linear layers, each followed by the activation.
-
-    `widths` are the number of inputs, then the number of outputs of each layer.
-    """
+    """Create linear layers, each followed by the activation, from the numbers of inputs and of the outputs of each."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):
         layers += [Linear(inputs, outputs, dtype=dtype), activation()]
@@ -39,10 +36,7 @@ def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Seed PyTorch's global generator from `generator` inside the context, and restore it at the end.
-
-    Modules that are created inside the context draw their initial weights from the global generator.
-    """
+    """Seed PyTorch's global generator, from which modules draw their weights, in the context, and restore it at the end."""
     with _GLOBAL_GENERATOR_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (1,), generator=generator, device=generator.device)))
         yield
@@ -50,10 +44,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 @torch.no_grad()
 def initialize(layer: nn.Linear, gain: float | None, generator: torch.Generator) -> None:
-    """Draw orthogonal weights with this gain and set the biases to zero.
-
-    Without a gain, draw weights and biases from the uniform distribution that PyTorch uses by default.
-    """
+    """Draw orthogonal weights with this gain and zero biases; without a gain, both as PyTorch does by default."""
     if gain is None:
         bound = 1 / math.sqrt(layer.in_features)
         layer.weight.uniform_(-bound, bound, generator=generator)

@@ -34,9 +34,7 @@ class RunningStatistics:
     def sums(self, rows: Tensor, valid: Tensor) -> Tensor:
         """Return the count, sum and sum of squares of the deviations from the current mean, `[1 + 2 size]`.
 
-        Args:
-            rows: `[N, size]`.
-            valid: `[N]` bool: True for rows that are counted.
+        `rows` are `[N, size]`; those where `valid` `[N]` is False are not counted.
         """
         data, mean, counted = rows.numpy(), self.mean.numpy(), valid.numpy()
         weights, totals = valid.to(torch.float64).numpy(), np.zeros((2, len(mean)))
@@ -53,11 +51,7 @@ class RunningStatistics:
         return torch.from_numpy(np.concatenate([[weights.sum()], *totals]))
 
     def merge(self, sums: Tensor, about: Tensor) -> None:
-        """Add the total of all shards' `sums` to the statistics.
-
-        `about`, `[size]`, is the mean from which the deviations in `sums` were taken. A total of 0 rows changes
-        nothing.
-        """
+        """Add the total of all shards' `sums`, of deviations from the mean `about` `[size]`. A total of 0 rows is ignored."""
         size = self.mean.numel()
         count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]
         total = self.count + count

@@ -25,22 +25,11 @@ _BLOCK = 1024
 
 
 def silent(function: _Function) -> _Function:
-    """Return `function` without NumPy's floating-point warnings.
-
-    Values that are not finite are found in the loss, on all ranks at once.
-    """
+    """Return `function` without NumPy's warnings: the loss finds values that are not finite, on all ranks at once."""
     # NumPy's error state belongs to the context; entering an existing context costs a twentieth of `np.errstate`
     context = copy_context()
     context.run(np.seterr, all="ignore")
     return cast(_Function, partial(context.run, function))
-
-
-def _tanh(rows: NDArray[Any]) -> None:
-    np.tanh(rows, rows)
-
-
-def _relu(rows: NDArray[Any]) -> None:
-    np.maximum(rows, 0, out=rows)
 
 
 def _elu(rows: NDArray[Any]) -> None:
@@ -49,11 +38,12 @@ def _elu(rows: NDArray[Any]) -> None:
     rows += below
 
 
-def _silu(rows: NDArray[Any]) -> None:
-    rows /= 1 + np.exp(-rows)
-
-
-_ACTIVATIONS: dict[str, Callable[[NDArray[Any]], None]] = {"tanh": _tanh, "relu": _relu, "elu": _elu, "silu": _silu}
+_ACTIVATIONS: dict[str, Callable[[NDArray[Any]], object]] = {
+    "tanh": lambda rows: np.tanh(rows, rows),
+    "relu": lambda rows: np.maximum(rows, 0, out=rows),
+    "elu": _elu,
+    "silu": lambda rows: np.divide(rows, 1 + np.exp(-rows), out=rows),
+}
 """Activations by name; each works in place."""
 
 
@@ -65,10 +55,7 @@ class NumpyPolicy:
     """
 
     def __init__(self, policy: Policy, activation: str) -> None:
-        """Create views of the parameters of `policy`, which must be at their final address in memory.
-
-        `activation` is the name of the activation that `policy` uses.
-        """
+        """Create views of the parameters of `policy`, which must be at their final address, with the named activation."""
         self._activate = _ACTIVATIONS[activation]
         self._mask_size = policy.mask_size
         self._trunk = _layers(policy.trunk)
@@ -80,10 +67,9 @@ class NumpyPolicy:
         self._dtype = policy.policy_head.weight.dtype
 
     def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-        """Return a function from rows `[count, O]` to the output of the policy's head `[count, H]`.
+        """Return a function from rows `[count, O]` to the output of the policy's head `[count, H]`, its second argument.
 
-        The function writes the output into its second argument and returns it. It uses the current weights: create
-        another one after the weights have changed.
+        It uses the current weights: create another one after the weights have changed.
         """
         # the bias is repeated for every row: adding arrays of equal shape costs a third of broadcasting one of them
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
@@ -161,7 +147,6 @@ class NumpyPolicy:
         return torch.from_numpy(values).squeeze(-1)
 
     def _features(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Return the rows without the columns of the action mask."""
         return rows[:, : -self._mask_size] if self._mask_size else rows
 
     def _mask_logits(self, rows: NDArray[Any], head: NDArray[Any]) -> NDArray[Any]:
@@ -181,7 +166,6 @@ class NumpyPolicy:
                 _affine(hidden, head, result[start : start + _BLOCK])
 
     def _output(self, layer: _Layer, *rows: int) -> NDArray[Any]:
-        """Allocate an array for the output of `layer`, without initializing it."""
         # torch aligns memory the same way in every process: some BLAS kernels round differently on other alignments
         return torch.empty(*rows, layer[0].shape[1], dtype=self._dtype).numpy()
 

@@ -107,16 +107,11 @@ class Policy(nn.Module):
         states: Tensor | None = None,
         resets: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the parameters `[N, D]` and the values `[N]` of rows.
+        """Compute the parameters `[N, D]` and the values `[N]` of rows `[N, O]` and, with images, pixels `[N, P]`.
 
         With memory, the N = L n rows are those of n sequences of length L: step 0 of all sequences, then step 1, and so
-        on. With two heads the values are `[N, 2]`: of the environment's rewards, and of intrinsic rewards.
-
-        Args:
-            observations: `[N, O]`.
-            pixels: `[N, P]`, if there are images.
-            states: `[n, S]`, the states before step 0.
-            resets: `[L, n]` bool: True where the state is set to zero before the step.
+        on; `states` are `[n, S]`, before step 0, and `resets` `[L, n]` is True where the state is set to zero before the step.
+        With two heads the values are `[N, 2]`: of the environment's rewards, and of intrinsic rewards.
         """
         hidden, critic_hidden, _ = self._hidden(observations, pixels, states, resets)
         with self._autocast():
@@ -130,8 +125,7 @@ class Policy(nn.Module):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Compute the parameters, the values and the next state for one step.
 
-        The values are None if the critic has its own trunk and there is no memory: `value` then computes the values of
-        all steps at once.
+        The values are None if the critic has its own trunk and there is no memory: `value` computes them for all steps.
         """
         with self._autocast():
             if self.core is None and self.critic_trunk is not None:

@@ -81,10 +81,9 @@ class _Probe:
         self._saved = persistent_buffers(module)
 
     def __call__(self, forwards: Sequence[Forward]) -> list[str]:
-        """Return the names of the buffers that training changes.
+        """Return the names of the buffers that training changes; all floating-point buffers if every forward pass fails.
 
-        `forwards` are alternative forward passes; the first that does not fail is used. If all fail, return all saved
-        floating-point buffers. Raises ValueError for a module whose results would depend on the number of ranks.
+        Raises ValueError for a module whose results would depend on the number of ranks.
         """
         for name, layer in self._module.named_modules():
             if isinstance(layer, _BatchNorm):

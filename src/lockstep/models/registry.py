@@ -72,10 +72,7 @@ def encoder_names() -> tuple[str, ...]:
 
 
 def defined_in(kind: Literal["core", "encoder"], name: str) -> str | None:
-    """Return the name of the module that defines the factory of a core or encoder.
-
-    Returns None if there is no factory, as for `none` and `auto`.
-    """
+    """Return the module that defines the factory of a core or encoder; None without one, as for `none` and `auto`."""
     factories: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
     return getattr(factories.get(name), "__module__", None)
 

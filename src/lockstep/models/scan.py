@@ -10,17 +10,9 @@ __all__ = ["linear_recurrence"]
 
 
 def linear_recurrence(decay: Tensor, added: Tensor, state: Tensor) -> Tensor:
-    """Compute `h[t] = decay[t] * h[t - 1] + added[t]` with `h[-1] = state`.
+    """Compute `h[t] = decay[t] * h[t - 1] + added[t]`, `[L, ...]`, with `h[-1] = state`, `[...]`.
 
-    This takes log2(L) operations on whole tensors (Hillis & Steele 1986).
-
-    Args:
-        decay: `[L, ...]`; 0 makes `h[t]` independent of earlier steps.
-        added: `[L, ...]`.
-        state: `[...]`.
-
-    Returns:
-        `h`, `[L, ...]`.
+    This takes log2(L) operations on whole tensors (Hillis & Steele 1986). A `decay` of 0 makes `h[t]` independent of earlier steps.
     """
     states: Tensor = _LinearRecurrence.apply(decay, added, state)  # type: ignore[no-untyped-call]
     return states

@@ -8,10 +8,7 @@ __all__ = ["check_state"]
 
 
 def check_state(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Check that `state` has the same names, shapes and dtypes as `expected`.
-
-    Raises ValueError, naming the tensor, if one is missing, is not expected, or has another shape or dtype.
-    """
+    """Raise ValueError, naming the tensor, if one is missing, not `expected`, or has another shape or dtype."""
     for name in sorted(expected.keys() ^ state.keys()):
         raise ValueError(f"tensor {name!r} is {'missing' if name in expected else 'not expected'}")
     for name, tensor in expected.items():

@@ -75,7 +75,6 @@ class StepFormula:
 
 
 def _norm(parts: Sequence[Tensor]) -> Tensor:
-    """Return the Euclidean norm over all parts."""
     return _concatenate(parts).square().sum().sqrt()
 
 
@@ -102,17 +101,11 @@ class Adam:
         unclipped: int = 0,
         separately: bool = False,
     ) -> None:
-        """Create the state and the kernel of the optimizer.
+        """Create the state and the kernel of the optimizer for `weights` `[P]`, which are updated in place.
 
-        Args:
-            weights: `[P]`, updated in place.
-            parts: Size of each part by name, in the order of `weights`.
-            epsilon: Adam's ε.
-            limit: Largest norm of the gradient; None: the gradient is not clipped.
-            others: Number `S` of other sums that follow the gradient.
-            make_kernel: Function that makes the kernel of `StepFormula`.
-            unclipped: Number of parts at the end that are neither clipped nor counted in the norm.
-            separately: Clip each part by its own norm, not by the norm over all parts.
+        `parts` are sizes by name, in the order of `weights`; the last `unclipped` are neither clipped nor counted in the norm. `limit` is the
+        largest norm of the gradient, None: not clipped; with `separately`, each part is clipped by its own norm. `others` is the number `S` of
+        other sums that follow the gradient. `make_kernel` makes the kernel of `StepFormula`.
         """
         self._weights = weights
         self._limit = math.inf if limit is None else limit

@@ -91,20 +91,11 @@ def vtrace(
 
 
 def without_episode_ends(values: Tensor, valid: Tensor, gamma: float, decay: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return values, discounts and λ for `advantages` and `vtrace` when returns continue across episode ends.
+    """Return values `[T + 1, B]`, discounts `[T, B]` and λ `[T, B]` for returns that continue across episode ends.
 
     Such returns sum the rewards over the end of an episode into the next one (Burda et al. 2019, arXiv:1810.12894,
     section 2.3). The caller must pass no step as terminated or truncated. A reset row has no effect on the return: it
-    gets the value of the row after it, and discount and λ of 1.
-
-    Args:
-        values: `[T + 1, B]`.
-        valid: `[T, B]` bool, False for reset rows.
-        gamma: Discount per step.
-        decay: λ.
-
-    Returns:
-        Values `[T + 1, B]`, discounts `[T, B]` and λ `[T, B]`.
+    gets the value of the row after it, and discount and λ of 1. `valid` `[T, B]` is False for reset rows; `decay` is λ.
     """
     filled_values = torch.cat([torch.where(valid, values[:-1], values[1:]), values[-1:]])
     one = torch.ones((), dtype=values.dtype)

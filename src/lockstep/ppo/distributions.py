@@ -26,10 +26,7 @@ class Categorical:
         self.parameter_count = count
 
     def noise(self, generator: np.random.Generator, *shape: int) -> np.ndarray:
-        """Draw standard Gumbel noise `[*shape, n]`.
-
-        The option with the largest logit + noise is a sample of the distribution (Gumbel 1954).
-        """
+        """Draw standard Gumbel noise `[*shape, n]`: the largest logit + noise is a sample (Gumbel 1954)."""
         return generator.gumbel(size=(*shape, self.parameter_count))
 
     def sample(self, logits: Tensor, noise: Tensor) -> Tensor:
@@ -123,7 +120,8 @@ class Joint:
 
     def __init__(self, choices: Sequence[int], size: int, noise_exponent: float = 0.0) -> None:
         """Create the distribution for the number of options of each choice and `size` continuous components, whose noise may be colored."""
-        self._choices = [(Categorical(count), slice(end - count, end)) for count, end in _counts_and_ends(choices)]
+        ends = zip(choices, accumulate(choices), strict=True)
+        self._choices = [(Categorical(count), slice(end - count, end)) for count, end in ends]
         self._gaussian = Gaussian(size, noise_exponent) if size else None
         self._options = slice(0, sum(choices))
         self._continuous = slice(sum(choices), None)
@@ -183,11 +181,6 @@ class Joint:
         for part_log_prob, part_entropy in terms[1:]:
             log_prob, entropy = log_prob + part_log_prob, entropy + part_entropy
         return log_prob, entropy
-
-
-def _counts_and_ends(choices: Sequence[int]) -> list[tuple[int, int]]:
-    """Return for each choice its number of options, and the column after its last logit."""
-    return list(zip(choices, accumulate(choices), strict=True))
 
 
 Distribution = Categorical | Gaussian | Joint

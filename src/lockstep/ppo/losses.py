@@ -20,26 +20,18 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, clip: Tensor) -> Te
 
 
 def penalized_surrogate(log_ratio: Tensor, advantages: Tensor, coefficient: Tensor) -> Tensor:
-    """Compute the KL-penalized surrogate (equation 8) as a loss: `-r A + β KL(π_old ‖ π)`.
-
-    β is `coefficient`. The divergence is estimated from the actions taken, see `divergence`.
-    """
+    """Compute the KL-penalized surrogate (equation 8) as a loss: `-r A + β KL(π_old ‖ π)`, see `divergence`."""
     return -log_ratio.exp() * advantages + coefficient * divergence(log_ratio)
 
 
 def divergence(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(π_old ‖ π) per sample as `(r - 1) - log r`.
-
-    The estimate is unbiased and never negative (estimator k3 of Schulman, "Approximating KL divergence", 2020).
-    """
+    """Estimate KL(π_old ‖ π) per sample as `(r - 1) - log r`, unbiased and never negative (k3 of Schulman 2020)."""
     return torch.expm1(log_ratio) - log_ratio
 
 
 def value_loss(values: Tensor, targets: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """Compute the loss of the critic, `½ (V - R)²`.
-
-    With `clip`, it is the larger of this loss and the same loss with V clamped to within `clip` of the old value
-    (OpenAI Baselines, ppo2).
+    """Compute the loss of the critic, `½ (V - R)²`, or with `clip` the larger of it and the same loss with V clamped to
+    within `clip` of the old value (OpenAI Baselines, ppo2).
     """
     loss = 0.5 * (values - targets).square()
     if clip is None:

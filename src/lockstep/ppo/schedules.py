@@ -16,10 +16,7 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """Function from the progress of a run to the value of a setting: `schedule(progress)`.
-
-    Progress is in [0, 1]: 0 in the first iteration, 1 at the end of the run.
-    """
+    """Function from the progress of a run, in [0, 1], to the value of a setting: `schedule(progress)`."""
 
     points: tuple[tuple[float, float], ...]
     """Points (progress, value) with ascending progress. The value is constant outside of them."""
@@ -34,28 +31,19 @@ class Schedule:
         Raises ValueError, naming `field`, if `text` is anything else.
         """
         problem = ValueError(f"{field} is {text!r}: it must be {_FORMS}")
+        blend = _linear
         try:
-            if isinstance(text, (int, float)):
-                return cls._checked(((0.0, float(text)),), _linear, problem)
-            match = re.fullmatch(r"\s*(linear|cosine|piecewise)\s*\(([^()]*)\)\s*", text)
+            match = re.fullmatch(r"\s*(linear|cosine|piecewise)\s*\(([^()]*)\)\s*", str(text))
             if match is None:
-                return cls._checked(((0.0, float(text)),), _linear, problem)
-            kind, inner = match[1], match[2].split(",")
-            if kind == "piecewise":
-                points = tuple(
-                    (float(progress), float(value)) for progress, value in (part.split(":") for part in inner)
-                )
-                return cls._checked(points, _linear, problem)
-            start, end = (float(part) for part in inner)
+                points: tuple[tuple[float, float], ...] = ((0.0, float(text)),)
+            elif match[1] == "piecewise":
+                pairs = (part.split(":") for part in match[2].split(","))
+                points = tuple((float(progress), float(value)) for progress, value in pairs)
+            else:
+                start, end = (float(part) for part in match[2].split(","))
+                points, blend = ((0.0, start), (1.0, end)), _cosine if match[1] == "cosine" else _linear
         except (ValueError, OverflowError):  # OverflowError: an integer may be too large for a float
             raise problem from None
-        return cls._checked(((0.0, start), (1.0, end)), _linear if kind == "linear" else _cosine, problem)
-
-    @classmethod
-    def _checked(
-        cls, points: tuple[tuple[float, float], ...], blend: Callable[[float], float], problem: ValueError
-    ) -> "Schedule":
-        """Create the schedule, or raise `problem` if a point is not valid."""
         shares = [share for share, _ in points]
         ascending = all(earlier < later for earlier, later in pairwise(shares))
         finite = all(math.isfinite(value) and value >= 0 for _, value in points)

@@ -10,17 +10,10 @@ KL = STATISTICS.index("approx_kl")
 
 
 class MeanAccumulator:
-    """Means of statistics over the minibatches of an update.
-
-    A statistic of the policy or of the critic is averaged over the minibatches that trained that part.
-    """
+    """Means of statistics over the minibatches of an update; for the policy or the critic, those that trained that part."""
 
     def __init__(self, minibatches: int, others: Sequence[str] = ()) -> None:
-        """Create an empty accumulator.
-
-        `minibatches` is the number per epoch. `others` are the names of further statistics, which follow STATISTICS and
-        are averaged over all minibatches.
-        """
+        """Create an accumulator for `minibatches` per epoch. `others` follow STATISTICS, averaged over all minibatches."""
         self._minibatches = minibatches
         self._names = (*STATISTICS, *others)
         self._sums = [0.0] * len(self._names)

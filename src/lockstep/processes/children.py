@@ -32,17 +32,10 @@ def module_environment() -> dict[str, str]:
 def child(
     command: Sequence[str], environment: Mapping[str, str], succeeds: Sequence[int] = (0,), reads: bool = False
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Start a process and yield it. Its standard output is a pipe.
+    """Start a process and yield it. Its standard output is a pipe, and with `reads` its standard input, which is empty otherwise.
 
-    At the end of the block wait for the process; if the block raises an exception, kill it.
-
-    Args:
-        command: The program and its arguments.
-        environment: The environment variables of the process.
-        succeeds: Exit codes that are not failures.
-        reads: Make its standard input a pipe too; otherwise it is empty.
-
-    Raises ProcessFailed if the command can't be run, or if its exit code is not in `succeeds`.
+    At the end of the block wait for the process; if the block raises an exception, kill it. Raises ProcessFailed if the command can't be run,
+    or if its exit code is not in `succeeds`.
     """
     with tempfile.TemporaryFile("w+") as errors:
         try:

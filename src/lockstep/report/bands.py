@@ -21,16 +21,12 @@ _COLUMNS = {"steps": "env_steps", "seconds": "seconds"}
 
 @dataclass(frozen=True)
 class Band:
-    """Median and quartiles of several curves; all are equal to the curve if there is only one. All arrays have shape `[N]`."""
+    """Median and quartiles of several curves over `x`, steps or seconds, `[N]` each. For a single curve, all are equal to it."""
 
     x: Array
-    """Steps or seconds."""
     low: Array
-    """First quartile."""
     median: Array
-    """Median."""
     high: Array
-    """Third quartile."""
 
 
 def points(metrics: Sequence[Mapping[str, Any]], name: str, over: Over = "steps") -> Points:

@@ -16,15 +16,9 @@ _TAGS = ("reinforcement-learning", "ppo", "lockstep")
 def write_card(run: RunSummary, evaluated: Evaluated, repository: str, video: str | None) -> str:
     """Return the text of README.md: YAML metadata for the Hub, then Markdown.
 
-    Strings from the run are put into code spans, so that none of them is interpreted as markup.
-
-    Args:
-        run: The facts about the run.
-        evaluated: The evaluation of the agent that is shared.
-        repository: Name of the repository on the Hub, `USER/NAME`.
-        video: File name of the video in the repository; None if there is none.
-
-    Raises ValueError if huggingface_hub is not installed.
+    Strings from the run are put into code spans, so that none of them is interpreted as markup. `evaluated` is the evaluation of the agent
+    that is shared, `repository` is `USER/NAME`, and `video` a file name in the repository. Raises ValueError if huggingface_hub is not
+    installed.
     """
     parts = [
         f"---\n{_metadata(run, evaluated, repository)}\n---",
@@ -34,7 +28,7 @@ def write_card(run: RunSummary, evaluated: Evaluated, repository: str, video: st
         *_results(run, evaluated),
         *(["## Video", f"[{video}]({video}): an episode with the most probable actions."] if video else []),
         "## Use the agent",
-        *_usage(run, evaluated, repository),
+        *_usage(run, repository),
         "## Repeat the run",
         *_repeat(run, evaluated),
         "## Settings",
@@ -110,7 +104,7 @@ def _results(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     )
 
 
-def _usage(run: RunSummary, evaluated: Evaluated, repository: str) -> Iterator[str]:
+def _usage(run: RunSummary, repository: str) -> Iterator[str]:
     module = run.config.env.module
     if module and not re.fullmatch(r"\w+(\.\w+)*", module):
         module = None  # not a module name: do not put it into a command that users copy

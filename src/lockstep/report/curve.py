@@ -17,18 +17,8 @@ def draw_curve(
 ) -> None:
     """Draw the mean return over environment steps or seconds, 800 by 500 pixels.
 
-    Args:
-        metrics: Rows of metrics.jsonl with `env_steps`, `seconds`, `return_mean` (of the iteration) and `return_mean_20` (last 20
-            episodes). Rows without a return, from before the end of the first episode, are skipped.
-        title: Title of the figure.
-        path: File that ends in .png or .svg. The figure is written to a temporary file, which is then renamed.
-        goal: Target return, drawn as a horizontal line; None for no line.
-        over: Quantity on the horizontal axis.
-        evaluations: Rows of evaluations.jsonl, whose mean returns are drawn too.
-
-    Raises:
-        ValueError: If the file name has another suffix, no episode has ended, matplotlib is not installed, or the file cannot be written.
-            The message is one line.
+    `metrics` are rows of metrics.jsonl, and `evaluations` of evaluations.jsonl, whose mean returns are drawn too. `goal` is drawn as a
+    horizontal line. Raises ValueError if no episode has ended, or as `saved_figure` does.
     """
     check_name(path)
     if not len(points(metrics, "return_mean", over)[0]) and not len(points(metrics, "return_mean_20", over)[0]):

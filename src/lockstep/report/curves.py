@@ -33,11 +33,9 @@ def draw_returns(
 ) -> None:
     """Draw the mean return of experiments over steps or seconds, 900 pixels wide and at least 560 high: the legend may need more.
 
-    For every experiment, the figure shows the median of its runs and a band between the quartiles. `metric` is `return`, or `evaluation` for
-    the mean returns of evaluations during training.
-
-    Raises ValueError if a run has no returns yet, if the runs of an experiment have no range of steps in common, or as `saved_figure` does. The
-    message is one line.
+    Every experiment has the median of its runs and a band between the quartiles. `metric` is `return`, or `evaluation` for the mean returns of
+    evaluations during training. Raises ValueError if a run has no returns yet, if the runs of an experiment share no range of steps, or as
+    `saved_figure` does.
     """
     _check(experiments, over, [metric])
     with saved_figure(path, 9, 5.2 + 0.3 * len(experiments)) as (matplotlib, figure):
@@ -61,7 +59,7 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
             axes.set_ylabel(LABELS[name])
             if len(runs) > 1 or name != "return":
                 _show(matplotlib, axes, experiments, name, over, label=name != "return" or len(runs) > 1)
-            elif _has_return(runs[0], over):
+            elif len(curve_of(runs[0], "return", over)[0]):
                 show_return(matplotlib, axes, runs[0].metrics, goal, over, runs[0].evaluations)
         if len(runs) > 1:
             _finish(matplotlib, figure, panels["return"], experiments, goal)
@@ -84,16 +82,8 @@ def _runs(experiments: Sequence[Experiment]) -> list[Recorded]:
     return [run for experiment in experiments for run in experiment.runs]
 
 
-def _has_return(run: Recorded, over: Over) -> bool:
-    return len(curve_of(run, "return", over)[0]) > 0
-
-
 def curve_of(run: Recorded, name: str, over: Over) -> Points:
-    """Return the points of a metric of `LABELS`.
-
-    `return` is the mean return of the last 20 episodes; for a run with fewer than 20 episodes, the mean return per iteration. `evaluation` is
-    that of the evaluations during training.
-    """
+    """Return the points of a metric of `LABELS`. `return` is the mean of the last 20 episodes; with fewer, that of the iteration."""
     if name == "evaluation":
         return points(run.evaluations, "return_mean", over)
     if name != "return":

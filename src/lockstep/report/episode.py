@@ -41,16 +41,10 @@ class Trajectory:
 
 
 def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Path | None) -> Trajectory:
-    """Play one episode that starts with `reset(seed=seed)`, and record a video of it.
+    """Play one episode that starts with `reset(seed=seed)`, and record a video of it if `video` is the path of a .gif or .mp4 file.
 
-    Args:
-        make: Creates the environment with the given `render_mode`. The environment is closed at the end.
-        begin: Called once, at the beginning of the episode; returns the function that chooses the actions.
-        value: Returns the value of an observation and its info. Called before every action.
-        seed: Seed of the environment.
-        video: Path of the video, a .gif or .mp4 file; None for no video.
-
-    Raises ValueError if the environment cannot be rendered here or the video cannot be written. The message is one line.
+    `make` creates the environment with the given `render_mode`; it is closed at the end. `value` returns the value of an observation and its
+    info. Raises ValueError if the environment cannot be rendered here or the video cannot be written.
     """
     if video is not None:
         make_folder(video)

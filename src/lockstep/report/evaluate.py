@@ -19,19 +19,20 @@ Begin = Callable[[], Callable[[Any, dict[str, Any]], Any]]
 of a recurrent policy during the episode."""
 
 
-def play_episodes(env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int]) -> Iterator[tuple[float, int]]:
-    """Play one episode per seed. Yield the return and the length in steps of each episode when it ends.
+def play_episodes(
+    env: gym.Env[Any, Any], begin: Begin, seeds: Sequence[int], on_observation: Callable[[], None] = lambda: None
+) -> Iterator[tuple[float, int]]:
+    """Play one episode per seed of `reset`. Yield the return and the length in steps of each when it ends. `env` is not closed.
 
-    Args:
-        env: The environment. It is not closed.
-        begin: Called at the beginning of every episode.
-        seeds: Seeds of the episodes, passed to `reset`.
+    `on_observation` is called after every reset and every step.
     """
     for seed in seeds:
         act, (observation, info) = begin(), env.reset(seed=seed)
+        on_observation()
         total, length, done = 0.0, 0, False
         while not done:
             observation, reward, terminated, truncated, info = env.step(act(observation, info))
+            on_observation()
             total, length, done = total + float(reward), length + 1, terminated or truncated
         yield total, length
 
@@ -60,10 +61,7 @@ class Evaluation:
 
     @property
     def interval(self) -> float | None:
-        """Half the width of the 95% confidence interval of the mean return, `1.96 s / sqrt(n)`; None for one episode.
-
-        The interval is the normal approximation, which is too narrow for fewer than 20 episodes.
-        """
+        """Half the width of the 95% confidence interval of the mean return, by the normal approximation, `1.96 s / sqrt(n)`; None for one episode."""
         return None if self.return_std is None else 1.96 * self.return_std / math.sqrt(len(self.returns))
 
     def summary(self) -> dict[str, object]:

@@ -20,11 +20,11 @@ _COLORS = 128
 
 @contextmanager
 def write_gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], None]]:
-    """Yield a function that appends a frame `[height, width, 3]`, and write the GIF when the context exits.
+    """Yield a function that appends a frame `[height, width, 3]`, and write the GIF, which repeats forever, when the context exits.
 
     `rate` is the number of appended frames per second. Frames are scaled down to at most 360 pixels of width, and some are dropped if `rate`
-    exceeds 25. The GIF repeats forever. It is written to a temporary file, which is then renamed; without frames, no file is written.
-    Raises ValueError if Pillow is not installed or the folder cannot be created, OSError if the file cannot be written.
+    exceeds 25. The file is renamed when complete; without frames, none is written. Raises ValueError if Pillow is not installed or the folder
+    cannot be created, OSError if the file cannot be written.
     """
     try:
         from PIL import Image

@@ -78,17 +78,10 @@ def map_states(
 def draw_map(
     state_map: StateMap, agent: Agent, spaces: tuple[Space[Any], Space[Any]], env_id: str, path: Path, scaled: bool
 ) -> None:
-    """Draw one panel per action component and one for the value.
+    """Draw one panel per action component of a map, the result of `map_states`, and one for the value.
 
-    Args:
-        state_map: Result of `map_states`.
-        agent: The agent of the map.
-        spaces: Observation space and action space of the environment.
-        env_id: Id of the environment, for the names of the components.
-        path: File that ends in .png or .svg.
-        scaled: True if the agent was trained on scaled rewards, so that its values are returns of scaled rewards.
-
-    Raises ValueError as `saved_figure` does.
+    `spaces` are observation space and action space of the environment; `env_id` gives the names of the components. `scaled` is True if the
+    agent was trained on scaled rewards, so that its values are returns of scaled rewards. Raises ValueError as `saved_figure` does.
     """
     count = len(state_map.actions) + 1
     columns = min(count, 4)
@@ -98,7 +91,7 @@ def draw_map(
         panels = figure.subplots(rows, columns, squeeze=False)
         for axes in panels.flat[count:]:
             axes.set_axis_off()
-        for component, (axes, name) in enumerate(zip(panels.flat, _components(env_id, spaces[1], agent), strict=False)):
+        for component, (axes, name) in enumerate(zip(panels.flat, _components(env_id, spaces[1]), strict=False)):
             _show_action(matplotlib, figure, axes, state_map, agent, component, name, env_id)
         last = panels.flat[count - 1]
         image = _show(last, state_map, state_map.values, cmap="cividis")
@@ -154,7 +147,7 @@ def _ranges(agent: Agent, space: Space[Any]) -> tuple[Array, Array, Array]:
     return low, high, np.clip(mean, low, high)
 
 
-def _components(env_id: str, space: Space[Any], agent: Agent) -> list[str]:
+def _components(env_id: str, space: Space[Any]) -> list[str]:
     """Return the names of the action components in the order of action rows: discrete ones first, then continuous ones."""
     names = action_names(env_id, space)
     continuous = [isinstance(leaf, Box) for _, leaf in leaves(space) for _ in range(math.prod(leaf.shape))]
@@ -163,12 +156,7 @@ def _components(env_id: str, space: Space[Any], agent: Agent) -> list[str]:
 
 def _show(axes: Any, state_map: StateMap, table: Array, **options: Any) -> Any:
     half = [(values[1] - values[0]) / 2 for values in (state_map.x, state_map.y)]
-    extent = (
-        state_map.x[0] - half[0],
-        state_map.x[-1] + half[0],
-        state_map.y[0] - half[1],
-        state_map.y[-1] + half[1],
-    )
+    extent = (state_map.x[0] - half[0], state_map.x[-1] + half[0], state_map.y[0] - half[1], state_map.y[-1] + half[1])
     return axes.imshow(table, origin="lower", extent=extent, aspect="auto", interpolation="nearest", **options)
 
 

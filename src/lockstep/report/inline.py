@@ -22,12 +22,7 @@ COLOR_NAMES = {
 
 
 def inline_figure(draw: Callable[[Path], None], name: str) -> str:
-    """Return the `<svg>` element of a figure, with the colors and the font of the page.
-
-    Args:
-        draw: Draws the figure into an .svg file at the given path.
-        name: Prefix of all ids in the element, which must be unique within the page.
-    """
+    """Return the `<svg>` that `draw` writes, in the colors and font of the page. `name` is the prefix of its ids, unique within the page."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "figure.svg"
         draw(path)

@@ -41,8 +41,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 def observation_names(env_id: str, space: Space[Any], single: bool = False) -> list[str]:
     """Return one name per component of an observation, without images and action masks.
 
-    With `single`, a discrete component counts as one number, as the environment returns it; otherwise as one number per option (one-hot), as
-    the networks receive it.
+    A discrete component is one number per option (one-hot), as for the networks, or with `single` one number, as from the environment.
     """
     names = []
     for path, leaf in feature_leaves(space):

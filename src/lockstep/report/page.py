@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ class _Figure:
 def write_report(folder: RunFolder) -> Path:
     """Write `report.html` to the run folder and return its path. The file is never incomplete.
 
-    Raises ValueError if the run has no metrics, a file cannot be read or written, or a package is missing. The message is one line.
+    Raises ValueError if the run has no metrics, a file cannot be read or written, or a package is missing.
     """
     summary = summarize(folder)
     if not summary.metrics:
@@ -78,13 +79,12 @@ def _environment() -> "Environment":
         "duration": _duration,
         "plain": as_text,
         "number": plain_number,
-        "quoted": _quoted,
+        "quoted": lambda path: shlex.quote(str(path)),
     }
     return environment
 
 
 def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
-    """Return the variables of the template."""
     run = Recorded(summary.name, folder.tree(), summary.metrics, summary.evaluations)
     changed = [setting for setting in summary.settings if setting.origin != "default" and setting.name != "run.name"]
     last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None
@@ -100,7 +100,7 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "command": re.split(r" (?=--)", summary.command or ""),  # so that no line breaks within a flag
         "changed": changed,
         "starts": list(_starts(summary)),
-        "sections": _sections(summary.settings),
+        "sections": {name: list(settings) for name, settings in groupby(summary.settings, _section)},
         "video": _newest_video(folder),
     }
 
@@ -162,11 +162,8 @@ def _starts(summary: RunSummary) -> Iterator[dict[str, Any]]:
         earlier = start.packages
 
 
-def _sections(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
-    sections: dict[str, list[Setting]] = {}
-    for setting in settings:
-        sections.setdefault(setting.name.partition(".")[0], []).append(setting)
-    return sections
+def _section(setting: Setting) -> str:
+    return setting.name.partition(".")[0]
 
 
 def _newest_video(folder: RunFolder) -> dict[str, Any] | None:
@@ -192,7 +189,3 @@ def _duration(seconds: float) -> str:
     if rounded < _HOUR:
         return f"{rounded // _MINUTE} min {rounded % _MINUTE} s"
     return f"{rounded // _HOUR} h {rounded % _HOUR // _MINUTE} min"
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))

@@ -40,10 +40,7 @@ def choose_renderer() -> None:
 
 
 def render_frame(env: gym.Env[Any, Any]) -> NDArray[np.uint8]:
-    """Render one frame, uint8 `[height, width, 3]`, of an environment that was created with `render_mode="rgb_array"`.
-
-    Raises ValueError if the environment cannot be rendered here; the message says what to install.
-    """
+    """Render one frame, uint8 `[height, width, 3]`. Raises ValueError, which says what to install, if the environment can't be rendered here."""
     name = env.spec.id if env.spec else type(env.unwrapped).__name__
     mujoco = hasattr(env.unwrapped, "mujoco_renderer")
     if mujoco and _headless() and not os.environ.get("MUJOCO_GL"):

@@ -18,13 +18,9 @@ _ROLES = {"rank0": "rank 0", "players": "players"}
 def draw_scaling(rows: Sequence[Row], title: str, path: Path) -> None:
     """Draw a scaling benchmark, about 1000 by 900 pixels.
 
-    Args:
-        rows: One row per kind and number of ranks, as in summary.json of the benchmark. Rows whose `seconds_to_return_median` is None are
-            omitted from the panel of the time to the target return; if it is None in all rows, that panel is omitted.
-        title: Title of the figure.
-        path: File that ends in .png or .svg. The figure is written to a temporary file, which is then renamed.
-
-    Raises ValueError as `saved_figure` does.
+    `rows` has one row per kind and number of ranks, as in summary.json of the benchmark. Rows whose `seconds_to_return_median` is None are
+    omitted from the panel of the time to the target return; if it is None in all rows, that panel is omitted. Raises ValueError as
+    `saved_figure` does.
     """
     bars = [(row, role) for row in rows for role in _ROLES if row[f"{role}_iter_mean_ms"] is not None]
     solved = any(row["seconds_to_return_median"] is not None for row in rows)

@@ -46,11 +46,10 @@ def check_name(path: Path) -> None:
 
 @contextmanager
 def saved_figure(path: Path, width: float, height: float) -> Iterator[tuple[ModuleType, Any]]:
-    """Yield matplotlib and an empty figure, and write the figure to `path` when the context exits.
+    """Yield matplotlib and an empty figure, and write the figure to `path` when the context exits; equal figures give equal files.
 
-    `width` and `height` are in units of 100 pixels. The figure is written to a temporary file, which is then renamed. The same figure always
-    gives the same file. Raises ValueError if `path` does not end in .png or .svg, matplotlib is not installed, or the file cannot be written.
-    The message is one line.
+    `width` and `height` are in units of 100 pixels. Raises ValueError if `path` does not end in .png or .svg, matplotlib is not installed, or
+    the file, which is renamed when complete, cannot be written.
     """
     check_name(path)
     matplotlib = _matplotlib()

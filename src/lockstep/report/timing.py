@@ -28,11 +28,10 @@ Array = NDArray[np.float64]
 
 def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the mean seconds per iteration by role and phase. The role `players` exists if some ranks only play; no role without metrics."""
-    means = {
+    return {
         role: {phase: _mean(points(metrics, f"{prefix}_{phase}")[1]) for phase in PHASES}
         for role, prefix in _roles(metrics).items()
     }
-    return {role: phases for role, phases in means.items() if phases}
 
 
 def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
@@ -61,10 +60,7 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
 
 
 def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
-    """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels, without a legend.
-
-    Raises ValueError as `saved_figure` does.
-    """
+    """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels. Raises ValueError as `saved_figure` does."""
     with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
 

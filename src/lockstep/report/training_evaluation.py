@@ -23,14 +23,8 @@ _SEEDS, _ACTIONS = "training-evaluation", "training-evaluation-actions"
 def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dict[str, object]:
     """Play episodes with the agent of a checkpoint, with the most probable actions and with sampled ones. Return a row of evaluations.jsonl.
 
-    Every checkpoint plays episodes with the same seeds, so that the results depend only on its weights and the config.
-
-    Args:
-        folder: The run folder. The module of its environment must be imported already.
-        iteration: Iteration of the checkpoint.
-        episodes: Number of episodes of each kind.
-
-    Raises ValueError in one line if the checkpoint does not exist, is broken or does not fit.
+    Every checkpoint plays `episodes` of each kind with the same seeds, so that the results depend only on its weights and the config. The
+    module of the environment must be imported already. Raises ValueError if the checkpoint does not exist, is broken or does not fit.
     """
     config, agent = load_agent(folder, iteration)
     counters = Counters.of(Checkpoint(folder.checkpoint(iteration)).state)

@@ -39,14 +39,8 @@ class _Panel:
 def draw_trajectory(trajectory: Trajectory, env: gym.Env[Any, Any], env_id: str, path: Path, scaled: bool) -> None:
     """Draw observations, actions, rewards and values over the steps of an episode, 1000 pixels wide.
 
-    Args:
-        trajectory: The episode.
-        env: The environment; its spaces are used.
-        env_id: Id of the environment, for the names of the components.
-        path: File that ends in .png or .svg.
-        scaled: True if the agent was trained on scaled rewards, so that its values are returns of scaled rewards.
-
-    Raises ValueError as `saved_figure` does.
+    `env_id` gives the names of the components of the spaces of `env`. `scaled` is True if the agent was trained on scaled rewards, so that
+    its values are returns of scaled rewards. Raises ValueError as `saved_figure` does.
     """
     observation_labels = observation_names(env_id, env.observation_space, single=True)
     panels = _panels("observation", trajectory.observations, observation_labels)

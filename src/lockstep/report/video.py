@@ -1,7 +1,7 @@
 """Recording of episodes as MP4 files (H.264). Needs neither a display nor an installed ffmpeg."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.report.evaluate import Begin
+from lockstep.report.evaluate import Begin, play_episodes
 from lockstep.report.rendering import choose_renderer, render_frame
 
 __all__ = ["FRAMES_PER_SECOND", "record_video", "write_video"]
@@ -24,57 +24,30 @@ Array = NDArray[Any]
 def record_video(
     make: Callable[[], gym.Env[Any, Any]], begin: Begin, path: Path, seeds: Sequence[int]
 ) -> list[tuple[float, int]]:
-    """Play one episode per seed, one after the other, and record them in one video.
+    """Play one episode per seed, one after the other, and record them in one video. Return the return and the length in steps of each.
 
-    Args:
-        make: Creates the environment with `render_mode="rgb_array"`. The environment is closed at the end.
-        begin: Called at the beginning of every episode.
-        path: The .mp4 file; an existing file is replaced. It is written to a temporary file, which is then renamed, so it is never
-            incomplete.
-        seeds: Seeds of the episodes, passed to `reset`.
-
-    Returns:
-        Return and length in steps of every episode. The video has one frame more per episode than steps, for the first observation.
-
-    Raises:
-        ValueError: If a package or library for rendering or encoding is missing. The message is one line.
-        OSError: If the file cannot be written.
+    `make` creates the environment with `render_mode="rgb_array"`; it is closed at the end. The .mp4 file is written to a temporary file, which
+    is then renamed, so it is never incomplete. It has one frame more per episode than steps, for the first observation. Raises ValueError if a
+    package or library for rendering or encoding is missing, OSError if the file cannot be written.
     """
-    encoder = _encoder()
+    _encoder()  # raises before the environment is created
     choose_renderer()
     env = make()
     try:
         rate = int(env.metadata.get("render_fps") or FRAMES_PER_SECOND)
-        with _write_video(encoder, path, rate) as add_frame:
-            return [_play(env, begin(), seed, add_frame) for seed in seeds]
+        with write_video(path, rate) as add_frame:
+            return list(play_episodes(env, begin, seeds, lambda: add_frame(render_frame(env))))
     finally:
         env.close()
 
 
-def write_video(path: Path, rate: int) -> AbstractContextManager[Callable[[Array], None]]:
+@contextmanager
+def write_video(path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
     """Yield a function that appends a frame, uint8 `[height, width, 3]`, to an .mp4 file with `rate` frames per second.
 
-    The file is completed when the context exits. Raises the errors of `record_video`.
+    When the context exits, check the file and rename it to `path`. Raises the errors of `record_video`.
     """
-    return _write_video(_encoder(), path, rate)
-
-
-def _play(
-    env: gym.Env[Any, Any], act: Callable[[Any, dict[str, Any]], Any], seed: int, add_frame: Callable[[Array], None]
-) -> tuple[float, int]:
-    observation, info = env.reset(seed=seed)
-    add_frame(render_frame(env))
-    total, length, done = 0.0, 0, False
-    while not done:
-        observation, reward, terminated, truncated, info = env.step(act(observation, info))
-        add_frame(render_frame(env))
-        total, length, done = total + float(reward), length + 1, terminated or truncated
-    return total, length
-
-
-@contextmanager
-def _write_video(encoder: ModuleType, path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
-    """Yield a function that appends a frame. When the context exits, check the file and rename it to `path`."""
+    encoder = _encoder()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     writer: Any = None

@@ -72,10 +72,7 @@ def forget_after(folder: RunFolder, iteration: int) -> None:
 
 
 def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
-    """Remove old checkpoints, and incomplete ones that a kill left.
-
-    The newest `keep` remain, and the best, and those in `pending`, which wait for evaluation.
-    """
+    """Remove incomplete checkpoints, and old ones but the newest `keep`, the best, and those `pending` evaluation."""
     # read after `pending` was: a checkpoint that has been evaluated meanwhile may be the best now
     best = read_best(folder)
     for iteration in folder.checkpoints()[:-keep]:
@@ -129,34 +126,29 @@ class Checkpoint:
             if not all(_FILE.fullmatch(name) and isinstance(expected, str) for name, expected in files.items()):
                 raise ValueError
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise ValueError(
-                f"checkpoint {path}: state.json is missing or broken; use an earlier one with --iteration"
-            ) from None
+            raise self._unusable("state.json is missing or broken") from None
         if version > _VERSION:
             raise ValueError(
                 f"checkpoint {path} has version {version}, newer than this lockstep reads ({_VERSION}): upgrade lockstep"
             )
         if "agent.safetensors" not in files:
-            raise ValueError(
-                f"checkpoint {path}: state.json does not list agent.safetensors; use an earlier one with --iteration"
-            )
+            raise self._unusable("state.json does not list agent.safetensors")
         for name, expected in files.items():
             if not (path / name).is_file() or _hash(path / name) != expected:
-                raise ValueError(
-                    f"checkpoint {path}: {name} is missing, truncated or changed; use an earlier one with --iteration"
-                )
+                raise self._unusable(f"{name} is missing, truncated or changed")
         self._files: dict[str, str] = files
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Load the tensors of file `name`.safetensors. Raises ValueError if this checkpoint has no such file."""
         if f"{name}.safetensors" not in self._files:
-            raise ValueError(
-                f"checkpoint {self.path}: {name}.safetensors can't be read (state.json does not list it); use an earlier one with --iteration"
-            )
+            raise self._unusable(f"{name}.safetensors can't be read (state.json does not list it)")
         try:
             return load((self.path / f"{name}.safetensors").read_bytes())
         except (OSError, SafetensorError) as error:
             raise ValueError(f"checkpoint {self.path}: {name}.safetensors can't be read ({error})") from None
+
+    def _unusable(self, problem: str) -> ValueError:
+        return ValueError(f"checkpoint {self.path}: {problem}; use an earlier one with --iteration")
 
     def shard(self, index: int) -> dict[str, Tensor]:
         """Load the `Shard.state` of a shard."""

@@ -28,15 +28,7 @@ class RunCounters:
     """Counts steps, seconds and episodes on rank 0, and makes metrics of the records of iterations."""
 
     def __init__(self, plan: Plan, ranks: int, lag: int, frames: int, goal: float | None) -> None:
-        """Start at 0.
-
-        Args:
-            plan: Assignment of shards to ranks.
-            ranks: Number of ranks.
-            lag: Updates that the players' weights are behind.
-            frames: Frames of a game per step.
-            goal: `run.solved_return`.
-        """
+        """Start at 0. `lag` is the number of updates that the players' weights are behind, `frames` those of a game per step."""
         self.env_steps = 0
         self.seconds = 0.0
         self.solved_at: int | None = None
@@ -74,7 +66,6 @@ class RunCounters:
         }
 
     def _player_times(self, shards: ShardRecords) -> dict[str, float]:
-        """Return the mean seconds by phase of ranks that only play."""
         if not self._player_only:
             return {}
         mean = shards.status[self._player_only].mean(0).tolist()

@@ -50,10 +50,7 @@ class Evaluations:
         self._last = last
 
     def pending(self) -> list[int]:
-        """Return the iterations whose checkpoints wait for evaluation, ascending.
-
-        A checkpoint before the newest evaluation is not among them: the lines of the file ascend.
-        """
+        """Return the iterations, ascending, of the checkpoints after the newest evaluation, which wait for theirs."""
         rows = self._folder.evaluations()
         newest = int(str(rows[-1]["iteration"])) if rows else 0
         checkpoints = self._folder.checkpoints()
@@ -74,11 +71,7 @@ class Evaluations:
 
 
 def forget_evaluations_after(folder: RunFolder, iteration: int) -> None:
-    """Remove the results of later iterations, which a run that resumes from `iteration` will evaluate again.
-
-    Call it after their checkpoints were removed. If the best checkpoint was one of them, the best is now that of the remaining
-    checkpoints.
-    """
+    """Remove the results of iterations after `iteration`, whose checkpoints were removed, and choose the best of the remaining ones."""
     folder.cut_rows(EVALUATIONS, iteration)
     best = read_best(folder)
     if best is None or best.iteration <= iteration:

@@ -90,10 +90,7 @@ class RunFolder:
         write_aside(self.path / "config.json", _json(config))
 
     def metrics(self) -> list[dict[str, object]]:
-        """Return the metrics of every iteration. A truncated last line, which a kill may leave, is ignored.
-
-        Raises ValueError, naming the line, if another line is not a row of metrics.
-        """
+        """Return the metrics of every iteration, without a truncated last line, which a kill may leave. Raises ValueError for another broken line."""
         rows, broken = self._read_rows("metrics.jsonl")
         if broken is not None:
             raise ValueError(
@@ -152,10 +149,7 @@ class RunFolder:
                 write_aside(path, itertools.chain(_blocks(file, end), [b"\n"] * cut_off))
 
     def lock(self) -> None:
-        """Lock the run against writing by other processes until `unlock`, or until this process ends in any way.
-
-        Raises ValueError if another process holds the lock.
-        """
+        """Lock the run for this process until `unlock` or its end. Raises ValueError if another process holds the lock."""
         for tries in reversed(range(_TRIES)):
             descriptor = os.open(self.path, os.O_RDONLY)
             try:

@@ -9,10 +9,7 @@ __all__ = ["locate", "locate_checkpoint"]
 
 
 def locate(text: str) -> Path:
-    """Return the folder of a run that is given by its path, or by its name inside `runs/`.
-
-    Raises ValueError in one line, naming the nearest run of `runs/`, if there is no such folder or it is not a run.
-    """
+    """Return the folder of a run, given by path or by its name inside `runs/`. The ValueError names the nearest run of `runs/`."""
     root = Path(RunConfig.folder)
     places = [Path(text), root / text]
     for place in places:
@@ -30,10 +27,7 @@ def locate(text: str) -> Path:
 
 
 def locate_checkpoint(text: str) -> tuple[Path, int | None]:
-    """Return the folder of a run and, if `text` is one of its checkpoints, `RUN/checkpoints/00000050`, the iteration.
-
-    Raises ValueError as `locate` does.
-    """
+    """Return the folder of a run, and the iteration if `text` is a checkpoint, `RUN/checkpoints/00000050`. Raises ValueError as `locate` does."""
     place = Path(text)
     if place.name.isdecimal() and place.parent.name == "checkpoints":
         return locate(str(place.parent.parent)), int(place.name)

@@ -22,13 +22,7 @@ _PLAYER_TIMES = len(_TRAINER) + STATUS.index("iter"), len(_TRAINER) + STATUS.ind
 
 
 def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequence[Rollout]) -> Tensor:
-    """Pack the records of the shards that this rank trains on, `[shards, W]` float64.
-
-    Args:
-        trainer: Entries of this rank, in the order digest, seconds, seconds waited, asked to stop.
-        shards: Indices of the shards, ascending.
-        rollouts: Their rollouts.
-    """
+    """Pack the records of the shards that this rank trains on, ascending, `[shards, W]` float64. `trainer` has the entries `_TRAINER`."""
     rows = torch.empty(len(shards), _STATUS_END + EPISODE_ROW, dtype=torch.float64)
     for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
         row[: len(_TRAINER)] = trainer

@@ -69,16 +69,9 @@ class Run:
     ) -> None:
         """Create a run that has not started.
 
-        Args:
-            folder: The run folder.
-            config: The section `run`.
-            plan: Assignment of shards to ranks.
-            lag: Updates that the players' weights are behind.
-            group: All ranks.
-            trainers: The ranks that train.
-            iterations: Number of the last iteration; the first is 1.
-            frames: Frames of a game per environment step.
-            open_telemetry: Called once, on rank 0, when training starts.
+        `lag` is the number of updates that the players' weights are behind. `group` has all ranks, `trainers` those that train. `iterations` is
+        the number of the last iteration, and the first is 1. `frames` are those of a game per step. `open_telemetry` is called once, on rank 0,
+        when training starts.
         """
         self.folder = folder
         self.last = iterations
@@ -138,10 +131,7 @@ class Run:
         return [float(asked_to_stop()), *self._status_lap().values()]
 
     def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:
-        """Gather the records of trainers and their players, compare digests, and agree on when to stop.
-
-        A rank that only plays learns of it through `Exchange.publish`. Raises ReplicasDiffer.
-        """
+        """Gather the records of trainers and their players, compare digests, and agree on when to stop. Raises ReplicasDiffer."""
         if not rollouts:
             return
         self._digest = agent.digest()
@@ -167,9 +157,7 @@ class Run:
             self._write_pending()
 
     def _write_pending(self) -> None:
-        """Write the metrics of several iterations at once, which takes a fifth of the time per iteration: code and tables stay in the
-        processor's caches.
-        """
+        """Write the metrics of several iterations at once, in a fifth of the time: code and tables stay in the caches."""
         for record in self._pending:
             metrics = self.counters.add(record)
             if self._telemetry is not None:
@@ -182,9 +170,8 @@ class Run:
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Write a checkpoint at the configured intervals and after the last iteration.
 
-        Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is exact. When the
-        ranks stop early they also save, except with such engines: the run then resumes from the last regular checkpoint, and repeats
-        the iterations after it with the same results.
+        Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is exact. Ranks that stop
+        early also save, except with such engines: the run then repeats the iterations after the last regular checkpoint, with the same results.
         """
         regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop_at
         evaluated = is_due(self.done, self._config.evaluate_every, self.last)

@@ -118,10 +118,7 @@ def raise_if_asked() -> None:
 
 
 def end_unheard() -> NoReturn:
-    """End a rank with exit code 2 and without a message, because another rank reports the same error.
-
-    It waits for the other rank to end first: launchers kill all ranks when one ends.
-    """
+    """End a rank silently with exit code 2, after another rank that reports the error: launchers kill all ranks when one ends."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     time.sleep(_PATIENCE)

@@ -12,10 +12,7 @@ __all__ = ["write_rows"]
 
 
 def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], about: Mapping[str, object]) -> None:
-    """Write `name.csv`, with a header and empty cells for None, and `name.json`, with the entries of `about` and the `rows`.
-
-    All rows have the same columns. Each file is written atomically.
-    """
+    """Write `name.csv`, with empty cells for None, and `name.json`, with the entries of `about` and the `rows`, each atomically."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -25,5 +22,4 @@ def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], ab
 
 
 def _plain(value: object) -> object:
-    """Encode booleans, lists and dicts as JSON."""
     return json.dumps(value) if isinstance(value, bool | list | dict) else value

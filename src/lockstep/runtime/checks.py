@@ -60,15 +60,9 @@ def shares_memory(config: RuntimeConfig) -> bool:
 def check_runtime(
     config: RuntimeConfig, rank_info: RankInfo | None, trainers: Collection[int], players: Collection[int]
 ) -> None:
-    """Check that this host and launcher support `config`.
+    """Raise ValueError, in one line, for a field of a config with resolved devices that this host and launcher do not support.
 
-    Args:
-        config: The config, with its devices resolved.
-        rank_info: This process's rank; None if lockstep's own launcher is about to start the ranks.
-        trainers: The ranks that train.
-        players: The ranks that play.
-
-    Raises ValueError, in one line, for a field that they do not support.
+    `rank_info` is None if lockstep's own launcher is about to start the ranks.
     """
     if config.kind == "fabric" and find_spec("lightning_fabric") is None:
         raise ValueError(

@@ -22,12 +22,10 @@ _TRAINS, _PLAYS = "device", "player_device"
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of one rank."""
+    """Devices of one rank, as a trainer and as a player."""
 
     trainer: torch.device
-    """Device of this rank as a trainer."""
     player: torch.device
-    """Device of this rank as a player."""
     own_gpus: bool
     """Every trainer has a GPU to itself, as NCCL requires."""
 
@@ -42,8 +40,8 @@ def choose_devices(
 ) -> Devices:
     """Choose this rank's devices. The ranks of a host use its GPUs in turn. Every rank calls it.
 
-    Raises ValueError, in one line, on rank 0 and SystemExit on all others if ranks of one role have different kinds of devices, or
-    if trainers share a GPU although `runtime.backend` is nccl.
+    Raises ValueError on rank 0 and SystemExit on all others if ranks of one role have different kinds of devices, or if trainers share a GPU
+    although `runtime.backend` is nccl.
     """
     local_rank = host_slot.local_rank if rank_info.local_rank is None else rank_info.local_rank
     trainer, player = (_device(name, local_rank) for name in (config.device, config.player_device or config.device))
@@ -58,8 +56,7 @@ def choose_devices(
     for column, name in enumerate((_TRAINS, _PLAYS)):
         if set(rows[:, column].tolist()) >= {0, 1}:
             fail_on_all_ranks(
-                rank_info,
-                f"runtime.{name} is 'auto': some hosts have a CUDA device and some do not; use cpu or cuda",
+                rank_info, f"runtime.{name} is 'auto': some hosts have a CUDA device and some do not; use cpu or cuda"
             )
     gpu_ids = [gpu for gpu in rows[:, 2].tolist() if gpu >= 0]
     own_gpus = bool(gpu_ids) and len(set(gpu_ids)) == len(gpu_ids)

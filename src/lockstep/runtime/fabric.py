@@ -9,8 +9,6 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -20,6 +18,7 @@ from lockstep.group.group import Clock, Group, RankLost
 from lockstep.group.network import NetworkGroup
 from lockstep.group.point_to_point import PointToPoint
 from lockstep.group.solo import Solo
+from lockstep.models.policy import Autocast
 from lockstep.processes.host_name import host_name
 from lockstep.runtime.devices import Devices
 from lockstep.runtime.hosts import HostSlot
@@ -54,9 +53,6 @@ with _isolated():
     from lightning_fabric.strategies.single_device import SingleDeviceStrategy
     from lightning_fabric.strategies.strategy import Strategy
 logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
-
-if TYPE_CHECKING:
-    from lockstep.models.policy import Autocast
 
 __all__ = ["FabricGroup", "FabricRuntime"]
 
@@ -100,10 +96,7 @@ class _RankEnvironment(ClusterEnvironment):
 
 
 def _strategy(rank_info: RankInfo, host_slot: HostSlot, device: torch.device, **options: object) -> Strategy:
-    """Create Fabric's strategy for this rank.
-
-    If torchrun or `fabric run` started the ranks, Fabric reads the rank from their variables; else it gets `rank_info`.
-    """
+    """Create Fabric's strategy. It reads the rank from the variables of torchrun or `fabric run`, else from `rank_info`."""
     if rank_info.size == 1:
         return SingleDeviceStrategy(device)
     detected = TorchElasticEnvironment.detect()
@@ -134,7 +127,7 @@ class FabricRuntime(Runtime):
         if isinstance(group, FabricGroup):
             group.use_collective(TorchCollective())
 
-    def autocast(self, device: torch.device) -> "Autocast":
+    def autocast(self, device: torch.device) -> Autocast:
         """See `Runtime.autocast`."""
         if device.type != self.device.type:  # Fabric supports only one kind of device
             return torch_autocast(self._world.config, device)
@@ -152,32 +145,22 @@ class FabricGroup(NetworkGroup):
     _collective: TorchCollective | None = None
 
     def use_collective(self, collective: TorchCollective) -> None:
-        """Gather rows with `collective` from now on.
-
-        The first exchanges, in which ranks agree on devices, happen before Fabric can be created.
-        """
+        """Gather rows with `collective` from now on. Before, ranks agree on devices, which Fabric needs."""
         self._collective = collective
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         if self._collective is None:
             return super()._move(rows, counts, phase)
-        self._synchronize(phase)
-        start = perf_counter()
-        most = max(counts)  # collectives need the same number of rows from every rank
-        padded = rows.new_zeros(most, rows.shape[1])
-        padded[: len(rows)] = rows
-        all_rows = rows.new_empty(self.size, *padded.shape)
+        return self._move_on_devices(rows, counts, phase)
+
+    def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
+        if self._collective is None:
+            return super()._gather_bytes(all_rows, rows, phase)
         try:
-            self._collective.all_gather([*all_rows.view(torch.uint8)], padded.view(torch.uint8))
+            self._collective.all_gather([*all_rows], rows)
         except RuntimeError as error:
             peer = f"a peer of rank {self.rank} on host {host_name()}"
             raise RankLost(peer, phase, str(error).strip().partition("\n")[0]) from error
-        if min(counts) < most:
-            all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])
-        self.clock.moved += perf_counter() - start
-        return all_rows
-
-    _move_on_devices = _move
 
     def _make_subgroup(self, members: Sequence[int], counts: Sequence[int]) -> Group:
         if self._collective is None or len(members) == 1:

@@ -29,10 +29,7 @@ class HostSlot:
 
 
 def find_host_slot(group: Group) -> HostSlot:
-    """Compare the hosts and cores of all ranks and return this rank's share. Every rank calls it.
-
-    Launchers may bind each rank to different cores: only ranks with the same set of cores share them.
-    """
+    """Return this rank's share of its host. Every rank calls it. Only ranks that are bound to the same set of cores share them."""
     if group.size == 1:
         return HostSlot(0, usable_cores(), usable_cores())
     rows = group.gather(torch.tensor([[host_id(), *_core_set()]]), "start")

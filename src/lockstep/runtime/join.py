@@ -23,16 +23,10 @@ def join(
     trainers: Collection[int] | None = None,
     players: Collection[int] | None = None,
 ) -> Runtime:
-    """Connect to the other ranks and return this rank's runtime.
+    """Connect to the other ranks and return this rank's runtime. `trainers` and `players` None: all ranks.
 
-    Args:
-        rank_info: This rank, with the address of its rendezvous.
-        config: A config that `check_runtime` has accepted, with its devices resolved.
-        trainers: The ranks that train; None: all.
-        players: The ranks that play; None: all.
-
-    Raises RankLost if not all ranks connect in time. For problems that only show after they have connected it raises ValueError on
-    rank 0 and SystemExit on all others.
+    `config` is one that `check_runtime` has accepted, with its devices resolved. Raises RankLost if not all ranks connect in time. For
+    problems that only show after they have connected it raises ValueError on rank 0 and SystemExit on all others.
     """
     all_ranks = range(rank_info.size)
     world = World(rank_info, config, _group_class(config))

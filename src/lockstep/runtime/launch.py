@@ -29,14 +29,11 @@ _GRACE_AFTER_SUCCESS = 90.0
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
-    """Run `command` as `ranks` processes and return the first exit code that is not 0.
+    """Run `command`, the arguments after `python -m lockstep`, as `ranks` processes. Return the first exit code that is not 0.
 
-    `command` has the arguments after `python -m lockstep`. Every process gets these environment variables: LOCKSTEP_RANK,
-    LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id), LOCKSTEP_MEETING (address of the rendezvous, if the ranks need
-    torch.distributed), LOCKSTEP_PATH (where this process looks for modules) and, if the ranks share memory, LOCKSTEP_MEMORY (its
-    file descriptor).
-
-    Raises ValueError if `runtime.backend` is shared and the system has no anonymous shared memory.
+    Every process gets these environment variables: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id), LOCKSTEP_MEETING
+    (address of the rendezvous, if the ranks need torch.distributed), LOCKSTEP_PATH (where this process looks for modules) and, if the ranks
+    share memory, LOCKSTEP_MEMORY (its file descriptor). Raises ValueError if `runtime.backend` is shared and the system has no such memory.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         memory = _create_memory(ranks, config)
@@ -99,10 +96,7 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"], previous_mask: se
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Wait for all ranks, and return the first exit code that is not 0.
-
-    After one rank has ended, the others have some seconds to end: if they do not, they hang, and the caller kills them.
-    """
+    """Return the first exit code of the ranks that is not 0. Ranks that run some seconds longer than the first hang: the caller kills them."""
     first_failure, deadline = exit_codes.DONE, float("inf")
     while True:
         codes = [process.poll() for process in processes]

@@ -24,15 +24,12 @@ class RankInfo:
     """This process's rank, the number of ranks, and how the ranks connect."""
 
     rank: int
-    """Index of this process among all ranks."""
     size: int
-    """Number of all ranks."""
     local_rank: int | None = None
     """Index among the ranks of this host; None: unknown until the ranks have connected."""
     local_size: int | None = None
     """Number of ranks on this host; None: unknown until the ranks have connected."""
     launcher: str = "lockstep"
-    """Command that started the rank."""
     memory: int | None = None
     """File descriptor of the shared memory that lockstep's own launcher passes on; None: there is none."""
     rendezvous: str = ""
@@ -81,10 +78,7 @@ _LAUNCHERS = (
 
 
 def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
-    """Read this process's rank from its environment, without a rendezvous; None if no launcher started it.
-
-    A launcher that runs under a scheduler takes precedence over it. Raises ValueError, naming the variable, if a value is not valid.
-    """
+    """Read this process's rank from its environment; None if no launcher started it. Raises ValueError, naming a variable that is not valid."""
     variables = os.environ if environ is None else environ
     for launcher in _LAUNCHERS:
         if launcher.rank not in variables or launcher.size not in variables:
@@ -103,10 +97,7 @@ def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
 
 
 def launcher_process(rank_info: RankInfo) -> int:
-    """Return the id of the nearest ancestor process that does not have the rank's variables; 0 if the system does not tell.
-
-    A shell around the rank has these variables too and is skipped. The result is the same for all ranks of a host.
-    """
+    """Return the id of the nearest ancestor process without the rank's variables, so not of a shell around the rank; 0 if unknown."""
     variable = next((launcher.rank for launcher in _LAUNCHERS if launcher.name == rank_info.launcher), "LOCKSTEP_RANK")
     process = os.getppid()
     with suppress(OSError, ValueError, IndexError):

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -13,13 +12,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.group.group import Group
+from lockstep.models.policy import Autocast
 from lockstep.runtime.devices import Devices
 from lockstep.runtime.hosts import HostSlot
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.world import World
-
-if TYPE_CHECKING:
-    from lockstep.models.policy import Autocast
 
 __all__ = ["Runtime", "TorchRuntime", "torch_autocast"]
 
@@ -34,21 +31,18 @@ class Runtime(ABC):
         self.group = group
         """All ranks."""
         self.device = devices.trainer
-        """Device of this rank as a trainer."""
         self.player_device = devices.player
-        """Device of this rank as a player."""
         self.cores = host_slot.cores
         """Number of cores for work that may use several without changing bits."""
 
     @abstractmethod
-    def autocast(self, device: torch.device) -> "Autocast":
+    def autocast(self, device: torch.device) -> Autocast:
         """Return a function that creates the context in which networks compute on `device`."""
 
     def replicate(self, module: nn.Module, members: Sequence[int]) -> nn.Module:
         """Wrap `module`, which is on `device`, in a DistributedDataParallel that averages gradients over the ranks `members`.
 
-        Every rank calls it, in the same order. Return `module` unchanged if there is only one member, and on ranks that are not
-        members.
+        Every rank calls it, in the same order. Ranks outside, or a single member, get `module` unchanged.
         """
         if len(members) == 1:
             return module
@@ -74,7 +68,7 @@ class Runtime(ABC):
         self.close(failed=kind is not None)
 
 
-def torch_autocast(config: RuntimeConfig, device: torch.device) -> "Autocast":
+def torch_autocast(config: RuntimeConfig, device: torch.device) -> Autocast:
     """Return a function that creates PyTorch's autocast context for `runtime.precision`, or one without effect."""
     return partial(torch.autocast, device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext
 
@@ -82,7 +76,7 @@ def torch_autocast(config: RuntimeConfig, device: torch.device) -> "Autocast":
 class TorchRuntime(Runtime):
     """Runtime that uses PyTorch alone."""
 
-    def autocast(self, device: torch.device) -> "Autocast":
+    def autocast(self, device: torch.device) -> Autocast:
         """See `Runtime.autocast`."""
         return torch_autocast(self._world.config, device)
 

@@ -34,8 +34,5 @@ def arithmetic_threads(config: RuntimeConfig, trains: bool) -> int:
 
 
 def share_of_cores(local_rank: int, ranks: int, cores: int) -> int:
-    """Return the number of cores for one of the `ranks` of a host.
-
-    The shares add up to `cores` and differ by at most 1; with more ranks than cores, every rank gets 1.
-    """
+    """Return the number of cores for one of the `ranks` of a host, at least 1. The shares differ by at most 1."""
     return max(1, cores // ranks + (local_rank < cores % ranks))

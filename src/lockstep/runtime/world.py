@@ -37,7 +37,7 @@ class World:
         self._files: FileRendezvous | None = None
 
     def connect(self) -> NetworkGroup:
-        """Return the group of all ranks. Every rank calls it; the first call waits for the others.
+        """Return the group of all ranks; the first call, by every rank, waits for the others.
 
         Raises RankLost if not all ranks connect in time, and ValueError if the files of the rendezvous can't be written.
         """

@@ -33,7 +33,7 @@ class Jobs:
     """Called with every run that ended and its exit code."""
 
     def run(self, members: Sequence[Member]) -> dict[str, int]:
-        """Run all members and return their exit codes by name. Members that were not started because of a stop signal have no exit code.
+        """Run all members and return their exit codes by name; none for members that were not started because of a stop signal.
 
         A stop signal is forwarded once: every run ends after its current iteration and saves a checkpoint.
         """
@@ -93,10 +93,10 @@ def last_log_line(logs: Path, member: Member) -> str:
 
 
 def _slot_cores(slot: int, jobs: int, ranks: int) -> list[int]:
-    """Return the cores that the job in a slot is bound to; an empty list means that it is not bound.
+    """Return the cores that the job in a slot is bound to; none if it is not bound.
 
-    Engines with their own threads, such as envpool, start one thread per allowed core, so jobs are bound if together they use all cores. If
-    some cores stay free, jobs are not bound, because other programs may be bound to the same cores.
+    Engines such as envpool start one thread per allowed core, so jobs are bound if together they use all cores. If some cores stay free, jobs
+    are not bound, because other programs may be bound to the same cores.
     """
     if jobs == 1 or not hasattr(os, "sched_getaffinity"):
         return []

@@ -6,7 +6,7 @@ interrupted and continued gives the same trials as an uninterrupted one.
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +27,10 @@ class Trials:
     """Trials of a search, stored in the folder of the sweep as an SQLite database that Optuna's tools can read."""
 
     def __init__(self, folder: Path, spaces: Mapping[str, Search], seed: int, rules: Mapping[str, object]) -> None:
-        """Open the study in `folder`, or create it.
+        """Open the study in the folder of a sweep, or create it.
 
-        Args:
-            folder: Folder of the sweep.
-            spaces: Search space of every field.
-            seed: Seed of the sampler.
-            rules: Settings that must be equal whenever this study is opened.
-
-        Raises ValueError if Optuna is not installed, or if `rules` differ from those of an earlier call.
+        `rules` are settings that must be equal whenever this study is opened. Raises ValueError if Optuna is not installed, or if `rules` differ
+        from those of an earlier call.
         """
         optuna = _optuna()
         self._spaces, self._seed = spaces, seed
@@ -56,10 +51,7 @@ class Trials:
         self._study.set_user_attr("rules", requested)
 
     def next(self, most: int, total: int) -> list[tuple[int, dict[str, str]]]:
-        """Return the numbers and values of the trials to run now.
-
-        These are the interrupted trials, or else up to `most` new ones, but at most `total` trials in all.
-        """
+        """Return the numbers and values of the trials to run: interrupted ones, or else up to `most` new ones, but at most `total` in all."""
         import optuna
 
         trials = self._study.get_trials(deepcopy=False)
@@ -113,16 +105,11 @@ class Trials:
 
 
 def _suggest(trial: Any, path: str, space: Search) -> object:
-    suggest: Callable[..., object] = {
-        "log": trial.suggest_float,
-        "float": trial.suggest_float,
-        "int": trial.suggest_int,
-    }.get(space.kind, trial.suggest_categorical)
     if space.kind == "choice":
-        return suggest(path, list(space.choices))
+        return trial.suggest_categorical(path, list(space.choices))
     if space.kind == "int":
-        return suggest(path, int(space.low), int(space.high))
-    return suggest(path, space.low, space.high, log=space.kind == "log")
+        return trial.suggest_int(path, int(space.low), int(space.high))
+    return trial.suggest_float(path, space.low, space.high, log=space.kind == "log")
 
 
 def _text(value: object) -> str:

@@ -61,7 +61,7 @@ class Sweep:
         return members
 
     def check(self, over: Mapping[str, Sequence[str]], spaces: Mapping[str, Search]) -> list[Member]:
-        """Check the sweep before it starts. Return its members; for a search, those of a trial with the values of the base experiment.
+        """Return the members of the sweep, for a search those of a trial with the values of the base experiment, before it starts.
 
         Raises ValueError if a member cannot be run, or if a bound of a search space is not a valid value of its field.
         """

@@ -40,10 +40,7 @@ class Search:
 
 
 def read_over(words: Sequence[str]) -> dict[str, list[str]]:
-    """Parse the values of `--over`, such as `run.seed=1..5` or `ppo.learning_rate=1e-3,linear(3e-4, 0)`. Return the values by field.
-
-    Commas inside brackets do not separate values. Raises ValueError if a field does not exist or has no values. The message is one line.
-    """
+    """Parse `--over`, such as `ppo.learning_rate=1e-3,linear(3e-4, 0)`, to values by field. Raises ValueError if a field does not exist."""
     values: dict[str, list[str]] = {}
     for word in words:
         path, text = _field(word, "--over", values)

@@ -57,10 +57,9 @@ class Start:
 
 
 class Attempt:
-    """Handle that gives `record_attempt` access to the run. The caller sets `run` once the run exists."""
+    """Handle that gives `record_attempt` access to the run, None until the caller has created it."""
 
     run: "Run | None" = None
-    """The run; None until it has been created."""
 
 
 @contextmanager
@@ -105,7 +104,7 @@ def read_starts(folder: RunFolder) -> list[Start]:
 
 
 def _error_line(error: BaseException) -> str:
-    """Format an error as one line. Prefix the type name, except for lockstep's own errors, whose messages are complete."""
+    """Format an error as one line, with the type name except for lockstep's own errors, whose messages are complete."""
     line = " ".join(str(error).split())
     return line if type(error).__module__.startswith("lockstep.") else f"{type(error).__name__}: {line}".rstrip(": ")
 

@@ -28,15 +28,10 @@ class EvaluationSidecar(Sidecar):
         timeout: Callable[[], float],
         report: Callable[[Mapping[str, object]], None],
     ) -> None:
-        """Start the sidecar.
+        """Start the sidecar of the run in `folder`; `config` is the section `run`, with `evaluate_every`.
 
-        Args:
-            folder: The run folder.
-            config: The section `run`, with `evaluate_every`.
-            iterations: Number of the last iteration.
-            modules: Modules that the sidecar imports to find the environment and the policy.
-            timeout: As in `Sidecar`.
-            report: Called with every new row of evaluations.jsonl.
+        The sidecar imports `modules` to find the environment and the policy. `timeout` as in `Sidecar`. `report` is called with every new row of
+        evaluations.jsonl.
         """
         assert config.evaluate_every is not None
         self.evaluations = Evaluations(folder, config.evaluate_every, iterations)

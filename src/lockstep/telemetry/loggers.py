@@ -123,12 +123,9 @@ class TensorBoard:
     """Logger of scalars over environment steps for TensorBoard, in the groups rollout/, train/, time/ and evaluation/."""
 
     def __init__(self, folder: Path, purge_step: int, config: Mapping[str, object]) -> None:
-        """Create an event file in `folder`.
+        """Create an event file in `folder`, with the config tree in the HParams tab.
 
-        Args:
-            folder: Folder of event files that TensorBoard reads.
-            purge_step: TensorBoard hides points of earlier files at or after this step: a killed process may have written them.
-            config: The config tree, shown in the HParams tab.
+        TensorBoard hides points of earlier files at or after `purge_step`: a killed process may have written them.
         """
         self._events = EventFile(folder, purge_step)
         self._events.add_config(flatten_config(config))

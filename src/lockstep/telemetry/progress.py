@@ -124,10 +124,7 @@ class Bar:
 
 
 def display(kind: str, folder: RunFolder, iterations: int) -> list[Logger]:
-    """Return the progress display for `run.progress`, as a list of zero or one logger.
-
-    `auto` is the live view if stdout and stderr are terminals, and lines otherwise; `bar` and `lines` choose one of them; `off` is none.
-    """
+    """Return the display for `run.progress`, zero or one logger. `auto` is the live view, `bar`, on a terminal, else `lines`; `off` is none."""
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
     if kind == "bar":

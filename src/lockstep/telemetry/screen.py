@@ -58,10 +58,7 @@ def about(folder: RunFolder) -> About:
 
 
 def draw(status: RunStatus, run: About, state: str, width: int, ascii_only: bool = False) -> "Text":
-    """Return the view as text, at most `width` columns wide.
-
-    `state` is shown on a line of its own, which is omitted if `state` is empty. `ascii_only` replaces all other characters.
-    """
+    """Return the view as text, at most `width` columns wide, with a line for `state` unless it is empty. `ascii_only` replaces all other characters."""
     from rich.text import Text
 
     rows = [

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from lockstep.processes.parent import add_parent_path, own_command, own_environment
 from lockstep.run.stop import SIGNALS, asked_to_stop
@@ -29,6 +29,10 @@ _QUIET_WAIT = 2.0
 """Seconds that rank 0 waits for a sidecar before it prints that it is waiting."""
 _ORPHAN_TIMEOUT = 5.0
 """Seconds that a sidecar has to finish if rank 0 ended without sending a time."""
+_PERIOD = 0.5
+"""Seconds between two searches for pending items."""
+
+_Item = TypeVar("_Item")
 
 
 class SidecarFailed(RuntimeError):
@@ -39,22 +43,12 @@ class Sidecar:
     """Sidecar process as rank 0 sees it: a logger that ignores metrics and only checks that the process is alive."""
 
     def __init__(
-        self,
-        name: str,
-        run: Path,
-        arguments: Sequence[str],
-        timeout: Callable[[], float],
-        nice: int | None = None,
+        self, name: str, run: Path, arguments: Sequence[str], timeout: Callable[[], float], nice: int | None = None
     ) -> None:
-        """Start `lockstep ARGUMENTS...` as a child process.
+        """Start `lockstep ARGUMENTS...` as a child process, with the log file logs/NAME.log in the folder `run`.
 
-        Args:
-            name: Name in messages and of the log file, logs/NAME.log.
-            run: Path of the run folder.
-            arguments: Command-line arguments of `lockstep`.
-            timeout: Called when training ends; returns the seconds that the sidecar may take to finish its work.
-            nice: Niceness of the process. None means that it gets only CPU time that nothing else wants: scheduling class SCHED_IDLE, or
-                niceness 19 on systems without that class.
+        `timeout` is called when training ends, and returns the seconds that the sidecar may take to finish its work. `nice` is the niceness of the
+        process. None means that it gets only CPU time that nothing else wants: scheduling class SCHED_IDLE, or niceness 19 on systems without it.
         """
         self._name, self._timeout, self._arguments = name, timeout, tuple(arguments)
         self._log = run / "logs" / f"{name}.log"
@@ -176,6 +170,19 @@ class SidecarContext:
         """Print a line on the terminal of rank 0."""
         with suppress(OSError):
             os.write(self._output, f"{' '.join(line.split())}\n".encode())
+
+    def process_all(self, pending: Callable[[], Sequence[_Item]], process: Callable[[_Item], None]) -> None:
+        """Process the first pending item, one after the other, until training has ended and none is pending."""
+        while True:
+            # read before the search: once training has ended, no further item is added
+            training_ended = self.training_ended.is_set()
+            items = pending()
+            if items:
+                process(items[0])
+            elif training_ended:
+                return
+            else:
+                self.training_ended.wait(_PERIOD)
 
     def _listen(self) -> None:
         timeout = sys.stdin.readline()

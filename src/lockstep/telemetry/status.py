@@ -1,7 +1,7 @@
 """Status of a run: the numbers that a progress display shows, computed from the metrics."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.phases import PHASES
@@ -97,7 +97,7 @@ class RunStatus:
                 self.best = mean if self.best is None else max(self.best, mean)
             if (mean_return := _return(row)) is not None:
                 self._append_history(mean_return)
-        recent = list(_last_seconds(rows))
+        recent = _last_seconds(rows)
         elapsed = sum(number(row.get("t_iter")) or 0.0 for row in recent)
         self._recent.decay(math.exp(-elapsed / _RECENT))
         for row in recent:
@@ -124,10 +124,7 @@ class RunStatus:
         return [value / self._recent.seconds for value in self._recent.idle] if self._recent.seconds else []
 
     def shares(self, role: str) -> dict[str, float]:
-        """Return the recent share of time of each phase.
-
-        `role` is the prefix of the metrics: `t_` (rank 0) or `player_t_` (ranks that only play). The result is empty without such ranks.
-        """
+        """Return the recent share of time of each phase of a role, `t_` (rank 0) or `player_t_`; empty without such ranks."""
         phase_seconds = self._recent.phases[role]
         total = sum(phase_seconds.values())
         return {name: seconds / total for name, seconds in phase_seconds.items()} if total > 0 else {}
@@ -155,15 +152,12 @@ def _return(row: Mapping[str, object]) -> float | None:
     return number(row.get("return_mean")) if mean is None else mean
 
 
-def _last_seconds(rows: list[Mapping[str, object]]) -> Iterable[Mapping[str, object]]:
+def _last_seconds(rows: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """Return the newest rows that cover `_RECENT` seconds. In a long history, the weight of older rows would be negligible."""
-
-    def newest_first() -> Iterator[Mapping[str, object]]:
-        elapsed = 0.0
-        for row in reversed(rows):
-            if elapsed > _RECENT:
-                return
-            elapsed += number(row.get("t_iter")) or 0.0
-            yield row
-
-    return reversed(list(newest_first()))
+    recent, elapsed = [], 0.0
+    for row in reversed(rows):
+        if elapsed > _RECENT:
+            break
+        elapsed += number(row.get("t_iter")) or 0.0
+        recent.append(row)
+    return recent[::-1]

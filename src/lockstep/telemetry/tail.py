@@ -17,10 +17,9 @@ class MetricsTail:
         self._offset = 0
 
     def read(self) -> tuple[list[dict[str, object]], bool]:
-        """Return the new rows, and a flag that is True if reading started again from the first row.
+        """Return the new rows, and True if reading started again, at the first read and after the run was resumed from an earlier checkpoint.
 
-        The flag is True at the first read of the file and after the run was resumed from an earlier checkpoint. An incomplete last line is
-        returned by a later call, when it is complete. Lines that are not JSON objects are skipped.
+        An incomplete last line is returned by a later call, when it is complete. Lines that are not JSON objects are skipped.
         """
         try:
             file = self._path.open("rb")

@@ -99,7 +99,7 @@ def test_every_table_is_readable_and_has_random_scores_and_markers(learning: Sim
         for task in learning.tasks.read_table(name).tasks.values():
             assert task.bar > scores[task.environment]["mean"]
             assert task.seeds >= 5
-    with pytest.raises(ValueError, match="there is no such table; there are atari"):
+    with pytest.raises(ValueError, match="there is no such table; there are ablation, atari"):
         learning.tasks.read_table("atrai")
 
 

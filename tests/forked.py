@@ -16,6 +16,8 @@ SERVERS = "LOCKSTEP_TEST_SERVERS"
 """The variable with the addresses of the servers that fork ranks: rank 0 comes from the first, rank 1 from the second, and so on in turn."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
 """Variables that nothing reads while it is imported, or that it sets itself; the same holds for those of lockstep."""
+LATE = ("CXX", "HOME", "NETRC")
+"""Variables that only packages read which a server does not import; the same holds for those of W&B and of the Hub."""
 FIRST = 3
 """The first descriptor above stdin, stdout and stderr."""
 
@@ -23,7 +25,7 @@ FIRST = 3
 def suits(environ: dict[str, str], base: dict[str, str]) -> bool:
     """Whether a program with this environment imports the same as one with the environment `base`."""
     differ = {name for name, _ in environ.items() ^ base.items()}
-    return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
+    return all(name in PLAIN + LATE or name.startswith(("LOCKSTEP_", "WANDB_", "HF_")) for name in differ)
 
 
 def request(address: str, asked: dict[str, Any], files: Sequence[int]) -> socket.socket:

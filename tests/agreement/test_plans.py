@@ -10,6 +10,8 @@ from tests.agreement.member import MATRICES
 COLUMNS = MATRICES["plans"]
 NETWORK = ["coupled x 2", "2:1", "2:2"]
 FABRIC = [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")]
+FEW = ["solo", "coupled x 2", "1:1", "1:2", "2:2"]
+"""Plans that `make test` trains under Fabric."""
 
 pytestmark = pytest.mark.slow
 
@@ -41,9 +43,11 @@ def test_over_the_network(plan: str, trained: Trained, tmp_path: Path, alone: Di
 
 
 @pytest.mark.extra("lightning_fabric")
-@pytest.mark.parametrize("plan", FABRIC)
+@pytest.mark.parametrize(
+    "plan", [plan if plan in FEW else pytest.param(plan, marks=pytest.mark.exhaustive) for plan in FABRIC]
+)
 def test_under_fabric(plan: str, trained: Trained, tmp_path: Path, alone: Digests) -> None:
-    """With a quarter of the columns for each plan."""
+    """With a quarter of the columns for each plan; the plans of FEW have all columns together."""
     columns = every(COLUMNS, 4, FABRIC.index(plan))
     check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric", columns), alone)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST = {"own_environment": 10, "own_core": 15, "own_encoder": 15, "load_and_act": 5, "run_exported": 20}
@@ -53,9 +54,27 @@ def python(here: Path, environ: dict[str, str]) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture
+def forked(here: Path, environ: dict[str, str], warm: Warm) -> Callable[..., str]:
+    """A function like `python` that runs a program with arguments in a process that has imported PyTorch."""
+
+    def run(program: str, *words: object) -> str:
+        (here / "program.py").write_text(program)
+        started = warm.start(*words, cwd=here, environ=environ, module="program")
+        try:
+            done = started.wait(90)
+        finally:
+            started.kill()
+        assert done.rc == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.slow
-def test_own_environment(python, here: Path, run_cli) -> None:
-    outputs = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
+def test_own_environment(python, forked, here: Path, run_cli) -> None:
+    runs = (forked((here / "own_environment.py").read_text(), 2048, 1), python("own_environment.py", 2048, 2))
+    outputs = [output.splitlines() for output in runs]
     digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in outputs]
     assert digests[0] is not None
     assert digests[1] is not None
@@ -70,7 +89,7 @@ def test_own_environment(python, here: Path, run_cli) -> None:
 @pytest.mark.parametrize(
     "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
 )
-def test_own_core_and_own_encoder(here: Path, run_cli, python, words: tuple[str, str, str]) -> None:
+def test_own_core_and_own_encoder(here: Path, run_cli, forked, words: tuple[str, str, str]) -> None:
     """The digests are the same from the command line on 1 and 2 ranks, and from Python."""
     module, flag, name = words
     digests = []
@@ -80,8 +99,7 @@ def test_own_core_and_own_encoder(here: Path, run_cli, python, words: tuple[str,
         assert finished.rc == 0, finished
         digests.append(run_cli("digest", f"runs/run-{ranks}", cwd=here).stdout.split()[-1])
     field = flag.removeprefix("--")
-    digests += python(
-        "-c",
+    digests += forked(
         f"import lockstep, {module}\n"
         f"s = {{'{field}': '{name}', 'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2}}\n"
         "print(lockstep.train(total_steps=512, **s).digest)",
@@ -99,8 +117,14 @@ def test_load_and_act(python, run_cli, here: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extra("onnx", "onnxscript", "onnxruntime")
-@pytest.mark.parametrize("words", [(), ("--env", "Pendulum-v1", "--policy.core", "gru", "--policy.core-size", 8)])
-def test_run_exported(python, run_cli, here: Path, words: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((), marks=pytest.mark.exhaustive),
+        ("--env", "Pendulum-v1", "--policy.core", "gru", "--policy.core-size", 8),
+    ],
+)
+def test_run_exported(python, forked, run_cli, here: Path, words: tuple[object, ...]) -> None:
     """The exported policy acts like the policy of the run, without importing lockstep or PyTorch."""
     assert run_cli("train", *SMALL, *words, "--name", "first", cwd=here).rc == 0
     assert run_cli("export", "first", "--out", "policy.onnx", cwd=here).rc == 0
@@ -121,4 +145,4 @@ def test_run_exported(python, run_cli, here: Path, words: tuple[object, ...]) ->
         "    total, over = total + float(reward), terminated or truncated\n"
         "print(f'return {total:.5g}')\n"
     )
-    assert output == python("-c", code) + "[]\n"
+    assert output == forked(code) + "[]\n"

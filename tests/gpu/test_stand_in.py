@@ -62,7 +62,7 @@ def passed(gpu: dict[str, str], root: Path, *folders: str) -> int:
 
 def test_what_needs_a_gpu_passes_on_it(gpu: dict[str, str], root: Path) -> None:
     """The tests of layers and of the update; those that start whole runs are left to `make test-exhaustive`."""
-    assert passed(gpu, root, "tests/algorithm", "tests/models") >= 5
+    assert passed(gpu, root, "tests/algorithm/test_update.py", "tests/models/test_encoders.py") >= 5
 
 
 @pytest.mark.exhaustive

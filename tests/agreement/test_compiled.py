@@ -47,9 +47,9 @@ def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path, alone: Pa
 @pytest.mark.usefixtures("alone")  # after it the compiler has its results stored
 def test_a_player_waits_for_a_trainer_that_compiles(run_cli, tmp_path: Path) -> None:
     slow = tmp_path / "slow-compiler"
-    slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/once 2>&- && sleep 11\nexec g++ "$@"\n')
+    slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/once 2>&- && sleep 14\nexec g++ "$@"\n')
     slow.chmod(0o755)
-    flags = ("--name", "cold", "--plan", "1:1", "--runtime.timeout", 9)
+    flags = ("--name", "cold", "--plan", "1:1", "--runtime.timeout", 12)
     rc, _, err = run_cli(*COMPILED, *flags, env={"CXX": str(slow), "LOCKSTEP_CACHE": str(tmp_path / "kernels")})
     assert rc == 0, err
     assert len([*(tmp_path / "kernels").glob("*.so")]) > 0

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 _INPUTS = (".cpp", ".o")
+_FILE_NAME = re.compile(rb"\bc[a-z2-7]{51}(?=\.(?:wrapper|kernel)\.cpp)")
 _LIMIT = 400
 """Stored outputs, of up to 2 MB each. The least recently used ones are removed."""
 
@@ -57,10 +58,11 @@ def key_of(compiler: str, arguments: list[str]) -> str | None:
         version = Path(word[2:]).parent / "version.py"
         if word.startswith("-I") and word.endswith("/torch/include") and version.is_file():
             parts.append(version.read_text())
-    # the folder in which PyTorch compiles is another one every time
-    folder = str(Path(output).parent)
-    parts += [re.sub(r"\S*/", "", word) if word in inputs else word.replace(folder, "") for word in arguments]
+    # the folder in which PyTorch compiles is another one every time, and the names of its files are hashes that depend on the folder
+    folder, files = str(Path(output).parent), {output, *(word for word in inputs if word.endswith(_INPUTS))}
+    parts += [Path(word).suffix if word in files else word.replace(folder, "") for word in arguments]
     contents = [Path(word).read_bytes().replace(folder.encode(), b"") for word in inputs if word.endswith(_INPUTS)]
+    contents = [_FILE_NAME.sub(b"", content) for content in contents]
     return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *contents])).hexdigest()
 
 

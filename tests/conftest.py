@@ -174,7 +174,7 @@ def run_in(warm: Warm) -> Callable[..., None]:
     def run(folder: Path, *args: object) -> None:
         started = warm.start(*args, cwd=folder, environ=plain_environ())
         try:
-            finished = started.wait(100)
+            finished = started.wait(250)
         finally:
             started.kill()
         assert finished.rc == 0, finished

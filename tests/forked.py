@@ -16,6 +16,8 @@ SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep."""
+LATE = ("CXX", "HOME", "NETRC")
+"""Variables that only packages read which a server does not import; the same holds for those of W&B and of the Hub."""
 FIRST = 3
 """First file descriptor above stdin, stdout and stderr."""
 
@@ -23,7 +25,7 @@ FIRST = 3
 def suits(environ: dict[str, str], base: dict[str, str]) -> bool:
     """Return True if a program with this environment imports the same modules as one with the environment `base`."""
     differ = {name for name, _ in environ.items() ^ base.items()}
-    return all(name in PLAIN or name.startswith("LOCKSTEP_") for name in differ)
+    return all(name in PLAIN + LATE or name.startswith(("LOCKSTEP_", "WANDB_", "HF_")) for name in differ)
 
 
 def request(address: str, task: dict[str, Any], files: Sequence[int]) -> socket.socket:

@@ -1,7 +1,7 @@
-"""Training of experiments, the columns of a matrix, under one plan with real ranks.
+"""Experiments, the columns of a matrix, trained under one plan by real ranks.
 
-Each rank, and the single rank of the plan `solo`, is forked from its own server process, which has imported PyTorch.
-So the compared processes share neither memory addresses nor the order of sets.
+Ranks are forked from two processes that have imported PyTorch: even ranks from one, odd ranks and a rank that is alone from the other.
+The results of rank 0 are compared with those of the rank that is alone: the two share neither addresses nor the order of sets.
 """
 
 import importlib.util
@@ -46,7 +46,7 @@ def trainer(servers: ExitStack) -> Trained:
     """Return the function that trains columns. `servers` closes the processes from which ranks are forked."""
 
     @cache
-    def server(rank: int, alone: bool) -> Warm:
+    def server(number: int) -> Warm:
         return servers.enter_context(serving(_environ(), *_IMPORTED))
 
     def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str, columns: Sequence[str] = ()) -> Digests:
@@ -57,7 +57,7 @@ def trainer(servers: ExitStack) -> Trained:
         meeting = f"file://{folder}/meeting" if memory is None else _DESCRIPTOR
         folder.mkdir()
         ranks = [
-            server(rank, alone=size == 1).start(
+            server(rank % 2 if size > 1 else 1).start(
                 *(folder, matrix, name, kind, backend, rank, size, meeting, *columns),
                 cwd=ROOT,
                 environ=_environ(),

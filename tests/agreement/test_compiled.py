@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.live_runs import digests
 
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
@@ -18,29 +19,32 @@ WORDS = ("train", "--env", "CartPole-v1", "--rollout.steps", 32, "--ppo.minibatc
 COMPILED = (*WORDS, "--runtime.compile", "on", "--plan.shards", 2, "--run.checkpoint-every", 3, "--run.progress", "off")
 
 
-def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path) -> None:
+@pytest.fixture(scope="module", name="alone")
+def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a compiled run on one rank."""
+    folder = tmp_path_factory.mktemp("compiled")
+    run_in(folder, *COMPILED, "--name", "alone", "--ranks", 1)
+    return folder / "runs" / "alone"
+
+
+def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path, alone: Path) -> None:
     for name, flags in {
-        "alone": ("--ranks", 1),
         "coupled": ("--ranks", 2),
         "players": ("--plan", "1:2"),
         "gloo": ("--ranks", 2, "--runtime.backend", "gloo"),
     }.items():
         rc, _, err = run_cli(*COMPILED, "--name", name, *flags)
         assert rc == 0, err
-        same("alone", name, 8)
+        same(alone, name, 8)
     rc, _, err = run_cli("resume", "coupled", "--iteration", 3, "--ranks", 1)
     assert rc == 0, err
-    same("alone", "coupled", 8)
+    same(alone, "coupled", 8)
     rc, _, err = run_cli(*WORDS, "--plan.shards", 2, "--name", "plain", "--run.progress", "off")
     assert rc == 0, err
-    assert _last(tmp_path, "plain")["digest"] != _last(tmp_path, "alone")["digest"], "nothing was compiled"
+    assert digests(tmp_path / "runs" / "plain")[-1] != digests(alone)[-1], "nothing was compiled"
 
 
-def _last(tmp_path: Path, name: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads((tmp_path / "runs" / name / "metrics.jsonl").read_text().splitlines()[-1])
-    return found
-
-
+@pytest.mark.usefixtures("alone")  # after it the compiler has its results stored
 def test_player_waits_while_the_trainer_compiles(run_cli, tmp_path: Path) -> None:
     slow = tmp_path / "slow-compiler"
     slow.write_text(f'#!/bin/sh\nmkdir {tmp_path}/once 2>&- && sleep 14\nexec g++ "$@"\n')
@@ -70,14 +74,13 @@ def test_new_run_without_a_compiler_warns_and_is_not_compiled(run_cli, tmp_path:
     assert json.loads((tmp_path / "runs" / "plain" / "config.json").read_text())["runtime"]["compile"] == "off"
 
 
-def test_unsupported_compilation_is_refused_in_one_line(run_cli, tmp_path: Path) -> None:
+def test_unsupported_compilation_is_refused_in_one_line(run_cli, alone: Path) -> None:
     rc, out, err = run_cli(*WORDS, "--runtime.compile", "on", "--runtime.precision", "bf16")
     assert (rc, out, len(err.splitlines())) == (2, "", 1)
     assert (
         "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers, "
         "but runtime.precision is 'bf16'" in err
     )
-    assert run_cli(*COMPILED, "--name", "made", "--ranks", 1).rc == 0
-    rc, out, err = run_cli("resume", "made", "--iteration", 3, env={"CXX": "no-such-compiler"})
+    rc, out, err = run_cli("resume", alone, "--iteration", 3, env={"CXX": "no-such-compiler"})
     assert (rc, out, len(err.splitlines())) == (2, "", 1)
     assert "there is no C++ compiler here" in err

@@ -28,6 +28,13 @@ def test_plans_over_shared_memory_give_the_digests_of_one_rank(
 
 
 def test_plan_over_the_network_gives_the_digests_of_one_rank(trained: Trained, tmp_path: Path, alone: Digests) -> None:
+    """With a third of the columns: every column is trained over shared memory, and every transport by test_plans.py."""
+    columns = every(COLUMNS, 3, 0)
+    check_columns(trained(tmp_path / "runs", "curiosity", "2:1", "gloo", "torch", columns), alone)
+
+
+@pytest.mark.exhaustive
+def test_all_columns_over_the_network(trained: Trained, tmp_path: Path, alone: Digests) -> None:
     check_columns(trained(tmp_path / "runs", "curiosity", "2:1", "gloo", "torch"), alone)
 
 

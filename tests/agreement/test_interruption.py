@@ -12,13 +12,18 @@ from tests.live_runs import digests, ranks_of, reached, rows, wait_for
 pytestmark = pytest.mark.slow
 
 ITERATIONS = 24
+ADAPTIVE = ("--ppo.learning-rate-kl", 0.01)
+COSINE = ("--ppo.learning-rate", "cosine(1e-3, 0)")
 CASES = {
     "cartpole": ("--env", "CartPole-v1", "--env.engine", "gymnasium-vector"),
     "gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
     "envpool": ("--env", "CartPole-v1", "--env.engine", "envpool"),
-    "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards"),
-    "lunarlander": ("--env", "LunarLander-v3", "--ppo.learning-rate-kl", 0.01),
-    "lstm": ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--policy.core", "lstm", "--policy.core-size", 16),
+    "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards", *ADAPTIVE),
+    "lunarlander": ("--env", "LunarLander-v3", *ADAPTIVE),
+    "lstm": (
+        *("--env", "CartPole-v1", "--env.engine", "gymnasium", *COSINE),
+        *("--policy.core", "lstm", "--policy.core-size", 16),
+    ),
     "ngu": (
         "--env",
         "CartPole-v1",
@@ -30,7 +35,7 @@ CASES = {
         100,
     ),
     "e3b and envpool": ("--env", "CartPole-v1", "--env.engine", "envpool", "--curiosity.kind", "e3b"),
-    "frozenlake": ("--env", "FrozenLake-v1", "--ppo.learning-rate", "cosine(1e-3, 0)"),
+    "frozenlake": ("--env", "FrozenLake-v1", *COSINE),
 }
 
 
@@ -50,13 +55,13 @@ def train_uninterrupted(run_cli, case: str, run: Path) -> None:
     [
         "cartpole",
         "gymnasium",
-        pytest.param("envpool", marks=pytest.mark.extra("envpool")),
+        pytest.param("envpool", marks=[pytest.mark.extra("envpool"), pytest.mark.exhaustive]),
         pytest.param("reacher", marks=pytest.mark.extra("mujoco")),
-        pytest.param("lunarlander", marks=pytest.mark.extra("Box2D")),
+        pytest.param("lunarlander", marks=[pytest.mark.extra("Box2D"), pytest.mark.exhaustive]),
         "lstm",
-        "ngu",
+        pytest.param("ngu", marks=pytest.mark.exhaustive),
         pytest.param("e3b and envpool", marks=pytest.mark.extra("envpool")),
-        "frozenlake",
+        pytest.param("frozenlake", marks=pytest.mark.exhaustive),
     ],
 )
 def test_killed_run_resumes_on_another_number_of_ranks(run_cli, begin, same, tmp_path: Path, case: str) -> None:
@@ -77,7 +82,7 @@ def test_killed_run_resumes_on_another_number_of_ranks(run_cli, begin, same, tmp
 WARMUP = ("--curiosity.warmup", 9)
 
 
-@pytest.mark.parametrize("method", ["rnd", "ngu"])
+@pytest.mark.parametrize("method", [pytest.param("rnd", marks=pytest.mark.exhaustive), "ngu"])
 def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_path: Path, method: str) -> None:
     case = ("--curiosity.kind", method, *WARMUP, "--curiosity.hidden", "8", "--curiosity.feature-size", 8)
     rc, out, err = run_cli(*words("gymnasium", tmp_path / "whole", 1), *case)
@@ -109,8 +114,17 @@ def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_
     same(tmp_path / "whole", run, ITERATIONS)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("ranks", "number"),
+    [
+        (1, signal.SIGINT),
+        (2, signal.SIGTERM),
+        (1, signal.SIGUSR1),
+        pytest.param(2, signal.SIGINT, marks=pytest.mark.exhaustive),
+        pytest.param(1, signal.SIGTERM, marks=pytest.mark.exhaustive),
+        pytest.param(2, signal.SIGUSR1, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_signal_stops_the_run_with_code_75(run_cli, begin, same, tmp_path: Path, number: int, ranks: int) -> None:
     run = tmp_path / "stopped"
     process = begin(*words("gymnasium", run, ranks))
@@ -138,7 +152,7 @@ def test_signal_to_every_process_stops_the_run_once(begin, tmp_path: Path) -> No
     assert process.returncode == 75, out + err
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_second_signal_kills_the_run(begin, tmp_path: Path, ranks: int) -> None:
     run = tmp_path / "stopped"
     # iterations of minutes, so that the first signal has no effect yet
@@ -179,7 +193,9 @@ def test_run_killed_before_the_first_checkpoint_starts_again(run_cli, begin, sam
 
 
 @pytest.mark.command("g++")
-@pytest.mark.parametrize(("ranks", "plan"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
+@pytest.mark.parametrize(
+    ("ranks", "plan"), [(1, "coupled"), pytest.param(2, "coupled", marks=pytest.mark.exhaustive), (2, "1:1")]
+)
 def test_signal_during_compilation_stops_the_run(
     run_cli, begin, same, monkeypatch: pytest.MonkeyPatch, environ, tmp_path: Path, ranks: int, plan: str
 ) -> None:

@@ -10,6 +10,8 @@ from tests.agreement.member import MATRICES
 COLUMNS = MATRICES["plans"]
 NETWORK = ["coupled x 2", "2:1", "2:2"]
 FABRIC = [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")]
+FEW = ["solo", "coupled x 2", "1:1", "1:2", "2:2"]
+"""Plans that `make test` trains under Fabric."""
 
 pytestmark = pytest.mark.slow
 
@@ -45,11 +47,13 @@ def test_plans_over_the_network_give_the_digests_of_one_rank(
 
 
 @pytest.mark.extra("lightning_fabric")
-@pytest.mark.parametrize("plan", FABRIC)
+@pytest.mark.parametrize(
+    "plan", [plan if plan in FEW else pytest.param(plan, marks=pytest.mark.exhaustive) for plan in FABRIC]
+)
 def test_plans_under_fabric_give_the_digests_of_one_rank(
     plan: str, trained: Trained, tmp_path: Path, alone: Digests
 ) -> None:
-    """Each plan trains a quarter of the columns."""
+    """With a quarter of the columns for each plan; the plans of FEW have all columns together."""
     columns = every(COLUMNS, 4, FABRIC.index(plan))
     check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric", columns), alone)
 

@@ -48,11 +48,17 @@ def digests_of(run_cli, tmp_path: Path) -> Digests:
 
 @pytest.mark.extra("lightning_fabric")
 def test_fabric_gives_the_bits_of_torch(alone: list[str], digests_of: Digests) -> None:
-    assert digests_of("fabric1", *FABRIC, "--ranks", 1) == alone
-    assert digests_of("fabric2", *FABRIC, "--ranks", 2) == alone
     assert digests_of("fabric-shared", *FABRIC, "--ranks", 2, "--runtime.backend", "shared") == alone
     assert digests_of("fabric-torchrun", *FABRIC, prefix=(*TORCHRUN, "2", "-m")) == alone
-    assert digests_of("fabric-plan", *FABRIC, "--plan", "1:2") == alone
+
+
+@pytest.mark.exhaustive
+@pytest.mark.extra("lightning_fabric")
+@pytest.mark.parametrize("words", [("--ranks", 1), ("--ranks", 2), ("--plan", "1:2")])
+def test_fabric_gives_the_bits_of_torch_under_plans(
+    alone: list[str], digests_of: Digests, words: tuple[object, ...]
+) -> None:
+    assert digests_of("fabric", *FABRIC, *words) == alone
 
 
 @pytest.mark.extra("lightning_fabric")
@@ -83,7 +89,7 @@ def test_fabric_run_gives_the_same_bits(
         pytest.param(1, (), marks=pytest.mark.exhaustive),
         (2, ()),
         pytest.param(2, ("--runtime.backend", "gloo"), marks=pytest.mark.exhaustive),
-        (3, ("--plan", "one-player")),
+        pytest.param(3, ("--plan", "one-player"), marks=pytest.mark.exhaustive),
     ],
 )
 def test_mpirun_gives_the_same_bits(
@@ -92,6 +98,7 @@ def test_mpirun_gives_the_same_bits(
     assert digests_of("mpirun", *words, prefix=mpirun(ranks)) == alone
 
 
+@pytest.mark.exhaustive
 @pytest.mark.command("mpirun")
 @pytest.mark.extra("lightning_fabric")
 def test_fabric_under_mpirun_gives_the_same_bits(alone: list[str], digests_of: Digests) -> None:

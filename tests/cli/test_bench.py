@@ -10,7 +10,8 @@ import pytest
 from lockstep.cli.benchmarks import resolve_config
 from lockstep.config.compose import load
 
-SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2)
+PLAIN = ("--runtime.compile", "off")
+SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2, *PLAIN)
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo '{"skrl": "9.9"}'; exit; fi
 for steps in 2048 4096 6144 8192; do echo "steps $steps"; sleep 0.01; done
@@ -99,7 +100,7 @@ def test_scaling_compares_numbers_of_ranks(run_cli, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_peers_compares_installed_libraries_and_names_missing_ones(run_cli, tmp_path: Path, interpreter: Path) -> None:
     words = ("--repeats", 2, "--updates", 5, "--python", interpreter, "--ranks", 1, "--json", "found.json")
-    finished = run_cli("bench", "peers", *words, "--env.engine", "gymnasium")
+    finished = run_cli("bench", "peers", *words, "--env.engine", "gymnasium", *PLAIN)
     assert finished.rc == 0, finished
     assert finished.stderr.splitlines()[0].startswith("Stable-Baselines3 is not installed here: pip install stable")
     results = json.loads((tmp_path / "found.json").read_text())
@@ -113,7 +114,7 @@ def test_peers_compares_installed_libraries_and_names_missing_ones(run_cli, tmp_
 @pytest.mark.slow
 def test_failed_run_is_reported_in_one_line(run_cli, interpreter: Path) -> None:
     interpreter.write_text(PYTHON.replace('echo "steps $steps"', "echo broken >&2; exit 3"))
-    finished = run_cli("bench", "peers", "--repeats", 1, "--updates", 5, "--python", interpreter)
+    finished = run_cli("bench", "peers", "--repeats", 1, "--updates", 5, "--python", interpreter, *PLAIN)
     assert (finished.rc, finished.stdout) == (1, "")
     assert finished.stderr.splitlines()[-1].startswith("lockstep: ")
     assert finished.stderr.endswith("ended with code 3: broken\n")

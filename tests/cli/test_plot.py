@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -187,17 +185,18 @@ def test_run_without_checkpoint_is_reported(here: Path, capsys: pytest.CaptureFi
     assert output(capsys, "car", "--what", "policy") == (2, "", "lockstep: runs/car has no checkpoint yet\n")
 
 
-def test_policy_map_of_image_observations_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_map_of_image_observations_is_refused(run_cli, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "pictured.py").write_text(PICTURED)
-    command = [sys.executable, "-m", "lockstep", "train", "--env.module", "pictured", "--env", "Pictured-v0", *SHORT]
-    done = subprocess.run([*command, "--name", "seen"], cwd=here, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    command = [sys.executable, "-m", "lockstep", "plot", "seen", "--env.module", "pictured", "--what"]
-    done = subprocess.run([*command, "policy"], cwd=here, capture_output=True, text=True, check=False)
+    short = ("--total-steps", 256, *SHORT[2:])
+    words = ("--env.module", "pictured", "--env", "Pictured-v0", *short)
+    done = run_cli("train", *words, "--name", "seen", cwd=here)
+    assert done.rc == 0, done.stderr
+    words = ("seen", "--env.module", "pictured", "--what")
+    done = run_cli("plot", *words, "policy", cwd=here)
     line = "env.id is 'Pictured-v0': observations contain images; heat maps need observations without images"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"lockstep: {line}\n")
-    done = subprocess.run([*command, "trajectory"], cwd=here, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "runs/seen/plots/trajectory.png\n"), done.stderr
+    assert done == (2, "", f"lockstep: {line}\n")
+    done = run_cli("plot", *words, "trajectory", cwd=here)
+    assert (done.rc, done.stdout) == (0, "runs/seen/plots/trajectory.png\n"), done.stderr
     assert done.stderr == "no film: the environment has no render mode 'rgb_array'\n"
     code, _, error = output(capsys, "seen", "--what", "policy")
     assert (code, error.count("\n")) == (2, 1)

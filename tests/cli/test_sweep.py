@@ -26,11 +26,19 @@ def running_members(sweep: Path) -> list[int]:
     return process_ids
 
 
+@pytest.fixture(scope="module", name="uninterrupted")
+def fixture_uninterrupted(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a complete sweep."""
+    folder = tmp_path_factory.mktemp("sweep")
+    run_in(folder, "sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2)
+    return folder / "whole"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_sweep_resumes_to_the_same_digests(run_cli, begin, tmp_path: Path, number: int) -> None:
-    uninterrupted = run_cli("sweep", *SHORT[:-1], "whole", *GRID, "--jobs", 2)
-    assert uninterrupted.rc == 0, uninterrupted
+def test_interrupted_sweep_resumes_to_the_same_digests(
+    run_cli, begin, tmp_path: Path, uninterrupted: Path, number: int
+) -> None:
     longer = [*SHORT[:2], 2560, *SHORT[3:]]
     process, folder = begin("sweep", *longer, *GRID, "--jobs", 2), tmp_path / "found"
     wait_for(lambda: any(folder.glob("runs/*/checkpoints/*")), "a checkpoint")
@@ -44,7 +52,7 @@ def test_interrupted_sweep_resumes_to_the_same_digests(run_cli, begin, tmp_path:
     names = sorted(path.name for path in (folder / "runs").iterdir())
     assert names == [f"seed-{seed}_epochs-{epochs}" for seed in (1, 2) for epochs in (1, 2)]
     for name in names:
-        assert digests(folder / "runs" / name) == digests(tmp_path / "whole" / "runs" / name)
+        assert digests(folder / "runs" / name) == digests(uninterrupted / "runs" / name)
         assert len(digests(folder / "runs" / name)) == 10
 
 

@@ -194,7 +194,7 @@ def test_broken_checkpoint_is_reported_in_one_line(run_cli, tmp_path: Path) -> N
     words = ("train", "cartpole", *SHORT, "--name", "first", "--run.checkpoint-every", 2, "--run.progress", "off")
     assert run_cli(*words).rc == 0
     run = tmp_path / "runs" / "first"
-    longer = ("--total-steps", 2048)
+    longer = ("--total-steps", 1280)
     for name in ("agent.safetensors", "optimizer.safetensors", "shard-0000.safetensors", "state.json"):
         shutil.copytree(run, tmp_path / "runs" / name)
         broken = tmp_path / "runs" / name / "checkpoints" / "00000004" / name

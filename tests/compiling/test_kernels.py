@@ -102,8 +102,15 @@ CASES = {
         kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
     },
+    "icm in float64": (
+        CONTINUOUS,
+        torch.float64,
+        PolicyConfig(hidden=(16,)),
+        PPOConfig(surrogate="kl"),
+        CuriosityConfig("icm", **SMALL),
+    ),
 }
-SIMILAR = ("large", "masked", "rnd", "ngu", "disagreement")
+SIMILAR = ("large", "masked", "float64", "icm", "rnd", "ngu", "disagreement")
 """Compiled like one of the others. Each takes a quarter of a minute."""
 
 
@@ -120,7 +127,7 @@ def test_compiled_gradient_equals_autograd(case: str) -> None:
     assert (compiled - plain).abs().max() <= bound * plain.abs().max()
 
 
-@pytest.mark.parametrize("parts", [(40,), (25, 15)])
+@pytest.mark.parametrize("parts", [pytest.param((40,), marks=pytest.mark.exhaustive), (25, 15)])
 def test_compiled_step_equals_the_formula(parts: tuple[int, ...]) -> None:
     size, generator = sum(parts), torch.Generator().manual_seed(3)
     weights, first, total = (torch.randn(size, generator=generator) for _ in range(3))

@@ -156,7 +156,7 @@ def test_shards_and_threads_do_not_change_results(name: str) -> None:
     one_shard = engine_of(name, count=4, max_num_frames_per_episode=120)
     threaded = engine_of(name, count=4, cores=3, max_num_frames_per_episode=120)
     halves = [engine_of(name, shard=shard, shards=2, max_num_frames_per_episode=120) for shard in range(2)]
-    actions = random_actions(one_shard, 80, 4)
+    actions = random_actions(one_shard, 40, 4)
     for engine in (one_shard, threaded, *halves):
         engine.reset()
     start = np.array(one_shard.pixels)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LONGEST = {"own_environment": 10, "own_core": 15, "own_encoder": 15, "load_and_act": 5, "run_exported": 20}
@@ -55,9 +56,27 @@ def python(working_folder: Path, environ: dict[str, str]) -> Callable[..., str]:
     return run
 
 
+@pytest.fixture
+def forked(working_folder: Path, environ: dict[str, str], warm: Warm) -> Callable[..., str]:
+    """A function like `python` that runs a program with arguments in a process that has imported PyTorch."""
+
+    def run(program: str, *words: object) -> str:
+        (working_folder / "program.py").write_text(program)
+        started = warm.start(*words, cwd=working_folder, environ=environ, module="program")
+        try:
+            done = started.wait(90)
+        finally:
+            started.kill()
+        assert done.rc == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
 @pytest.mark.slow
-def test_example_of_a_custom_environment(python, working_folder: Path, run_cli) -> None:
-    outputs = [python("own_environment.py", 4096, ranks).splitlines() for ranks in (1, 2)]
+def test_example_of_a_custom_environment(python, forked, working_folder: Path, run_cli) -> None:
+    runs = (forked((working_folder / "own_environment.py").read_text(), 2048, 1), python("own_environment.py", 2048, 2))
+    outputs = [output.splitlines() for output in runs]
     digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in outputs]
     assert digests[0] is not None
     assert digests[1] is not None
@@ -73,7 +92,7 @@ def test_example_of_a_custom_environment(python, working_folder: Path, run_cli) 
     "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
 )
 def test_examples_of_a_custom_core_and_a_custom_encoder(
-    working_folder: Path, run_cli, python, words: tuple[str, str, str]
+    working_folder: Path, run_cli, forked, words: tuple[str, str, str]
 ) -> None:
     """The digests are the same from the command line on 1 and 2 ranks, and from Python."""
     module, flag, name = words
@@ -84,8 +103,7 @@ def test_examples_of_a_custom_core_and_a_custom_encoder(
         assert finished.rc == 0, finished
         digests.append(run_cli("digest", f"runs/run-{ranks}", cwd=working_folder).stdout.split()[-1])
     field = flag.removeprefix("--")
-    digests += python(
-        "-c",
+    digests += forked(
         f"import lockstep, {module}\n"
         f"s = {{'{field}': '{name}', 'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2}}\n"
         "print(lockstep.train(total_steps=512, **s).digest)",
@@ -103,8 +121,16 @@ def test_example_of_acting_with_a_loaded_policy(python, run_cli, working_folder:
 
 @pytest.mark.slow
 @pytest.mark.extra("onnx", "onnxscript", "onnxruntime")
-@pytest.mark.parametrize("words", [(), ("--env", "Pendulum-v1", "--policy.core", "gru", "--policy.core-size", 8)])
-def test_example_of_an_exported_policy(python, run_cli, working_folder: Path, words: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((), marks=pytest.mark.exhaustive),
+        ("--env", "Pendulum-v1", "--policy.core", "gru", "--policy.core-size", 8),
+    ],
+)
+def test_example_of_an_exported_policy(
+    python, forked, run_cli, working_folder: Path, words: tuple[object, ...]
+) -> None:
     """The exported policy acts like the policy of the run, without importing lockstep or PyTorch."""
     assert run_cli("train", *SMALL, *words, "--name", "first", cwd=working_folder).rc == 0
     assert run_cli("export", "first", "--out", "policy.onnx", cwd=working_folder).rc == 0
@@ -125,4 +151,4 @@ def test_example_of_an_exported_policy(python, run_cli, working_folder: Path, wo
         "    total, over = total + float(reward), terminated or truncated\n"
         "print(f'return {total:.5g}')\n"
     )
-    assert output == python("-c", code) + "[]\n"
+    assert output == forked(code) + "[]\n"

@@ -65,6 +65,19 @@ KINDS = {
     "constant buffer": Kind(PLAIN, CHOICE, {"encoder": "phased"}, value=False),
     "double": Kind(FAR, REACH, {"core": "gru", "normalize_observations": True}, dtype=torch.float64),
 }
+SIMILAR = (
+    "choice",
+    "shared",
+    "clipped",
+    "unbounded",
+    "mask",
+    "mask in info",
+    "gru",
+    "nature",
+    "grid",
+    "constant buffer",
+)
+"""Kinds whose ONNX files consist of the same operators as others; all kinds are exported with PyTorch."""
 
 for own, inside in {"bounded": spectral, "centred": Mean, "phased": Constant}.items():
     register_encoder(own, lambda features, *others, inside=inside: Encoder(inside, features))
@@ -116,8 +129,14 @@ def load_exported(path: Path) -> tuple[Callable[[dict[str, np.ndarray]], dict[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("form", [pytest.param("onnx", marks=pytest.mark.extra(*ONNX)), "torch"])
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        *(pytest.param("onnx", name, marks=pytest.mark.extra(*ONNX)) for name in KINDS if name not in SIMILAR),
+        *(("torch", name) for name in KINDS),
+        *(pytest.param("onnx", name, marks=[pytest.mark.extra(*ONNX), pytest.mark.exhaustive]) for name in SIMILAR),
+    ],
+)
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PyTorch's, of its own trees
 def test_exported_policy_gives_the_same_actions(form: str, name: str, tmp_path: Path) -> None:
     kind = KINDS[name]

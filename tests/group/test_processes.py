@@ -13,7 +13,10 @@ from tests.group.members import HOST, Ranks, start
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [("shared", 2), ("shared", 3), ("shared", 4), ("network", 2), ("network", 3), ("upgraded", 2), ("hosts", 3)],
+    [
+        *(("shared", 3), ("shared", 4), ("network", 3), ("upgraded", 2), ("hosts", 3)),
+        *(pytest.param(kind, 2, marks=pytest.mark.exhaustive) for kind in ("shared", "network")),
+    ],
 )
 def test_every_kind_of_group_gives_the_results_of_one_rank(
     kind: str, size: int, started: Ranks, tmp_path: Path
@@ -40,10 +43,21 @@ def test_results_are_on_the_device_of_the_input(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", ["reduce", "gather", "barrier", "subgroup", "receive"])
-@pytest.mark.parametrize("kind", ["shared", "network", "hosts"])
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        *(("shared", operation) for operation in ("reduce", "gather", "barrier", "subgroup", "receive")),
+        *(("network", operation) for operation in ("reduce", "barrier", "subgroup")),
+        *(("hosts", operation) for operation in ("gather", "receive")),
+        *(pytest.param("network", operation, marks=pytest.mark.exhaustive) for operation in ("gather", "receive")),
+        *(
+            pytest.param("hosts", operation, marks=pytest.mark.exhaustive)
+            for operation in ("reduce", "barrier", "subgroup")
+        ),
+    ],
+)
 def test_all_other_ranks_report_the_killed_rank(kind: str, operation: str, started: Ranks, tmp_path: Path) -> None:
-    start(started, kind, operation, 3, tmp_path, cold=operation == "reduce")
+    start(started, kind, operation, 3, tmp_path, cold=(kind, operation) == ("shared", "reduce"))
     *others, killed = started
     for (
         rank

@@ -1,8 +1,8 @@
 """Run the commands and programs of a page in order, in the current folder: python -m tests.pages.reader PAGE [COMMAND …]
 
 Blocks with a title are written as files, `lockstep` commands run in this process, and Python blocks are executed. COMMANDs run before those of the
-page. To save time, runs end after two iterations of at most two epochs and are not compiled. A run on several ranks that the page does not use
-later is created and resolved, but not started.
+page. To save time, runs end after two iterations of at most 256 steps and two epochs and are not compiled, and evaluations are of two episodes.
+A run on several ranks that the page does not use later is created and resolved, but not started.
 """
 
 import dataclasses
@@ -32,10 +32,14 @@ _TESTED_ELSEWHERE = ("lockstep bench", "lockstep sweep")
 
 def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
     """Call `create_run` with a config that is cut to two short iterations."""
-    two = 2 * config.env.count * config.rollout.steps
+    steps = config.rollout.steps
+    while steps > 256 and steps % (2 * (config.rollout.sequence_length or 1)) == 0:
+        steps //= 2
+    two = 2 * config.env.count * steps
     once = None if config.ppo.policy_epochs is None else 1
     config = dataclasses.replace(
         config,
+        rollout=dataclasses.replace(config.rollout, steps=steps),
         ppo=dataclasses.replace(config.ppo, epochs=min(2, config.ppo.epochs), policy_epochs=once, value_epochs=once),
         runtime=dataclasses.replace(config.runtime, compile="off"),
         run=dataclasses.replace(config.run, total_steps=min(two, config.run.total_steps), checkpoint_every=1),
@@ -69,6 +73,8 @@ def run_command(line: str) -> None:
     words = [found for word in typed for found in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
     if "--iteration" in words:
         words[words.index("--iteration") + 1] = "1"
+    if "--episodes" in words:
+        words[words.index("--episodes") + 1] = "2"
     if any("cuda" in word or "nccl" in word or "player-device" in word for word in words):
         return  # for a GPU
     if words[0] == "timeout":

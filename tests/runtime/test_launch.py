@@ -34,7 +34,7 @@ def listening(processes: list[int]) -> list[str]:
 def test_no_socket_listens_to_other_hosts(begin, tmp_path: Path, backend: str) -> None:
     run = tmp_path / "run"
     words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run", "--run.progress", "off"]
-    begin(*words, "--runtime.backend", backend, "--total-steps", 10_000_000)
+    begin(*words, "--runtime.backend", backend, "--total-steps", 10_000_000, "--runtime.compile", "off")
     wait_for(reached(run, 1), "an iteration")
     addresses = listening(ranks_of(run))
     assert set(addresses) <= _LOOPBACK

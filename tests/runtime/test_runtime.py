@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 SIZE = 3
 FABRIC = pytest.mark.extra("lightning_fabric")
 CASES = [
-    ("torch", "auto", "fp32", "SharedMemoryGroup"),
+    pytest.param(("torch", "auto", "fp32", "SharedMemoryGroup"), marks=pytest.mark.exhaustive),
     ("torch", "gloo", "bf16", "NetworkGroup"),
     pytest.param(("fabric", "auto", "fp32", "FabricGroup"), marks=FABRIC),
     pytest.param(("fabric", "shared", "bf16", "SharedMemoryGroup"), marks=FABRIC),

@@ -31,13 +31,13 @@ def test_no_arguments_print_an_empty_config(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_goal_of_another_environment_is_dropped_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "halfcheetah", "--env", "Hopper-v5"]) == 0
+    assert main(["config", "lunarlander", "--env", "BipedalWalker-v3"]) == 0
     out, err = capsys.readouterr()
-    assert "id: Hopper-v5" in out
+    assert "id: BipedalWalker-v3" in out
     assert "solved_return" not in out
     assert err == (
-        "run.solved_return 2000 is dropped: it was set for HalfCheetah-v5, and env.id is Hopper-v5; "
-        "set run.solved_return again if Hopper-v5 needs one\n"
+        "run.solved_return 200 is dropped: it was set for LunarLander-v3, and env.id is BipedalWalker-v3; "
+        "set run.solved_return again if BipedalWalker-v3 needs one\n"
     )
 
 

@@ -146,7 +146,9 @@ def interval(evaluation: object) -> str:
 def main() -> None:
     """Train the requested presets, then write both files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("presets", nargs="*", default=[name for name in presets.names() if presets.family(name) is None])
+    parser.add_argument(
+        "presets", nargs="*", default=[name for name in presets.names() if presets.family(name) is None]
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/presets"))

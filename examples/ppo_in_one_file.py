@@ -46,6 +46,7 @@ class Settings:
     max_grad_norm: float = 0.5
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    recompute_advantages: bool = False
 
 
 class ActorCritic(nn.Module):
@@ -243,17 +244,20 @@ class Trainer:
         s, mask, rewards = self.settings, rollout.mask, rollout.rewards
         inputs, actions = self.normalized(rollout.observations), torch.from_numpy(rollout.actions)
         with torch.no_grad():  # with the weights that collected
-            values = self.network.value(inputs).numpy()
+            old_values = self.network.value(inputs)
             log_probs = self.network.distribution(inputs[:-1]).log_prob(actions)
         if s.normalize_rewards:
             self.return_statistics.merge(rollout.returns[mask == 1].reshape(-1, 1))
             rewards = np.clip(rewards / self.return_statistics.std, -10, 10)
-        advantages = advantages_of(s, rewards, values, rollout.terminated, rollout.truncated, mask)
-        arrays = advantages, advantages + values[:-1], values[:-1], mask
-        tensors = inputs[:-1], actions, log_probs, *map(torch.from_numpy, arrays)
-        samples = [tensor.flatten(0, 1) for tensor in tensors]  # a row per step, time first
         generator = stream(s.seed, "minibatches", 0, iteration)
-        for _ in range(s.epochs):
+        for epoch in range(s.epochs):
+            if epoch == 0 or s.recompute_advantages:
+                with torch.no_grad():
+                    values = self.network.value(inputs).numpy()
+                advantages = advantages_of(s, rewards, values, rollout.terminated, rollout.truncated, mask)
+                estimates = map(torch.from_numpy, (advantages, advantages + values[:-1], mask))
+                tensors = inputs[:-1], actions, log_probs, old_values[:-1], *estimates
+                samples = [tensor.flatten(0, 1) for tensor in tensors]  # a row per step, time first
             permutation = torch.from_numpy(generator.permutation(s.steps * s.envs))
             for rows in permutation.split(s.steps * s.envs // s.minibatches):
                 self.optimizer.zero_grad()
@@ -266,9 +270,9 @@ class Trainer:
         inputs: torch.Tensor,
         actions: torch.Tensor,
         old_log_probs: torch.Tensor,
+        old_values: torch.Tensor,
         advantages: torch.Tensor,
         targets: torch.Tensor,
-        old_values: torch.Tensor,
         mask: torch.Tensor,
     ) -> torch.Tensor:
         """Return the loss of one minibatch, the mean over its valid rows."""

@@ -1,5 +1,6 @@
 """Training on one shard in float64 gives the weights of examples/ppo_in_one_file.py."""
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def config_of(settings: "reference.Settings") -> Config:
             entropy=s.entropy,
             max_grad_norm=s.max_grad_norm,
             normalize_rewards=s.normalize_rewards,
+            recompute_advantages=s.recompute_advantages,
         ),
         plan=PlanConfig(shards=1),
         runtime=RuntimeConfig(precision="fp64"),
@@ -103,7 +105,12 @@ PENDULUM = reference.Settings(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("settings", [CARTPOLE, PENDULUM], ids=["cartpole", "pendulum"])
+RECOMPUTED = dataclasses.replace(PENDULUM, recompute_advantages=True)
+
+
+@pytest.mark.parametrize(
+    "settings", [CARTPOLE, PENDULUM, RECOMPUTED], ids=["cartpole", "pendulum", "recomputed advantages"]
+)
 def test_training_gives_the_weights_of_the_reference(settings: "reference.Settings") -> None:
     distance, moved = largest_difference(settings)
     assert moved > 0.01, "training did nothing, so agreement would say nothing"

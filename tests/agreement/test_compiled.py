@@ -8,6 +8,7 @@ import pytest
 from tests.live_runs import digests
 
 from lockstep.config import Config
+from lockstep.envs.settings import RolloutConfig
 from lockstep.experiment.resolve import resolve
 from lockstep.ppo.settings import PPOConfig
 from lockstep.run.settings import RunConfig
@@ -56,7 +57,9 @@ def test_player_waits_while_the_trainer_compiles(run_cli, tmp_path: Path) -> Non
 
 
 def test_auto_depends_only_on_the_config() -> None:
-    short = Config(run=RunConfig(total_steps=8 * 1024), ppo=PPOConfig(epochs=4, minibatches=4))
+    short = Config(
+        rollout=RolloutConfig(128), run=RunConfig(total_steps=8 * 1024), ppo=PPOConfig(epochs=4, minibatches=4)
+    )
     assert resolve(short, 1).runtime.compile == "off"
     long = replace(short, run=RunConfig(total_steps=313 * 1024))  # 313 iterations of 16 gradient steps: 5,008
     assert resolve(long, 1).runtime.compile == "on"

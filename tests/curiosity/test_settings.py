@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.config import Config
 from lockstep.curiosity.settings import CuriosityConfig
-from lockstep.envs.settings import EnvConfig
+from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment.resolve import resolve
 from lockstep.run.settings import RunConfig
 
@@ -78,6 +78,7 @@ def test_unsupported_experiments_are_reported_in_one_line(
         env=EnvConfig(env_id, "gymnasium"),
         curiosity=CuriosityConfig(**settings),  # type: ignore[arg-type]
         run=RunConfig(total_steps=8 * 128 * 4),
+        rollout=RolloutConfig(128),
     )
     config = dataclasses.replace(config, plan=dataclasses.replace(config.plan, shards=2))
     with pytest.raises(ValueError, match=r".") as caught:

@@ -15,7 +15,7 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 def policy_of(dtype: torch.dtype, std_size: int = 0, **settings: object) -> tuple[Policy, FlatParameters]:
-    config = PolicyConfig(hidden=(16, 8), orthogonal=False, **settings)
+    config = PolicyConfig(hidden=(16, 8), log_std=0.0, orthogonal=False, **settings)
     policy = Policy(OBSERVATION, HEAD, std_size, config, torch.Generator().manual_seed(1), dtype)
     return policy, FlatParameters(policy.parts())
 

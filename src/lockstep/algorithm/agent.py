@@ -174,8 +174,8 @@ class Agent:
         if self.state_size:
             never = torch.zeros(1, count, dtype=torch.bool)
             resets = torch.cat([never, ~rollout.valid]).to(self.device)
-            # a terminal observation may be NaN: it has no value, but the memory would carry it on
-            rows = torch.where(torch.cat([never, rollout.terminated]).view(-1, 1), 0, rows)
+            # a terminal observation may be NaN: its value is not used, but the memory would carry it on
+            rows = torch.where(torch.cat([never, rollout.terminated]).view(-1, 1), rows.nan_to_num(), rows)
             parameters, values = self.policy(rows, pixels.to(self.device), rollout.states[0].to(self.device), resets)
         elif self._numpy_policy is not None and not self.layout.two_heads:
             parameters, values = self._numpy_policy.forward(rows.numpy())

@@ -1,12 +1,13 @@
 """Training with DistributedDataParallel on three processes: same bits on every rank, equal to the ordered sum up to rounding."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import plain_environ
 from tests.replica import CASES, EQUAL, SHARDS, train
-from tests.warm import Warm
 
 from lockstep.group.solo import Solo
 
@@ -16,19 +17,24 @@ RANKS = len(EQUAL)
 
 
 @pytest.fixture(scope="module", name="replicas")
-def fixture_replicas(warm: Warm, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run three trainers and return the folder with their results."""
+def fixture_replicas(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run three trainers and return the folder with their results.
+
+    They are started, not forked: Gloo's threads sometimes abort a forked process at its end.
+    """
     folder = tmp_path_factory.mktemp("replicas")
-    environ = plain_environ() | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(root), str(root / "src")])
+    environ = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.replica"]
     ranks = [
-        warm.start(rank, RANKS, folder, cwd=root, environ=environ, module="tests.replica") for rank in range(RANKS)
+        subprocess.Popen([*command, str(rank), str(RANKS), str(folder)], env=environ, cwd=root) for rank in range(RANKS)
     ]
     try:
-        finished = [rank.wait(80) for rank in ranks]
+        assert [rank.wait(timeout=80) for rank in ranks] == [0] * RANKS
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.rc for rank in finished] == [0] * RANKS, finished
+            rank.wait()
     return folder
 
 

@@ -97,7 +97,7 @@ def test_signal_at_the_start_of_a_rank_stops_the_run(run_cli, environ, tmp_path:
     kill = "os.kill(os.getpid(), signal.SIGTERM) if os.environ.get('LOCKSTEP_RANK') == '1' else None"
     (tmp_path / "sitecustomize.py").write_text(f"import os, signal\n{kill}\n")
     path = f"{tmp_path}{os.pathsep}{environ['PYTHONPATH']}"
-    words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run"]
+    words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run", "--runtime.compile", "off"]
     finished = run_cli(*words, env={"PYTHONPATH": path})
     assert finished.rc == 75, finished
     assert "stopped after iteration 1" in finished.stdout

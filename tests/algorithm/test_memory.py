@@ -26,12 +26,13 @@ CONFIG = PPOConfig(epochs=2, minibatches=2)
 CORES = ["lstm", "gru", "mingru"]
 
 
-def agent_of(core: str = "lstm", shared: bool = False, normalize_rewards: bool = True) -> Agent:
+def agent_of(core: str = "lstm", shared: bool = False, normalize_rewards: bool = True, device: str = "cpu") -> Agent:
     policy = PolicyConfig(
         hidden=(6,), core=core, core_size=4, core_layers=2, shared=shared, normalize_observations=True
     )
-    agent = Agent(DISCRETE, policy, normalize_rewards, 1, torch.float64)
-    agent.flat.buffer += 0.3 * torch.from_numpy(stream(1, "moved").standard_normal(len(agent.flat.buffer)))
+    agent = Agent(DISCRETE, policy, normalize_rewards, 1, torch.float64, torch.device(device))
+    moved = torch.from_numpy(stream(1, "moved").standard_normal(len(agent.flat.buffer)))
+    agent.flat.buffer += (0.3 * moved).to(agent.device)
     return agent
 
 
@@ -64,6 +65,16 @@ def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, sh
             assert torch.allclose(found[0], values, rtol=0, atol=1e-12)
             assert torch.allclose(found[1][rollout.valid], log_probs[rollout.valid], rtol=0, atol=1e-12)
     assert (~rollout.valid).any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("core", CORES)
+def test_gpu_gives_the_same_values_up_to_rounding(core: str) -> None:
+    agents = agent_of(core), agent_of(core, device="cuda")
+    (rollout,) = collect([shard_of(agents[0])], agents[0], 1)
+    expected, found = (agent.evaluate(rollout) for agent in agents)
+    assert torch.allclose(found.values, expected.values, rtol=0, atol=1e-9)
+    assert torch.allclose(found.log_probs, expected.log_probs, rtol=0, atol=1e-9)
 
 
 def test_memory_continues_across_rollouts_and_is_reset_with_the_episode() -> None:

@@ -180,9 +180,7 @@ def test_gpu_gives_the_same_weights_up_to_rounding(spaces: Spaces, options: dict
         agent = agent_of(spaces, normalize=True, device=device)
         rollouts = rollouts_of(agent_of(spaces, normalize=True))
         perturb(agent)
-        Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01, recompute_advantages=False), **options)(
-            rollouts
-        )
+        Watch(agent, PPOConfig(epochs=2, minibatches=2, learning_rate=0.01), **options)(rollouts)
         weights.append(agent.flat.buffer.cpu())
     assert torch.allclose(*weights, rtol=0, atol=1e-9)
 

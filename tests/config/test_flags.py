@@ -50,6 +50,21 @@ def test_negated_flag_sets_false(line: str) -> None:
     assert config(line).policy.orthogonal is False
 
 
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("", None),
+        ("--ppo.normalize-rewards", True),
+        ("--ppo.normalize-rewards true", True),
+        ("--ppo.no-normalize-rewards", False),
+        ("--ppo.normalize-rewards none", None),
+        ("--ppo.normalize-rewards=false", False),
+    ],
+)
+def test_boolean_flag_that_may_be_none(line: str, value: bool | None) -> None:
+    assert config(line).ppo.normalize_rewards is value
+
+
 def test_boolean_flag_does_not_consume_the_next_word() -> None:
     assert parse_flags(["--policy.shared", "cartpole"])[1] == ["cartpole"]
 

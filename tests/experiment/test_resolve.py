@@ -1,6 +1,7 @@
 """Configs with every choice made, and one line for each config that can't be run."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -48,6 +49,52 @@ def test_default_sequence_length_is_the_largest_divisor_up_to_32(steps: int, len
         policy={"core": "gru"}, rollout={"steps": steps}, ppo={"minibatches": 1}, run={"total_steps": 8 * steps}
     )
     assert resolve(config, 1).rollout.sequence_length == length
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "shards", "number"),
+    [(8, 256, 1, 32), (8, 256, 8, 32), (64, 256, 1, 32), (8, 64, 1, 8), (8, 4, 1, 1), (4, 100, 4, 5)],
+)
+def test_default_minibatches_have_64_steps_and_are_at_most_32(count: int, steps: int, shards: int, number: int) -> None:
+    config = config_of(
+        env={"id": "CartPole-v1", "count": count},
+        rollout={"steps": steps},
+        ppo={"minibatches": None},
+        plan={"shards": shards},
+        run={"total_steps": count * steps},
+    )
+    assert resolve(config, 1).ppo.minibatches == number
+
+
+def test_default_minibatches_divide_the_sequences_of_a_shard() -> None:
+    config = config_of(policy={"core": "gru"}, rollout={"steps": 256}, ppo={"minibatches": None}, plan={"shards": 4})
+    config = dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=2048))
+    assert resolve(config, 1).ppo.minibatches == 16  # 2 environments x 8 sequences of 32 steps
+
+
+@pytest.mark.parametrize(
+    ("env_id", "components"), [("CartPole-v1", 0), ("Pendulum-v1", 1), ("pendulum-sparse", 1), ("BipedalWalker-v3", 4)]
+)
+@pytest.mark.extra("Box2D")
+def test_initial_noise_has_the_same_squared_norm_for_any_number_of_components(env_id: str, components: int) -> None:
+    log_std = resolve(config_of(env={"id": env_id, "count": 8}), 1).policy.log_std
+    assert log_std is None if components == 0 else components * math.exp(2 * log_std) == pytest.approx(1, abs=2e-3)
+    fixed = config_of(env={"id": env_id, "count": 8}, policy={"log_std": -1.5})
+    assert resolve(fixed, 1).policy.log_std == -1.5
+
+
+@pytest.mark.extra("ale_py")
+def test_observations_and_rewards_are_normalized_where_that_is_possible() -> None:
+    def normalized(**sections: object) -> tuple[bool | None, bool | None]:
+        resolved = resolve(config_of(**sections), 1)
+        return resolved.policy.normalize_observations, resolved.ppo.normalize_rewards
+
+    game = {"id": "ALE/Pong-v5", "count": 2}
+    assert normalized() == (True, True)
+    assert normalized(ppo={"clip_rewards": True, "minibatches": 4}) == (True, False)
+    assert normalized(env=game, run={"total_steps": 32}, ppo={"minibatches": 1}) == (False, True)
+    off = {"policy": {"normalize_observations": False}, "ppo": {"normalize_rewards": False, "minibatches": 4}}
+    assert normalized(**off) == (False, False)
 
 
 @pytest.mark.parametrize(("total_steps", "number"), [(128, 1), (255, 1), (256, 2), (1280, 10)])

@@ -64,8 +64,8 @@ def count_passed(gpu: dict[str, str], root: Path, *folders: str) -> int:
 
 
 def test_gpu_tests_of_algorithm_and_models_pass(gpu: dict[str, str], root: Path) -> None:
-    """Run the tests of models and of the update. `make test-exhaustive` runs the others, which start training runs."""
-    assert count_passed(gpu, root, "tests/algorithm/test_update.py", "tests/models/test_encoders.py") >= 5
+    """Run the tests of models and of the algorithm. `make test-exhaustive` runs the others, which start training runs."""
+    assert count_passed(gpu, root, "tests/algorithm", "tests/models/test_encoders.py") >= 8
 
 
 @pytest.mark.exhaustive

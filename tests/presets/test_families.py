@@ -1,5 +1,6 @@
 import pytest
 
+import lockstep
 from lockstep import presets
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
@@ -34,12 +35,23 @@ def test_a_family_without_the_environment_names_one_that_fits(run_cli, name: str
     assert (finished.rc, finished.stderr.strip()) == (2, f"lockstep: {message}")
 
 
-def test_family_presets_need_an_environment(run_cli) -> None:
-    finished = run_cli("train", "box2d")
+@pytest.mark.parametrize("words", [("train", "box2d"), ("sweep", "box2d", "--over", "run.seed=1..2")])
+def test_family_presets_need_an_environment(run_cli, words: tuple[str, ...]) -> None:
+    finished = run_cli(*words)
     assert finished.rc == 2
     assert finished.stderr.strip() == (
         "lockstep: --env is missing: the preset is for a family of environments; choose one, such as --env LunarLander-v3"
     )
+
+
+def test_python_and_sweeps_check_the_family_too(run_cli) -> None:
+    with pytest.raises(ValueError, match=r"^--env is missing: .* such as --env Hopper-v5$"):
+        lockstep.train("mujoco")
+    message = "preset mujoco: CartPole-v1 has discrete actions only; use the preset classic"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        lockstep.train("mujoco", env="CartPole-v1")
+    finished = run_cli("sweep", "mujoco", "--env", "CartPole-v1", "--over", "run.seed=1..2")
+    assert (finished.rc, finished.stderr.strip()) == (2, f"lockstep: {message}")
 
 
 def test_families_are_listed_first(run_cli) -> None:

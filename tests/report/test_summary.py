@@ -131,3 +131,9 @@ def test_expected_results_of_presets() -> None:
     assert {name for name, text in expected.items() if text is None} == set(FAMILIES)
     assert expected["pusher"] == "mean return of -35 over the last 20 episodes (a random policy has -150)."
     assert str(expected["mountaincar-continuous-no-velocity"]).endswith("-100: the goal is not reached.")
+
+
+def test_the_command_of_a_family_names_the_environment(tmp_path: Path) -> None:
+    tree = {"version": VERSION, "plan": {"shards": 4}, "run": {"total_steps": 200_000}}
+    RunFolder.create(tmp_path / "run", tree, {"preset": "classic"})
+    assert read_summary(tmp_path / "run").command == "lockstep train classic --env CartPole-v1"

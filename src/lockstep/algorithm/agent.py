@@ -173,9 +173,11 @@ class Agent:
         rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
             never = torch.zeros(1, count, dtype=torch.bool)
-            resets = torch.cat([never, ~rollout.valid]).to(self.device)
+            resets, terminal = (
+                torch.cat([never, ends]).to(self.device) for ends in (~rollout.valid, rollout.terminated)
+            )
             # a terminal observation may be NaN: its value is not used, but the memory would carry it on
-            rows = torch.where(torch.cat([never, rollout.terminated]).view(-1, 1), rows.nan_to_num(), rows)
+            rows = torch.where(terminal.view(-1, 1), rows.nan_to_num(), rows)
             parameters, values = self.policy(rows, pixels.to(self.device), rollout.states[0].to(self.device), resets)
         elif self._numpy_policy is not None and not self.layout.two_heads:
             parameters, values = self._numpy_policy.forward(rows.numpy())

@@ -39,8 +39,8 @@ class PolicyConfig:
     squash: bool = False
     """Continuous actions: map actions into their bounds by tanh. Off: clip them to their bounds."""
     normalize_observations: bool | None = None
-    """Normalize observations by their running mean and standard deviation, over all shards, and clip them to ±10. None: unless they are
-    images only."""
+    """Normalize observations by their running mean and standard deviation, over all shards, and clip them to ±10. None: on, unless they
+    are images only."""
 
     def __post_init__(self) -> None:
         if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):

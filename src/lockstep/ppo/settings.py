@@ -65,7 +65,8 @@ class PPOConfig:
     clip_rewards: bool = False
     """Train on the sign of rewards, -1, 0 or 1 (Mnih et al. 2015). Reported returns are not clipped."""
     normalize_rewards: bool | None = None
-    """Divide rewards by the running standard deviation of the discounted return, over all shards. None: unless `clip_rewards` is true."""
+    """Divide rewards by the running standard deviation of the discounted return, over all shards. None: on, unless `clip_rewards` is
+    true."""
     adam_epsilon: float = 1e-5
     """Adam's ε."""
 

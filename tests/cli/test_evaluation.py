@@ -34,7 +34,7 @@ def evaluators(run: Path) -> list[int]:
             alive = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         except OSError:
             continue
-        if alive and b"evaluator" in words and any(word.endswith(run.name.encode()) for word in words):
+        if alive and b"evaluator" in words and bytes(run) in words:
             process_ids.append(int(process.name))
     return process_ids
 

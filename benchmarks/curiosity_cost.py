@@ -42,7 +42,9 @@ def config_of(env_id: str, ranks: int, curiosity: CuriosityConfig) -> Config:
     config = Config(
         env=EnvConfig(env_id, count=8 * ranks),
         rollout=RolloutConfig(256),
-        ppo=PPOConfig(learning_rate=3e-4, entropy=0.01, epochs=4, minibatches=4, recompute_advantages=False),
+        ppo=PPOConfig(
+            learning_rate=3e-4, learning_rate_kl=None, entropy=0.01, epochs=4, minibatches=4, recompute_advantages=False
+        ),
         plan=PlanConfig(shards=ranks),
         curiosity=curiosity,
         run=RunConfig(total_steps=10**9),

@@ -34,6 +34,7 @@ class Settings:
     epochs: int
     minibatches: int
     learning_rate: float  # decreases linearly to 0 at the end of the run
+    learning_rate_kl: float | None = None  # KL divergence of an update, above twice which the learning rate is lowered
     max_episode_steps: int | None = None
     hidden: tuple[int, ...] = (16, 16)
     shared: bool = False
@@ -179,6 +180,7 @@ class Trainer:
         if weights is not None:
             self.network.load_state_dict(weights)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate, eps=1e-5)
+        self.rate_factor = 1.0
         self.observation_statistics = RunningStatistics(self.observation_size)
         self.return_statistics = RunningStatistics(1)
 
@@ -186,9 +188,9 @@ class Trainer:
         """Run one iteration, counted from 1."""
         s = self.settings
         for group in self.optimizer.param_groups:
-            group["lr"] = s.learning_rate * (1 - (iteration - 1) / s.iterations)
+            group["lr"] = s.learning_rate * (1 - (iteration - 1) / s.iterations) * self.rate_factor
         rollout = self.collect(iteration)
-        self.update(rollout, iteration)
+        self.adapt_rate(self.update(rollout, iteration))
         if s.normalize_observations:
             self.observation_statistics.merge(rollout.observations[:-1][rollout.mask == 1])
         return rollout
@@ -239,8 +241,16 @@ class Trainer:
         if terminated or truncated:
             running[i] = 0.0
 
-    def update(self, rollout: Rollout, iteration: int) -> None:
-        """Train E epochs of M minibatches on the rollout."""
+    def adapt_rate(self, kl: float) -> None:
+        """Lower the learning rate if the KL divergence is too large, and raise it again, at most up to its schedule, if it is small."""
+        target = self.settings.learning_rate_kl
+        if target is not None and kl > 2 * target:
+            self.rate_factor = max(self.rate_factor / 1.5, 1e-3)
+        elif target is not None and kl < target / 2:
+            self.rate_factor = min(self.rate_factor * 1.5, 1.0)
+
+    def update(self, rollout: Rollout, iteration: int) -> float:
+        """Train E epochs of M minibatches on the rollout. Return the mean KL divergence in the last epoch."""
         s, mask, rewards = self.settings, rollout.mask, rollout.rewards
         inputs, actions = self.normalized(rollout.observations), torch.from_numpy(rollout.actions)
         with torch.no_grad():  # with the weights that collected
@@ -258,12 +268,16 @@ class Trainer:
                 estimates = map(torch.from_numpy, (advantages, advantages + values[:-1], mask))
                 tensors = inputs[:-1], actions, log_probs, old_values[:-1], *estimates
                 samples = [tensor.flatten(0, 1) for tensor in tensors]  # a row per step, time first
+            kls = []
             permutation = torch.from_numpy(generator.permutation(s.steps * s.envs))
             for rows in permutation.split(s.steps * s.envs // s.minibatches):
                 self.optimizer.zero_grad()
-                self.loss(*(column[rows] for column in samples)).backward()
+                loss, kl = self.loss(*(column[rows] for column in samples))
+                loss.backward()
                 nn.utils.clip_grad_norm_(self.network.parameters(), s.max_grad_norm)
                 self.optimizer.step()
+                kls.append(kl.item())
+        return float(np.mean(kls))
 
     def loss(
         self,
@@ -274,15 +288,17 @@ class Trainer:
         advantages: torch.Tensor,
         targets: torch.Tensor,
         mask: torch.Tensor,
-    ) -> torch.Tensor:
-        """Return the loss of one minibatch, the mean over its valid rows."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of one minibatch and its KL divergence, means over its valid rows."""
         s, count = self.settings, mask.sum()
         mean = (advantages * mask).sum() / count
         deviation = (((advantages - mean) ** 2 * mask).sum() / count).sqrt()
         advantages = (advantages - mean) / (deviation + 1e-8)
 
         distribution = self.network.distribution(inputs)
-        ratio = (distribution.log_prob(actions) - old_log_probs).exp()
+        log_ratio = distribution.log_prob(actions) - old_log_probs
+        ratio = log_ratio.exp()
+        kl = ratio - 1 - log_ratio  # its mean estimates the KL divergence from the policy that collected
         clipped = ratio.clamp(1 - s.clip, 1 + s.clip)
         policy_loss = -torch.min(ratio * advantages, clipped * advantages)
 
@@ -293,7 +309,7 @@ class Trainer:
             value_loss = torch.max(value_loss, 0.5 * (near - targets) ** 2)
 
         loss = policy_loss + s.value_coefficient * value_loss - s.entropy * distribution.entropy()
-        return (loss * mask).sum() / count
+        return (loss * mask).sum() / count, (kl.detach() * mask).sum() / count
 
 
 def train(settings: Settings, weights: dict[str, torch.Tensor] | None = None) -> ActorCritic:

@@ -82,7 +82,8 @@ def test_larger_kl_coefficient_reduces_the_kl_divergence() -> None:
 
 @pytest.mark.parametrize(("target", "factor"), [(1e-6, 1 / 1.5), (1e3, 1.5), (None, 1.0)])
 def test_learning_rate_adapts_to_the_kl_target(target: float | None, factor: float) -> None:
-    watch = watch_of(learning_rate_kl=target or watch_of(**FAST)()["approx_kl"], **FAST)
+    settings = {"learning_rate_kl_max": 100.0, **FAST}
+    watch = watch_of(learning_rate_kl=target or watch_of(**FAST)()["approx_kl"], **settings)
     first, second = watch(), watch()
     assert first["learning_rate"] == FAST["learning_rate"]
     assert second["learning_rate"] == pytest.approx(FAST["learning_rate"] * factor)
@@ -90,7 +91,7 @@ def test_learning_rate_adapts_to_the_kl_target(target: float | None, factor: flo
 
 
 def test_kl_target_of_the_learning_rate_may_be_a_schedule() -> None:
-    kl, factors = watch_of(learning_rate_kl="linear(0.02, 0)").update.kl, []
+    kl, factors = watch_of(learning_rate_kl="linear(0.02, 0)", learning_rate_kl_max=100.0).update.kl, []
     for progress in (0.0, 0.5, 0.9):  # targets 0.02, 0.01 and 0.002
         kl.adapt(0.006, progress)
         factors.append(kl.rate_factor)
@@ -98,8 +99,8 @@ def test_kl_target_of_the_learning_rate_may_be_a_schedule() -> None:
 
 
 def test_adaptive_factor_of_the_learning_rate_is_bounded() -> None:
-    for target, bound in ((1e-12, 1e-3), (1e12, 1e2)):
-        update = watch_of(learning_rate_kl=target).update
+    for target, largest, bound in ((1e-12, 1.0, 1e-3), (1e12, 1.0, 1.0), (1e12, 100.0, 100.0)):
+        update = watch_of(learning_rate_kl=target, learning_rate_kl_max=largest).update
         for _ in range(60):
             update.kl.adapt(1.0, 0.0)
         assert update.kl.rate_factor == bound

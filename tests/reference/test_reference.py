@@ -49,6 +49,7 @@ def config_of(settings: "reference.Settings") -> Config:
         policy=PolicyConfig(hidden=s.hidden, shared=s.shared, normalize_observations=s.normalize_observations),
         ppo=PPOConfig(
             learning_rate=f"linear({s.learning_rate}, 0)",
+            learning_rate_kl=s.learning_rate_kl,
             gamma=s.gamma,
             gae_lambda=s.gae_lambda,
             epochs=s.epochs,
@@ -106,10 +107,13 @@ PENDULUM = reference.Settings(
 
 
 RECOMPUTED = dataclasses.replace(PENDULUM, recompute_advantages=True)
+ADAPTIVE = dataclasses.replace(RECOMPUTED, learning_rate_kl=1e-4)
 
 
 @pytest.mark.parametrize(
-    "settings", [CARTPOLE, PENDULUM, RECOMPUTED], ids=["cartpole", "pendulum", "recomputed advantages"]
+    "settings",
+    [CARTPOLE, PENDULUM, RECOMPUTED, ADAPTIVE],
+    ids=["cartpole", "pendulum", "recomputed advantages", "adaptive learning rate"],
 )
 def test_training_gives_the_weights_of_the_reference(settings: "reference.Settings") -> None:
     distance, moved = largest_difference(settings)

@@ -26,7 +26,7 @@ class KLController:
             if kl > 2 * target:
                 self.rate_factor = max(self.rate_factor / 1.5, 1e-3)
             elif kl < target / 2:
-                self.rate_factor = min(self.rate_factor * 1.5, 1e2)
+                self.rate_factor = min(self.rate_factor * 1.5, config.learning_rate_kl_max)
         if config.surrogate == "kl":
             if kl > 1.5 * config.kl_target:
                 self.coefficient = min(self.coefficient * 2, 1e4)

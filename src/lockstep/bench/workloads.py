@@ -9,7 +9,7 @@ __all__ = ["ENVIRONMENTS", "PEERS", "PLAIN", "STEPS", "WORKLOADS", "Peer", "Work
 ENVIRONMENTS = 8
 STEPS = 256
 PLAIN = (
-    *("--ppo.learning-rate", "3e-4", "--policy.log-std", "0"),
+    *("--ppo.learning-rate", "3e-4", "--ppo.learning-rate-kl", "none", "--ppo.gamma", "0.99", "--policy.log-std", "0"),
     *("--policy.no-normalize-observations", "--ppo.no-normalize-rewards", "--ppo.no-recompute-advantages"),
 )
 """Flags that turn off what the defaults of other implementations do not have."""

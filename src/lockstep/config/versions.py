@@ -7,7 +7,10 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
         "rollout": {"steps": 128},
         "policy": {"log_std": 0.0, "normalize_observations": False},
         "ppo": {
+            "gamma": 0.99,
             "learning_rate": 3e-4,
+            "learning_rate_kl": None,
+            "learning_rate_kl_max": 100.0,
             "epochs": 4,
             "minibatches": 4,
             "recompute_advantages": False,

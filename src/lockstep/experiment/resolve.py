@@ -86,10 +86,10 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
 
 def _check_ppo(config: Config) -> None:
     """Raise ValueError for options of PPO that exclude each other."""
-    steers = config.ppo.learning_rate_kl is not None or config.ppo.surrogate == "kl"
-    if steers and config.ppo.epochs_of_policy * config.ppo.minibatch_count == 1:
+    rises = config.ppo.learning_rate_kl is not None and config.ppo.learning_rate_kl_max > 1
+    if (rises or config.ppo.surrogate == "kl") and config.ppo.epochs_of_policy * config.ppo.minibatch_count == 1:
         raise ValueError(
-            "ppo.epochs is 1: learning_rate_kl and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
+            "ppo.epochs is 1: learning_rate_kl_max above 1 and surrogate 'kl' need at least 2 gradient steps per update, or the KL is always 0"
         )
     if (config.ppo.separate or config.ppo.separate_grad_norms) and config.policy.shared:
         raise ValueError(

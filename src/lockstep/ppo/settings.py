@@ -18,10 +18,13 @@ class PPOConfig:
     """Learning rate of Adam: a schedule. Usually 1e-4 to 1e-3."""
     value_learning_rate: float | str | None = None
     """Learning rate of the critic: a schedule. None: that of the policy. A value requires separate trunks."""
-    learning_rate_kl: float | str | None = None
+    learning_rate_kl: float | str | None = 0.01
     """Target of the KL-adaptive learning rate: a schedule. The rate is divided by 1.5 if the KL divergence of an update's last epoch exceeds
     twice this value, and multiplied by 1.5 below half of it. The factor multiplies the schedule. None: off. Usually 0.008 to 0.02."""
-    gamma: float = 0.99
+    learning_rate_kl_max: float = 1.0
+    """Largest factor of the KL-adaptive learning rate. 1: the rate never exceeds its schedule. 100: it adapts in both directions, as in
+    rl_games and rsl_rl."""
+    gamma: float = 0.995
     """Discount factor per step. Usually 0.9 to 0.999."""
     gae_lambda: float = 0.95
     """λ of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo. Usually 0.9 to 1."""
@@ -85,6 +88,7 @@ class PPOConfig:
                 raise ValueError(f"ppo.{name} is {value}: it must be at least 1")
         for name in (
             "learning_rate_kl",
+            "learning_rate_kl_max",
             "kl_stop",
             "kl_target",
             "kl_coefficient",

@@ -21,6 +21,7 @@ def test_a_file_of_version_1_has_the_defaults_of_version_1(tmp_path: Path) -> No
         False,
         False,
     )
+    assert (config.ppo.gamma, config.ppo.learning_rate_kl, config.ppo.learning_rate_kl_max) == (0.99, None, 100)
     assert (config.policy.log_std, config.policy.normalize_observations) == (0.0, False)
     assert merged_tree(None, path, {})["rollout"] == {"steps": 128}
 

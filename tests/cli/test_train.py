@@ -151,7 +151,10 @@ def test_per_rank_is_resolved_once(run_cli, tmp_path: Path) -> None:
             ["--env.count", "100000", "--rollout.steps", "100000", "--total-steps", "20_000_000_000"],
             ["rollout.steps is 100000", "10,000,000,000 steps"],
         ),
-        (["--ppo.learning-rate-kl-max", "100", "--ppo.epochs", "1"], ["learning_rate_kl", "at least 2"]),
+        (
+            ["--ppo.learning-rate-kl", "0.01", "--ppo.learning-rate-kl-max", "100", "--ppo.epochs", "1"],
+            ["learning_rate_kl", "at least 2"],
+        ),
         (["--env.options", "{num_threads: 3}", "--env.engine", "envpool"], ["env.options", "num_threads"]),
         (["--curiosity.kind", "rdn"], ["curiosity.kind is 'rdn'", "rnd"]),
         (

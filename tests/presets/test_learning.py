@@ -25,6 +25,7 @@ def test_cartpole_is_solved_within_100000_steps(run_cli, tmp_path: Path, seed: i
     assert reached_at(run_cli, tmp_path, "cartpole", seed) <= 100_000
 
 
+@pytest.mark.exhaustive
 def test_pendulum_dense_is_solved_within_150000_steps(run_cli, tmp_path: Path) -> None:
     # the settings do not depend on the budget: a run of 150,000 steps begins with the same iterations
     assert reached_at(run_cli, tmp_path, "pendulum-dense", 1, "--total-steps", 80_000) <= 150_000

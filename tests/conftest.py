@@ -18,7 +18,9 @@ import torch
 from tests import compiler
 from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, serving
 
-TRAINS = ("lockstep.cli.work", "lockstep.api")
+COMPILES = ("torch._inductor.compile_fx", "torch.fx.experimental.proxy_tensor")
+"""Modules that a process imports before it compiles a kernel, in 2.5 seconds."""
+TRAINS = ("lockstep.cli.work", "lockstep.api", *COMPILES)
 """Modules that a training process imports."""
 LONGEST = ("tests/gpu/", "tests/pages/", "tests/compiling/", "tests/agreement/")
 """Folders of tests that run first, in this order."""

@@ -16,7 +16,7 @@ SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep."""
-LATE = ("CXX", "HOME", "NETRC")
+LATE = ("HOME", "NETRC")
 """Variables that only packages read which a server does not import; the same holds for those of W&B and of the Hub."""
 FIRST = 3
 """First file descriptor above stdin, stdout and stderr."""

@@ -46,7 +46,7 @@ def sidecars(run: Path) -> list[int]:
                 continue
         except OSError:
             continue
-        if str(run).encode() in words and any(command in words.split(b"\0") for command in (b"track", b"film")):
+        if str(run).encode() in words and any(command in words.split(b"\0") for command in (b"track", b"video")):
             process_ids.append(int(process.name))
     return process_ids
 
@@ -103,9 +103,9 @@ def test_curves_and_videos_are_uploaded_and_a_resumed_run_continues_its_upload(r
     rows = [json.loads(line) for line in (tmp_path / "runs/first/metrics.jsonl").read_text().splitlines()]
     curve = {point["_step"]: point["train/loss"] for point in points if "train/loss" in point}
     assert curve == {row["env_steps"]: row["loss"] for row in rows}
-    films = [name for name in server.files if name.endswith(".mp4")]
-    assert len(films) == 8
-    assert all(server.files[name][4:8] == b"ftyp" for name in films)
+    videos = [name for name in server.files if name.endswith(".mp4")]
+    assert len(videos) == 8
+    assert all(server.files[name][4:8] == b"ftyp" for name in videos)
     contents = b"".join(path.read_bytes() for path in tmp_path.joinpath("runs").rglob("*") if path.is_file())
     assert KEY.encode() not in contents
 

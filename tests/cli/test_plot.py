@@ -57,7 +57,7 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
         ("one car --what timing --over steps", "runs/one/plots/timing-compared.png"),
         ("car --what policy", "runs/car/plots/policy.png"),
         ("one --what policy --axes 2 3", "runs/one/plots/policy-2-3.png"),
-        ("one --what trajectory --film none --sample --seed 7", "runs/one/plots/trajectory.png"),
+        ("one --what trajectory --video none --sample --seed 7", "runs/one/plots/trajectory.png"),
     ],
 )
 def test_figures_are_written(words: str, path: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_trajectory_is_drawn_with_a_video(here: Path, capsys: pytest.CaptureFixt
     paths = [f"runs/one/plots/trajectory.{ending}" for ending in ("png", "gif")]
     assert output(capsys, "one", "--what", "trajectory") == (0, "\n".join(paths) + "\n", "")
     assert (here / paths[1]).read_bytes().startswith(b"GIF89a")
-    words = ("one", "--what", "trajectory", "--film", "mp4", "--out", "episode.svg")
+    words = ("one", "--what", "trajectory", "--video", "mp4", "--out", "episode.svg")
     assert output(capsys, *words) == (0, "episode.svg\nepisode.mp4\n", "")
     assert (here / "episode.mp4").stat().st_size > 1000
 
@@ -135,7 +135,7 @@ def test_values_of_a_trajectory_are_those_of_the_critic(here: Path) -> None:
         ("one --out file/a.png", "file/a.png cannot be written: file is not a folder; choose another path with --out"),
         ("one --out folder.png", "folder.png cannot be written: Is a directory; choose another path with --out"),
         (
-            "one --what trajectory --out file/a.png --film gif",
+            "one --what trajectory --out file/a.png --video gif",
             "file/a.gif cannot be written: file is not a folder; choose another path with --out",
         ),
     ],
@@ -197,7 +197,7 @@ def test_policy_map_of_image_observations_is_refused(run_cli, here: Path, capsys
     assert done == (2, "", f"lockstep: {line}\n")
     done = run_cli("plot", *words, "trajectory", cwd=here)
     assert (done.rc, done.stdout) == (0, "runs/seen/plots/trajectory.png\n"), done.stderr
-    assert done.stderr == "no film: the environment has no render mode 'rgb_array'\n"
+    assert done.stderr == "no video: the environment has no render mode 'rgb_array'\n"
     code, _, error = output(capsys, "seen", "--what", "policy")
     assert (code, error.count("\n")) == (2, 1)
     assert "pass --env.module pictured again" in error

@@ -120,7 +120,7 @@ def test_report_renders_in_a_browser(here: Path, browser: Any, capsys: pytest.Ca
             assert min(sizes) > 150
             grounds.add(ask(browser, "getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2
-    assert ask(browser, FILM) == [None, 600]
+    assert ask(browser, VIDEO) == [None, 600]
     assert {url.partition(":")[0] for url in requests(browser)} == {"file", "data"}
     assert [entry["message"] for entry in browser.get_log("browser")] == []
 
@@ -128,7 +128,7 @@ def test_report_renders_in_a_browser(here: Path, browser: Any, capsys: pytest.Ca
 WIDEST = (
     "Math.max(...[...document.querySelectorAll('body *')].map(e => Math.ceil(e.getBoundingClientRect().right - 0.5)))"
 )
-FILM = "(e => [e.error, e.videoWidth])(document.querySelector('video'))"
+VIDEO = "(e => [e.error, e.videoWidth])(document.querySelector('video'))"
 
 
 def show(browser: Any, path: Path, theme: str, width: int) -> None:

@@ -48,7 +48,7 @@ def test_neither_the_machine_nor_the_token_is_revealed(hub: FakeHub, trained: Pa
 
 def test_a_second_push_replaces_the_first_and_keeps_files_of_others(hub: FakeHub) -> None:
     api = sign_in(REPOSITORY)
-    push(api, REPOSITORY, {**BARE, "replay.mp4": b"film", "checkpoints/00000002/state.json": b"{}"}, public=False)
+    push(api, REPOSITORY, {**BARE, "replay.mp4": b"video", "checkpoints/00000002/state.json": b"{}"}, public=False)
     hub.models["me/first"]["notes.md"] = b"mine"
     push(api, REPOSITORY, {**BARE, "checkpoints/00000004/state.json": b"{}"}, public=False)
     assert set(hub.models["me/first"]) == {*BARE, "checkpoints/00000004/state.json", "notes.md"}

@@ -66,9 +66,9 @@ def test_every_row_has_observation_action_reward_and_value() -> None:
 def test_gif_of_the_episode(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     play_trajectory(Count, lambda: act, value, 1, tmp_path / "new" / "a.gif")
-    with image.open(tmp_path / "new" / "a.gif") as film:
+    with image.open(tmp_path / "new" / "a.gif") as gif:
         # 5 frames at 50 per second become 3 frames, each shown twice as long
-        assert (film.n_frames, film.size, film.info["duration"], film.info["loop"]) == (3, (360, 73), 40, 0)
+        assert (gif.n_frames, gif.size, gif.info["duration"], gif.info["loop"]) == (3, (360, 73), 40, 0)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.gif"]
 
 
@@ -77,11 +77,11 @@ def test_a_gif_contains_the_frames(tmp_path: Path) -> None:
     with write_gif(tmp_path / "a.gif", 10) as show:
         for level in (0, 100, 250):
             show(np.full((20, 30, 3), level, np.uint8))
-    with image.open(tmp_path / "a.gif") as film:
-        assert (film.n_frames, film.size) == (3, (30, 20))
+    with image.open(tmp_path / "a.gif") as gif:
+        assert (gif.n_frames, gif.size) == (3, (30, 20))
         for number, level in enumerate((0, 100, 250)):
-            film.seek(number)
-            assert abs(np.array(film.convert("RGB")).astype(int) - level).max() < 8
+            gif.seek(number)
+            assert abs(np.array(gif.convert("RGB")).astype(int) - level).max() < 8
 
 
 def test_a_gif_without_frames_is_not_written(tmp_path: Path) -> None:

@@ -172,22 +172,22 @@ def test_odd_sizes_are_padded(tmp_path: Path) -> None:
 
 
 def test_no_incomplete_file_remains(tmp_path: Path) -> None:
-    (tmp_path / "film.mp4").write_text("an earlier one")
+    (tmp_path / "episode.mp4").write_text("an earlier one")
     env = OddSizedEnv(fails=True)
     with pytest.raises(RuntimeError, match="the environment broke"):
-        record_video(lambda: env, push_left, tmp_path / "film.mp4", seeds=[1])
-    assert [path.name for path in tmp_path.iterdir()] == ["film.mp4"]
-    assert (tmp_path / "film.mp4").read_text() == "an earlier one"
+        record_video(lambda: env, push_left, tmp_path / "episode.mp4", seeds=[1])
+    assert [path.name for path in tmp_path.iterdir()] == ["episode.mp4"]
+    assert (tmp_path / "episode.mp4").read_text() == "an earlier one"
     assert env.closed
 
 
 def test_environment_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="render_mode must be 'rgb_array'"):
-        record_video(lambda: OddSizedEnv(picture="a text"), push_left, tmp_path / "film.mp4", seeds=[1])
+        record_video(lambda: OddSizedEnv(picture="a text"), push_left, tmp_path / "episode.mp4", seeds=[1])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(ValueError, match=r"lockstep-rl\[video\]"):
-        record_video(OddSizedEnv, push_left, tmp_path / "film.mp4", seeds=[1])
+        record_video(OddSizedEnv, push_left, tmp_path / "episode.mp4", seeds=[1])

@@ -31,7 +31,7 @@ COMMANDS = {
     "envs": "list the environments",
     "doctor": "check the installation and the available features",
 }
-_HIDDEN = ("rank", "film", "track", "evaluator")
+_HIDDEN = ("rank", "video", "track", "evaluator")
 _GC_THRESHOLD = 100_000
 """Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
 PyTorch, although imported objects stay alive."""

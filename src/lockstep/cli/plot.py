@@ -31,7 +31,7 @@ _AGENT_KINDS = ("policy", "trajectory")
 _KINDS_OF_FLAG = {
     "over": _METRIC_KINDS,
     "axes": ("policy",),
-    "film": ("trajectory",),
+    "video": ("trajectory",),
     "seed": ("trajectory",),
     "sample": ("trajectory",),
     "iteration": _AGENT_KINDS,
@@ -92,7 +92,7 @@ def _parser() -> Arguments:
         help="indices of the two components of the observation on the horizontal and the vertical axis; required if there are more than 2",
     )
     agents.add_argument(
-        "--film",
+        "--video",
         choices=("gif", "mp4", "none"),
         help="format of the video next to the figure (default gif, if the environment can be rendered)",
     )
@@ -204,14 +204,14 @@ def _draw_trajectory(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
     loaded = LoadedPolicy(str(folder.path), args.iteration, bool(args.sample), args.seed, args.module)
     policy, config = loaded.policy, loaded.config
     path = _output_path([folder], args)
-    video = None if args.film == "none" else path.with_suffix(f".{args.film or 'gif'}")
+    video = None if args.video == "none" else path.with_suffix(f".{args.video or 'gif'}")
     episode = (lambda mode: make_one(config.env, mode)), policy.begin, policy.value, loaded.seeds(1)[0]
-    if args.film or video is None:
+    if args.video or video is None:
         trajectory = play_trajectory(*episode, video)
     else:
         trajectory, reason = play_and_record(*episode, video)
         if reason:
-            print(f"no film: {reason}", file=sys.stderr)
+            print(f"no video: {reason}", file=sys.stderr)
             video = None
     env = make_one(config.env)
     env.close()

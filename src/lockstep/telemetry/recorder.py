@@ -55,7 +55,7 @@ class Recorder:
             )
         if self._config.capture_video:
             self._videos = Tolerant(
-                "films", lambda: VideoSidecar(run.folder, self._modules, lambda: self._seconds_left(0.0))
+                "videos", lambda: VideoSidecar(run.folder, self._modules, lambda: self._seconds_left(0.0))
             )
             yield self._videos
         for name in dict.fromkeys(chosen):

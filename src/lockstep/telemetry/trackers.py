@@ -203,13 +203,13 @@ class _TrackerState:
         """Environment steps at the last iteration that was sent."""
         self.evaluated: int = stored.get("evaluated", 0)
         """Iteration of the last evaluation that was sent."""
-        self.videos: list[str] = stored.get("films", [])
+        self.videos: list[str] = stored.get("videos", [])
         """File names of the videos that were sent."""
         self._saved: bytes | None = None
 
     def save(self) -> None:
         """Write the state to disk if it has changed."""
-        progress = {"env_steps": self.env_steps, "evaluated": self.evaluated, "films": self.videos}
+        progress = {"env_steps": self.env_steps, "evaluated": self.evaluated, "videos": self.videos}
         content = json.dumps({"id": self.identity, **progress}).encode()
         if content != self._saved:
             write_aside(self._path, content)

@@ -1,4 +1,4 @@
-"""Videos during training: rank 0 saves agents to videos/.agents, and a sidecar process (`cli/film.py`) records them one after the other.
+"""Videos during training: rank 0 saves agents to videos/.agents, and a sidecar process (`cli/video.py`) records them one after the other.
 
 The sidecar gets only CPU time that nothing else wants, so it may fall behind. At most `_MAX_PENDING` agents wait for it; further ones are
 skipped until it has caught up. After the last iteration the sidecar has some time to finish. If a run is stopped, the pending agents are
@@ -28,7 +28,7 @@ class VideoSidecar(Sidecar):
         self._agents.mkdir(parents=True, exist_ok=True)
         self._skipped = 0
         self._run_folder = folder
-        super().__init__("films", folder.path, ["film", str(folder.path), *modules], timeout)
+        super().__init__("videos", folder.path, ["video", str(folder.path), *modules], timeout)
 
     def enqueue(self, iteration: int, agent: Agent) -> None:
         """Save the agent of an iteration for the sidecar, unless `_MAX_PENDING` agents are waiting already."""

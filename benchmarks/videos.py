@@ -1,6 +1,6 @@
 """Measure the cost of videos during training: one run on one core, with the video sidecar running and stopped in turn.
 
-    python benchmarks/films.py [--pairs 16] [--seconds 5] [--out benchmarks/films.json]
+    python benchmarks/videos.py [--pairs 16] [--seconds 5] [--out benchmarks/videos.json]
 
 This is the worst case: CartPole-v1 with a video every iteration, so that an agent is always waiting to be recorded, and all processes of the run on the same
 core. Every few seconds the sidecar and its child processes are stopped (SIGSTOP) or continued (SIGCONT). The speed is environment steps per second of CPU
@@ -47,7 +47,7 @@ def group_of(run: Path) -> int:
             words = process.joinpath("cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"film" in words and str(run).encode() in words:
+        if b"video" in words and str(run).encode() in words:
             return os.getpgid(int(process.name))
     return 0
 
@@ -112,10 +112,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=16, choices=sorted(T95))
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("films.json"))
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("videos.json"))
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryDirectory(prefix="lockstep-films-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="lockstep-videos-", ignore_cleanup_errors=True) as folder:
         command = [
             sys.executable,
             "-m",
@@ -123,7 +123,7 @@ def main() -> None:
             "train",
             "cartpole",
             "--name",
-            "films",
+            "videos",
             "--out",
             folder,
             *WORDS.split(),
@@ -134,20 +134,20 @@ def main() -> None:
         os.sched_setaffinity(training.pid, cores[-1:])
         os.sched_setaffinity(0, cores[:1])  # this process measures from another core
         try:
-            ratios, shares = measured(Path(folder) / "films", training.pid, arguments.pairs, arguments.seconds)
+            ratios, shares = measured(Path(folder) / "videos", training.pid, arguments.pairs, arguments.seconds)
         finally:
             training.send_signal(signal.SIGINT)
             training.wait()
     mean = statistics.fmean(ratios)
     half = T95[arguments.pairs] * statistics.stdev(ratios) / arguments.pairs**0.5
     record = {
-        "command": f"python benchmarks/films.py --pairs {arguments.pairs} --seconds {arguments.seconds:g}",
+        "command": f"python benchmarks/videos.py --pairs {arguments.pairs} --seconds {arguments.seconds:g}",
         "processor": processor(),
         "ratios": [round(ratio, 4) for ratio in ratios],
         "median": round(statistics.median(ratios), 4),
         "mean": round(mean, 4),
         "mean_95": [round(mean - half, 4), round(mean + half, 4)],
-        "films_share_of_the_core": {"mean": round(statistics.fmean(shares), 5), "most": round(max(shares), 5)},
+        "videos_share_of_the_core": {"mean": round(statistics.fmean(shares), 5), "most": round(max(shares), 5)},
     }
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))

@@ -1,4 +1,4 @@
-"""`lockstep film FOLDER [MODULE …]`: the sidecar process of rank 0 that records videos of its agents.
+"""`lockstep video FOLDER [MODULE …]`: the sidecar process of rank 0 that records videos of its agents.
 
 An internal command.
 """
@@ -92,7 +92,7 @@ class _Recorder:
             self._config.run.seed,
             (self._env.observation_space, self._env.action_space),
         )
-        generator = stream(seed, "films", index, iteration)
+        generator = stream(seed, "videos", index, iteration)
         policy = TrainedPolicy(self._agent, *spaces, generator, sample=True, iteration=iteration)
         record_video(
             lambda: TimeLimit(make_one(env, "rgb_array"), _MAX_STEPS),

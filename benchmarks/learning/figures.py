@@ -1,6 +1,6 @@
 """Figures of a table: learning curves, and performance profiles with the aggregate over all tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,16 @@ def draw_curves(results: TableResults, path: Path) -> None:
         _legend(figure)
 
 
-def draw_profiles(results: TableResults, path: Path) -> None:
-    """Draw the share of runs above each normalized score, and the interquartile means over all tasks."""
+def draw_profiles(pooled: Mapping[str, Sequence[Sequence[float]]], path: Path) -> None:
+    """Draw the share of runs above each normalized score, and the interquartile means over all tasks.
+
+    `pooled` has the normalized scores of each program by task, under the program's name in `PROGRAMS`; none if they are not complete.
+    """
     with saved_figure(path, 10.0, 4.0) as (_, figure):
         left, right = figure.subplots(1, 2, width_ratios=(2, 1))
         thresholds = np.linspace(0, 1.25, 51)
         for place, (program, label, color) in enumerate(PROGRAMS):
-            if scores := results.pooled(program):
+            if scores := pooled.get(program):
                 band = profile(scores, thresholds)
                 _draw_band(left, thresholds, band, label, color)
                 total = estimate(scores)

@@ -1,6 +1,6 @@
 """Train and evaluate the tasks of a table with lockstep, and store one JSON file for each task and seed.
 
-    python benchmarks/learning/run.py TABLE [--seeds 0-4] [--only TASK …] [--variants NAME …] [--jobs N]
+    python benchmarks/learning/run.py TABLE [--seeds 0-4] [--only TASK …] [--variants NAME …] [--jobs N] [--ranks N]
 
 The tables are in `tables/`. Each run is `lockstep train`, then `lockstep eval` with the most probable and with sampled
 actions. Runs that have a result are skipped, and an interrupted run is resumed: call the same command again.
@@ -53,20 +53,21 @@ def changed(task: Task, scale: float, config: dict[str, object]) -> list[str]:
     return [name for name, value in config.items() if name in now and now[name] != value]
 
 
-def train(task: Task, seed: int, scale: float, folder: Path) -> float | None:
+def train(task: Task, seed: int, scale: float, ranks: int | None, folder: Path) -> float | None:
     """Train a run in `folder`, or resume it. Return the seconds of the command, None if the run was resumed."""
     log, config = folder.with_suffix(".log"), folder.with_suffix(".json")
     lockstep = [sys.executable, "-m", "lockstep"]
+    execution = ["--run.progress", "off", *(["--ranks", str(ranks)] if ranks else [])]
     begun = (folder / "config.json").is_file() and config.is_file()
     if begun and not changed(task, scale, json.loads(config.read_text())):
-        call([*lockstep, "resume", str(folder), "--run.progress", "off"], log)
+        call([*lockstep, "resume", str(folder), *execution], log)
         return None
     shutil.rmtree(folder, ignore_errors=True)  # killed while it was created, or begun with other settings
     write_record(config, experiment(task, scale))
     flags = as_flags(settings(task, scale))
-    names = ["--seed", str(seed), "--name", folder.name, "--out", str(folder.parent), "--run.progress", "off"]
+    names = ["--seed", str(seed), "--name", folder.name, "--out", str(folder.parent)]
     start = time.perf_counter()
-    call([*lockstep, "train", *([task.preset] if task.preset else []), *flags, *names], log)
+    call([*lockstep, "train", *([task.preset] if task.preset else []), *flags, *names, *execution], log)
     return round(time.perf_counter() - start, 1)
 
 
@@ -113,10 +114,10 @@ def record_of(table: Table, task: Task, seed: int, scale: float, folder: Path) -
     }
 
 
-def run(table: Table, task: Task, seed: int, scale: float, runs: Path, results: Path) -> str:
+def run(table: Table, task: Task, seed: int, scale: float, ranks: int | None, runs: Path, results: Path) -> str:
     """Train and evaluate one run, store its result, and return a line about it."""
     folder = runs / f"{table.name}-{task.name}-{seed}"
-    wall = train(task, seed, scale, folder)
+    wall = train(task, seed, scale, ranks, folder)
     record = record_of(table, task, seed, scale, folder) | {"wall_seconds": wall}
     record["evaluation"] = {
         "deterministic": evaluate(task, folder, sample=False),
@@ -150,6 +151,9 @@ def main() -> int:
         "--variants", nargs="*", metavar="NAME", help="only these (default: all, after the table itself)"
     )
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; more than 1 disturbs the measured seconds")
+    parser.add_argument(
+        "--ranks", type=int, help="processes of each run, which change no result (default: as `lockstep train`)"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the budget; needs --results")
@@ -166,7 +170,7 @@ def main() -> int:
     listen()
     seeds = arguments.seeds or range(max(task.seeds for _, task in chosen))
     work = [
-        partial(run, table, task, seed, arguments.scale, arguments.out, arguments.results)
+        partial(run, table, task, seed, arguments.scale, arguments.ranks, arguments.out, arguments.results)
         for seed in seeds  # all tasks and variants have a first seed before any has a second one
         for table, task in chosen
         if (arguments.seeds or seed < task.seeds)

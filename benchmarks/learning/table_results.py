@@ -76,3 +76,13 @@ def read_results(table: Table, results: Path) -> TableResults:
         return found
 
     return TableResults(table, runs([table.name]), runs([f"{table.name}-sb3", f"{table.baseline}-sb3"]))
+
+
+def compared(results: Sequence[TableResults]) -> dict[str, tuple[Runs, Runs]]:
+    """Return the runs of lockstep and of Stable-Baselines3 by task, for the tasks of all tables that both have trained."""
+    return {
+        name: (table.lockstep[name], table.sb3[name])
+        for table in results
+        for name in table.lockstep
+        if name in table.sb3
+    }

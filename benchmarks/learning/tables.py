@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aggregate import estimate
+from comparison import UNTUNED, comparison
 from figures import draw_curves, draw_profiles
 from markdown import interval, number
 from records import RESULTS
@@ -42,7 +43,7 @@ def section(table: Table, folder: Path, page: Path) -> str:
     draw_curves(results, curves)
     lines.append(f"![Learning curves of {table.name}](learning/{curves.name})")
     if pooled := results.pooled("lockstep"):
-        draw_profiles(results, profiles)
+        draw_profiles({"lockstep": pooled, "sb3": results.pooled("sb3")}, profiles)
         programs = [f"lockstep {interval(estimate(pooled))}"]
         if baseline := results.pooled("sb3"):
             programs.append(f"Stable-Baselines3 {interval(estimate(baseline))}")
@@ -131,6 +132,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args(argv)
     sections = {name: section(read_table(name), arguments.results, arguments.page) for name in table_names()}
+    untuned = [read_results(read_table(name), arguments.results) for name in UNTUNED]
+    figure = arguments.page.parent / "learning" / "comparison-profiles.svg"
+    sections["comparison"] = "\n".join(comparison(untuned, figure))
     arguments.page.write_text(fill(arguments.page.read_text(encoding="utf-8"), sections), encoding="utf-8")
 
 

@@ -93,7 +93,7 @@ def test_normalized_scores_lie_between_random_and_bar(learning: SimpleNamespace)
 def test_every_table_is_readable_and_has_random_scores_and_markers(learning: SimpleNamespace, root: Path) -> None:
     scores = json.loads(learning.table_results.RANDOM_SCORES.read_text())
     page = (root / "docs" / "learning.md").read_text()
-    assert len(learning.tasks.table_names()) == 7
+    assert len(learning.tasks.table_names()) == 8
     for name in learning.tasks.table_names():
         assert f"<!-- begin {name} -->" in page
         for task in learning.tasks.read_table(name).tasks.values():
@@ -105,7 +105,7 @@ def test_every_table_is_readable_and_has_random_scores_and_markers(learning: Sim
 
 def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path: Path) -> None:
     page, results = tmp_path / "learning.md", tmp_path / "results"
-    names = learning.tasks.table_names()
+    names = [*learning.tasks.table_names(), "comparison"]
     page.write_text(
         "before\n" + "".join(f"<!-- begin {name} -->\nstale text\n<!-- end {name} -->\n" for name in names) + "after\n"
     )
@@ -118,15 +118,19 @@ def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path:
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "stale text" not in text
-    assert text.count("No results yet.") == len(names) - 1
+    assert text.count("No results yet.") == len(names) - 2
     rows = [line for line in text.splitlines() if line.startswith("| Ant-v5 | 1,000,000 | 4 |")]
     assert rows[0].startswith("| Ant-v5 | 1,000,000 | 4 | 3,258† | 2,932 | **3,095 [")
     assert "| 550 [500, 600] |" in rows[0]
     assert "| HalfCheetah-v5 | 5,206 | 3 of 4 | 950,000 | 950 | 1,000 | – | – | – |" in text
     assert "| 1,000 | 0 of 2 | – | – |" in text
+    # 1 and 0.9 are the normalized scores of both middle seeds of Ant-v5; the random policy has about -60
+    assert "Tasks: Ant-v5." in text
+    assert "| lockstep | the defaults, for all tasks | 4 | 0.95 [" in text
+    assert "| Ant-v5 | 0.95 | 0.18 | 1,000 | 1,000 | ∞ |" in text
     assert "Interquartile mean of the normalized scores over all tasks: lockstep 0.9" in text
-    for kind in ("curves", "profiles"):
-        assert (tmp_path / "learning" / f"default-mujoco-{kind}.svg").stat().st_size < 300_000
+    for name in ("default-mujoco-curves", "default-mujoco-profiles", "comparison-profiles"):
+        assert (tmp_path / "learning" / f"{name}.svg").stat().st_size < 300_000
     first = (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()
     learning.tables.main(["--results", str(results), "--page", str(page)])
     assert (page.read_text(), (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()) == (text, first)

@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from lockstep.algorithm.plan import Plan
@@ -81,6 +84,51 @@ def test_initial_noise_has_the_same_squared_norm_for_any_number_of_components(en
     assert log_std is None if components == 0 else components * math.exp(2 * log_std) == pytest.approx(1, abs=2e-3)
     fixed = config_of(env={"id": env_id, "count": 8}, policy={"log_std": -1.5})
     assert resolve(fixed, 1).policy.log_std == -1.5
+
+
+class Force(gym.Env[Any, Any]):
+    """One step per episode. The last component of an action has the given bounds, the others are between -1 and 1."""
+
+    def __init__(self, low: float, high: float, size: int) -> None:
+        self.observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+        others = [1.0] * (size - 1)
+        self.action_space = gym.spaces.Box(
+            np.float32([*(-one for one in others), low]), np.float32([*others, high]), dtype=np.float32
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: object) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 0.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "size", "squash"),
+    [
+        (-1, 1, 1, False),
+        (-2, 2, 7, False),
+        (-20, 20, 1, False),
+        (-20.5, 20.5, 1, True),
+        (0, 41, 1, True),
+        (-20, 20, 2, True),  # the noise is smaller with more components
+        (-100, 1e39, 1, False),  # infinite in float32
+        (3, 3, 1, False),
+    ],
+)
+def test_actions_with_ranges_much_wider_than_the_initial_noise_are_squashed(
+    low: float, high: float, size: int, squash: bool
+) -> None:
+    if "Force-v0" not in gym.registry:
+        gym.register("Force-v0", Force)
+    env = {"id": "Force-v0", "count": 8, "options": {"low": low, "high": high, "size": size}}
+    assert resolve(config_of(env=env), 1).policy.squash is squash
+    assert resolve(config_of(env=env, policy={"squash": False}), 1).policy.squash is False
+
+
+def test_discrete_actions_are_not_squashed() -> None:
+    assert resolve(config_of(), 1).policy.squash is False
 
 
 @pytest.mark.extra("ale_py")

@@ -79,13 +79,13 @@ class Agent:
         self.spaces = spaces
         self.device = device
         self.dtype = dtype
-        self.squash = config.squash
+        self.squash = bool(config.squash)
         self.distribution = distribution_of(spaces.choices, spaces.continuous_size, config.noise_exponent)
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
         head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
         inputs = spaces.images, spaces.mask_size, curiosity.two_heads
         self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast, *inputs)
-        self.curiosity = make_curiosity(spaces, curiosity, config.squash, seed, dtype)
+        self.curiosity = make_curiosity(spaces, curiosity, self.squash, seed, dtype)
         """The source of intrinsic rewards, if there is one."""
         changed = []
         if device.type != "meta":  # nothing can be computed on that device

@@ -5,7 +5,7 @@ __all__ = ["former_defaults"]
 _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
     1: {
         "rollout": {"steps": 128},
-        "policy": {"log_std": 0.0, "normalize_observations": False},
+        "policy": {"log_std": 0.0, "squash": False, "normalize_observations": False},
         "ppo": {
             "gamma": 0.99,
             "learning_rate": 3e-4,

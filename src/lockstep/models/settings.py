@@ -36,8 +36,9 @@ class PolicyConfig:
     noise_exponent: float = 0.0
     """Continuous actions: exponent β of the exploration noise, whose power over the steps of a rollout is 1 / f^β. 0: white noise,
     independent from step to step; 1: pink noise. Correlated noise explores further (Hollenstein et al. 2024, arXiv:2312.11091)."""
-    squash: bool = False
-    """Continuous actions: map actions into their bounds by tanh. Off: clip them to their bounds."""
+    squash: bool | None = None
+    """Continuous actions: map actions into their bounds by tanh. Off: clip them to their bounds. None: on if a range between bounds is more than
+    40 times the initial standard deviation, which would explore little of it; then all components need bounds."""
     normalize_observations: bool | None = None
     """Normalize observations by their running mean and standard deviation, over all shards, and clip them to ±10. None: on, unless they
     are images only."""

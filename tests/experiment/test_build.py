@@ -120,3 +120,19 @@ def test_components_of_a_rank_that_plays_and_trains(lag: int, separate: bool) ->
         assert components.exchange.acting.digest() == components.update.agent.digest()
     finally:
         components.close()
+
+
+def test_environments_of_all_shards_have_different_seeds() -> None:
+    tree = {
+        "env": {"id": "CartPole-v1", "count": 6, "engine": "gymnasium"},
+        "rollout": {"steps": 8},
+        "plan": {"shards": 3},
+    }
+    resolved = decode({**tree, "ppo": {"minibatches": 2}, "runtime": {"compile": "off"}}, Config())
+    components = build(resolved, Plan.make(resolved.plan, 1), cpu_runtime())
+    try:
+        first = torch.cat([shard.observations for shard in components.shards])
+        assert first.shape == (6, 4)
+        assert len(first.unique(dim=0)) == 6
+    finally:
+        components.close()

@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 .PHONY: help train test test-exhaustive quick check format docs clean
 
 help:
-	@echo "make train    train CartPole until it is solved, draw its curve and film it (seconds, after the install)"
+	@echo "make train    train CartPole for 100,000 steps, plot its learning curve and record a video (seconds, after the install)"
 	@echo "make test     the tests that every change has to pass"
 	@echo "make test-exhaustive  those that it leaves out: full products, and what takes minutes"
 	@echo "make quick    the fast tests: the inner loop"

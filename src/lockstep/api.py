@@ -85,7 +85,7 @@ class Run:
 
     @property
     def return_mean(self) -> float | None:
-        """Mean return of the last 20 training episodes (of all if there are fewer); None before the first one ends."""
+        """Mean return of the last 20 training episodes; None before 20 have ended."""
         return self._last("return_mean_20", None)  # type: ignore[no-any-return]
 
     @property

@@ -21,7 +21,7 @@ def _sequence(seed: int, name: str, keys: tuple[int, ...]) -> np.random.SeedSequ
 
 
 def stream(seed: int, name: str, *keys: int) -> np.random.Generator:
-    """Return the generator of stream `name` at `keys`, e.g. `stream(seed, "permutation", shard, iteration, epoch)`."""
+    """Return the generator of stream `name` at `keys`, e.g. `stream(seed, "minibatches", shard, iteration)`."""
     return np.random.Generator(np.random.PCG64(_sequence(seed, name, keys)))
 
 

@@ -29,7 +29,7 @@ __all__ = ["EPISODE_COLUMNS", "STATUS", "Rollout", "Sizes"]
 EPISODE_COLUMNS = 2
 """Number of columns of `Rollout.episodes`: return, length."""
 STATUS = ("stop", "iter", *PHASES)
-"""Entries of `Rollout.status`: "stop" is 1 if the player was asked to stop; "iter" are the seconds since its previous
+"""Entries of `Rollout.status`: "stop" is the number of the signal that requested a stop, 0 if none did; "iter" are the seconds since its previous
 rollout was complete; the others are the seconds of each phase."""
 
 

@@ -132,7 +132,7 @@ def test_signal_stops_the_run_with_code_75(run_cli, begin, same, tmp_path: Path,
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, out + err
-    assert err.count("lockstep: stopping after the iteration at hand; a second ") == 1
+    assert err.count("lockstep: stopping after this iteration; a second ") == 1
     assert "with: lockstep resume" in out
     assert not ranks_of(run)
     if number == signal.SIGTERM:

@@ -78,8 +78,8 @@ def test_invalid_numbers_of_shards_and_ranks_are_reported_in_one_line(
         ({"kind": "decoupled"}, "plan.kind is 'decoupled': it must be coupled, one-player, one-trainer, ranks or P:T"),
         ({"kind": "0:1"}, "plan.kind is '0:1'"),
         ({"lag": 2}, "plan.lag is 2: it must be 0 or 1"),
-        ({"players": (0,)}, "plan.kind is 'coupled': plan.players are given"),
-        ({"kind": "ranks", "players": (0,)}, "plan.kind is 'ranks': plan.trainers are needed"),
+        ({"players": (0,)}, "plan.kind is 'coupled': it does not take plan.players"),
+        ({"kind": "ranks", "players": (0,)}, "plan.kind is 'ranks': it needs plan.trainers"),
         (
             {"kind": "ranks", "players": (0, 0), "trainers": (0,)},
             "plan.players is [0, 0]: it must name ranks, each once",

@@ -126,7 +126,7 @@ def test_diff_of_different_runs(here: Path, capsys: pytest.CaptureFixture[str]) 
     code, text, _ = output(capsys, "diff", "a", "b")
     assert code == 1
     assert text.splitlines() == [
-        "part at iteration 2, identical before",
+        "digests differ from iteration 2 on; all earlier ones are equal",
         "config: ppo.clip is 0.2 in A, 0.1 in B",
         "config: run.seed is 1 in A, 2 in B",
         "environment: equal",
@@ -143,7 +143,7 @@ def test_diff_of_different_runs_without_checkpoints(here: Path, capsys: pytest.C
     code, text, _ = output(capsys, "diff", "a", "b")
     assert code == 1
     assert text.splitlines() == [
-        "part at iteration 1",
+        "digests differ from iteration 1 on",
         "config: equal",
         'environment: torch is "1.0" in A, "2.0" in B',
         "weights: no checkpoint that both have at or after iteration 1",

@@ -279,7 +279,7 @@ def test_ctrl_c_is_acknowledged_at_once_in_the_live_view(tmp_path: Path, environ
     reader.join()
     os.close(reading_end)
     before, message, after = texts[0].partition(
-        "\r\x1b[2Kstopping after the iteration at hand; a second Ctrl-C ends it at once"
+        "\r\x1b[2Kstopping after this iteration; a second Ctrl-C stops immediately"
     )
     assert message
     assert "stopping" not in before + after

@@ -11,6 +11,7 @@ import pytest
 from tests.live_runs import ranks_of, reached, wait_for
 
 from lockstep.processes.exit_codes import FAILED, RANK_LOST
+from lockstep.runtime import launch as launcher
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -81,6 +82,18 @@ def test_exit_code_of_simultaneous_failures_is_that_of_the_cause(monkeypatch: py
 
     monkeypatch.setattr(subprocess, "Popen", failed_process)
     assert launch(["rank"], 3, RuntimeConfig(backend="gloo")) == FAILED
+
+
+@pytest.mark.parametrize(("late", "code"), [(0, 0), (1, RANK_LOST)])
+def test_only_rank_0_may_work_after_the_others_have_ended(
+    late: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 waits for evaluations, up to an hour."""
+    wait = f"time.sleep(4) if os.environ.get('LOCKSTEP_RANK') == '{late}' else None"
+    (tmp_path / "sitecustomize.py").write_text(f"import os, time\n{wait}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(launcher, "_GRACE_AFTER_SUCCESS", 0.5)
+    assert launch(["presets"], 2, RuntimeConfig()) == code
 
 
 def test_unknown_exit_code_of_a_rank_is_printed_and_mapped(

@@ -21,7 +21,7 @@ class Estimates(NamedTuple):
     """Results of `Estimator`, each `[T, B]`."""
 
     log_probs: Tensor
-    """Old log-probabilities, which the policy ratio is taken to."""
+    """Old log-probabilities: the denominator of the policy ratio."""
     advantages: Tensor
     targets: Tensor
     """Targets of the critic."""
@@ -66,8 +66,9 @@ class Estimator:
         """Return the outputs of the networks as stored in the rollout or, if needed, computed with the current weights."""
         agent = self._agent
         if self._vtrace or (current and agent.state_size):
-            # The policy that the clip keeps close to need not be the one that collected: ρ, inside the advantages, leads from one
-            # to the other (decoupled objective, Hilton et al. 2022, arXiv:2110.00641)
+            # V-trace: PPO's ratio is relative to the current policy, and ρ in the advantages corrects for the policy that collected
+            # (decoupled objective, Hilton et al. 2022, arXiv:2110.00641). With memory, only `evaluate` starts
+            # sequences from their stored states.
             return agent.evaluate(rollout)
         if agent.layout.two_heads:
             evaluation = agent.evaluate(rollout)

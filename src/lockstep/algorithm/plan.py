@@ -43,8 +43,8 @@ class PlanConfig:
     """Number of updates that the collecting weights are behind. 0: players wait for the newest weights. 1: players collect the next
     rollouts while trainers train on the previous ones."""
     correction: Literal["behaviour", "vtrace"] = "behaviour"
-    """Correction for the lag. `behaviour`: probability ratios are taken to the policy that collected; `vtrace`: values and advantages
-    are corrected too (Espeholt et al. 2018)."""
+    """Correction for the lag. `behaviour`: the denominator of PPO's probability ratio is the policy that collected. `vtrace`: advantages and
+    value targets are those of V-trace (Espeholt et al. 2018), and the denominator is the policy at the start of the update."""
     exact: bool = True
     """Compute every shard separately, so that the bits do not depend on the ranks. Off: a rank computes all its shards as one batch;
     the same algorithm, faster with several shards per rank, with results that are equal up to rounding."""
@@ -64,12 +64,14 @@ class PlanConfig:
         for name in ("players", "trainers"):
             ranks = getattr(self, name)
             if (ranks is None) == (self.kind == "ranks"):
-                problem = "are needed" if ranks is None else "are given"
-                raise ValueError(f"plan.kind is {self.kind!r}: plan.{name} {problem}, which go with kind 'ranks' alone")
+                problem = "needs" if ranks is None else "does not take"
+                raise ValueError(f"plan.kind is {self.kind!r}: it {problem} plan.{name}")
             if ranks is not None and (not ranks or min(ranks) < 0 or len(set(ranks)) < len(ranks)):
                 raise ValueError(f"plan.{name} is {list(ranks)}: it must name ranks, each once")
         if self.trainers is not None and 0 not in self.trainers:
-            raise ValueError(f"plan.trainers is {list(self.trainers)}: rank 0 must be one of them, because it writes")
+            raise ValueError(
+                f"plan.trainers is {list(self.trainers)}: rank 0 must be one of them, because it writes the run folder"
+            )
 
 
 def default_ranks(config: PlanConfig, cores: int) -> int:

@@ -137,7 +137,7 @@ class Update:
             )
         rates = self._rates(progress)
         metrics = batch.metrics | self._train(batch, rates)
-        # at the end: within an iteration, collecting and training normalize observations by the same statistics
+        # at the end: without a lag, collecting and training normalize observations by the same statistics
         self._merge_observations(observed)
         self.kl.adapt(metrics["last_kl"], progress)
         return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}

@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
     if first is None:
         print(_identical_line(shared, max(digests_a), max(digests_b)))
         return DONE
-    print(f"part at iteration {first}" + (", identical before" if first > shared[0] else ""))
+    print(f"digests differ from iteration {first} on" + ("; all earlier ones are equal" if first > shared[0] else ""))
     print("\n".join([*_config_lines(*folders), *_tensor_lines(*folders, first)]))
     return FAILED
 

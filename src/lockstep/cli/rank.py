@@ -18,7 +18,7 @@ def main(argv: Sequence[str]) -> int:
     environment = os.environ
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
     rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
-    listen(aloud=rank == 0)
+    listen(announce=rank == 0)
     # These imports take seconds. They come after the calls above because meanwhile the parent may be killed or a signal may arrive.
     from lockstep.cli.work import train_rank
     from lockstep.envs.functions import import_reference

@@ -8,7 +8,7 @@ from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.modules import import_environments
 from lockstep.run.folder import RunFolder
-from lockstep.run.stop import end_unheard, follow_launcher, listen
+from lockstep.run.stop import exit_silently, follow_launcher, listen
 from lockstep.runtime.rank_info import RankInfo
 
 __all__ = ["import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
@@ -37,14 +37,14 @@ def report_once(rank_info: RankInfo | None) -> Iterator[None]:
         yield
     except (ValueError, EnvironmentFailed):
         if rank_info is not None and rank_info.local_rank:
-            end_unheard()
+            exit_silently()
         raise
 
 
 def listen_under_launcher(rank_info: RankInfo | None) -> None:
     """Handle signals as requests to stop, if a launcher started this rank. Others call `listen` before."""
     if rank_info is not None:
-        listen(aloud=rank_info.rank == 0)
+        listen(announce=rank_info.rank == 0)
         follow_launcher()
 
 

@@ -18,7 +18,7 @@ from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.run import Run
-from lockstep.run.stop import StoppedEarly, end_unheard
+from lockstep.run.stop import StoppedEarly, exit_silently
 from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 
@@ -99,7 +99,7 @@ def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]])
     if problem is not None:
         raise problem
     if not received:
-        end_unheard()
+        exit_silently()
     iteration_text, _, path = received.partition(" ")
     return RunFolder(Path(path)), int(iteration_text)
 

@@ -261,7 +261,7 @@ def _with_spaces(config: Config, spaces: "Spaces") -> Config:
 
 
 def compiles(config: Config) -> bool:
-    """Return True if the run needs a compiler. Raises ValueError for `runtime.compile` `on` if nothing can be compiled."""
+    """Return True if the run needs a compiler. Raises ValueError if `runtime.compile` is `on` and another setting rules compiling out."""
     runtime, ppo = config.runtime, config.ppo
     obstacle = next(
         (

@@ -1,4 +1,5 @@
-"""Collective operations over ranks. In a group of one rank they do nothing, so the algorithm never asks how many ranks there are.
+"""Collective operations over ranks. In a group of one rank nothing is communicated: `gather` returns its input, and `reduce` adds
+the rows of this rank. So the algorithm never asks how many ranks there are.
 
 `gather` and `reduce` work on *parts*: the rows that this rank contributes, one for each of its shards, in ascending order. Every
 rank owns consecutive shards, so the rows of rank 0, rank 1, … stacked are the rows of shard 0, shard 1, …

@@ -22,8 +22,8 @@ class StepFormula:
 
     Inputs: the weights, first and second moments, `[P]` each; the sums over all samples `[P + S]`, of which the first P
     are the gradient; and numbers `[2 + 3 * parts]`: the number of samples, the largest gradient norm, and for each part
-    a flag (1 to step the part, 0 to leave it unchanged), its learning rate and the factor of the square root of its
-    second moment.
+    a flag (1 to step the part, 0 to leave it unchanged), its learning rate over (1 - β₁ᵗ), and 1 / √(1 - β₂ᵗ), the bias
+    corrections of Adam.
 
     Outputs: the new weights, first and second moments, `[P]` each; and `[S + 1]`: the means of the other S sums, then
     the norm of the gradient before clipping.

@@ -14,8 +14,8 @@ from lockstep.run.episodes import EPISODE_ROW, write_episode_row
 __all__ = ["IdleTimes", "ShardRecords", "pack_records"]
 
 _TRAINER = ("digest", "iter", "wait", "stop")
-"""Entries of the shard's trainer: leading bits of the digest, seconds since its last record and those of them spent waiting, and whether it
-was asked to stop."""
+"""Entries of the shard's trainer: leading bits of the digest, seconds since its last record and those of them spent waiting, and the
+number of the signal that requested a stop, 0 if none did."""
 _STATUS_END = len(_TRAINER) + len(STATUS)
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
 _PLAYER_TIMES = len(_TRAINER) + STATUS.index("iter"), len(_TRAINER) + STATUS.index("wait")

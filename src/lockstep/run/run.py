@@ -110,10 +110,10 @@ class Run:
         renews = torch.tensor([[any(shard.engine.renews for shard in shards)]])
         self._restorable = not bool(self._group.gather(renews, "start").any())
         if not self._restorable:
-            update.renew()  # the environments were, if the run was resumed
+            update.renew()  # on resume, Shard.restore has begun new episodes already
         if self._group.rank == 0 and self._open_telemetry is not None:
             self._telemetry = self._open_telemetry(self)
-        listen(aloud=self._group.rank == 0)
+        listen(announce=self._group.rank == 0)
         self._watch = Stopwatch(self._group)
         self._lap, self._status_lap, self._trainer_lap = Lap(self._watch), Lap(self._watch), Lap(self._watch)
 

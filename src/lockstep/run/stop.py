@@ -19,19 +19,19 @@ __all__ = [
     "SIGNALS",
     "StoppedEarly",
     "asked_to_stop",
-    "end_unheard",
+    "exit_silently",
     "follow_launcher",
     "listen",
     "listening",
     "note",
-    "over_a_drawing",
     "raise_if_asked",
+    "set_live_view_active",
 ]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """Signals that request a stop."""
 _NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C"}
-_ECHO = 1.0
+_DUPLICATE_WINDOW = 1.0
 """Seconds within which another signal is the same request: schedulers signal every process of a job, and a launcher also forwards
 its own."""
 
@@ -45,25 +45,25 @@ class StoppedEarly(RuntimeError):
 
 _asked = 0
 _asked_at = 0.0
-_aloud = False
-_drawn = False
+_announce = False
+_live_view_active = False
 _launcher = 0
 _Handler = Callable[[int, FrameType | None], object] | int
 _before: dict[int, _Handler] = {}
 """Signal handlers of a program from before it began to train."""
 
 
-def listen(aloud: bool = True) -> None:
-    """Handle signals: the first one requests a clean stop; one that comes more than a second later has its previous effect, usually a kill.
+def listen(announce: bool = True) -> None:
+    """Handle signals: the first one requests a clean stop; one that comes more than a second later is handled as before, which usually ends the process.
 
-    `aloud` prints a line for the user. Outside the main thread, which alone can handle signals, nothing changes.
+    `announce` prints a line for the user. Outside the main thread, which alone can handle signals, nothing changes.
     """
-    global _aloud
-    _aloud = aloud
+    global _announce
+    _announce = announce
     if threading.current_thread() is not threading.main_thread():
         return
     for number in SIGNALS:
-        signal.signal(number, _hear)
+        signal.signal(number, _on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the launcher starts ranks with signals blocked
 
 
@@ -98,10 +98,10 @@ def follow_launcher() -> None:
     _launcher = os.getppid()
 
 
-def over_a_drawing(drawn: bool) -> None:
-    """Say whether the last line of the terminal belongs to the live view: messages overwrite it until it is drawn again."""
-    global _drawn
-    _drawn = drawn
+def set_live_view_active(active: bool) -> None:
+    """Set whether the last line of the terminal belongs to the live view, which messages overwrite until it is drawn again."""
+    global _live_view_active
+    _live_view_active = active
 
 
 def asked_to_stop() -> int:
@@ -117,7 +117,7 @@ def raise_if_asked() -> None:
         raise StoppedEarly("stopped before the first iteration of this start: nothing was trained")
 
 
-def end_unheard() -> NoReturn:
+def exit_silently() -> NoReturn:
     """End a rank silently with exit code 2, after another rank that reports the error: launchers kill all ranks when one ends."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -125,19 +125,19 @@ def end_unheard() -> NoReturn:
     raise SystemExit(BAD_INPUT)
 
 
-def _hear(number: int, frame: FrameType | None) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     global _asked, _asked_at
     now = time.monotonic()
     if not _asked:
         _asked, _asked_at = number, now
-        if _aloud:
-            _tell(f"stopping after the iteration at hand; a second {_NAMES.get(number, 'signal')} ends it at once")
-    elif now - _asked_at > _ECHO:
+        if _announce:
+            _print_note(f"stopping after this iteration; a second {_NAMES.get(number, 'signal')} stops immediately")
+    elif now - _asked_at > _DUPLICATE_WINDOW:
         signal.signal(number, _before.get(number, signal.SIG_DFL))
         os.kill(os.getpid(), number)
 
 
-def _tell(text: str) -> None:
-    line = f"\r\x1b[2K{text}" if _drawn else f"lockstep: {text}\n"
+def _print_note(text: str) -> None:
+    line = f"\r\x1b[2K{text}" if _live_view_active else f"lockstep: {text}\n"
     with suppress(OSError):
         os.write(2, line.encode())  # a signal handler can't use sys.stderr, which may be in use

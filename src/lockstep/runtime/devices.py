@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 
 from lockstep.group.group import Group
-from lockstep.run.stop import end_unheard
+from lockstep.run.stop import exit_silently
 from lockstep.runtime.hosts import HostSlot
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
@@ -71,7 +71,7 @@ def choose_devices(
 def fail_on_all_ranks(rank_info: RankInfo, message: str) -> NoReturn:
     """Raise ValueError with the message for the user on rank 0, and SystemExit on all other ranks. Every rank calls it."""
     if rank_info.rank:
-        end_unheard()
+        exit_silently()
     raise ValueError(message)
 
 

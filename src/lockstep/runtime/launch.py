@@ -25,7 +25,8 @@ __all__ = ["launch"]
 _GRACE_AFTER_FAILURE = 5.0
 """Seconds that the other ranks have to end by themselves after one has failed."""
 _GRACE_AFTER_SUCCESS = 90.0
-"""Seconds that the other ranks have after one has ended with code 0: rank 0 may wait for videos and trackers (`run.run`)."""
+"""Seconds that the other ranks have after one has ended with code 0. Rank 0 alone has no limit here: it waits for evaluations, videos and
+trackers, with limits of its own (`telemetry.recorder`)."""
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
@@ -96,7 +97,7 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"], previous_mask: se
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Return the first exit code of the ranks that is not 0. Ranks that run some seconds longer than the first hang: the caller kills them."""
+    """Return the first exit code of the ranks that is not 0. Ranks that run much longer than the first hang: the caller kills them."""
     first_failure, deadline = exit_codes.DONE, float("inf")
     while True:
         codes = [process.poll() for process in processes]
@@ -113,6 +114,8 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
             elif first_failure not in exit_codes.KNOWN:
                 print(f"lockstep: rank {rank} ended with exit code {first_failure}", file=sys.stderr, flush=True)
                 first_failure = exit_codes.RANK_LOST
+        elif not first_failure and None not in codes[1:]:
+            deadline = float("inf")
         elif ended and deadline == float("inf"):
             deadline = time.monotonic() + _GRACE_AFTER_SUCCESS
         if len(ended) == len(codes):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from lockstep.run.folder import RunFolder
-from lockstep.run.stop import over_a_drawing
+from lockstep.run.stop import set_live_view_active
 from lockstep.telemetry.loggers import Logger
 from lockstep.telemetry.screen import About, about, draw
 from lockstep.telemetry.status import RunStatus, number
@@ -57,7 +57,7 @@ class Screen:
         self._live.start()
         self._drawn = Text()
         self.console.show_cursor(True)  # rich hides the cursor, and a killed process could not show it again
-        over_a_drawing(self.console.is_terminal)
+        set_live_view_active(self.console.is_terminal)
 
     def show(self, about_run: About, status: RunStatus, state: str = "") -> None:
         """Update `status` with its pending rows and redraw the view. `state` is the text of the line `state`, which is omitted if empty."""
@@ -73,7 +73,7 @@ class Screen:
 
     def close(self) -> None:
         """Stop redrawing and leave the last view on the screen."""
-        over_a_drawing(False)
+        set_live_view_active(False)
         self._erase_wrapped()
         self._live.update(self._drawn)
         self._live.stop()

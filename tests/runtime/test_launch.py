@@ -15,8 +15,6 @@ from lockstep.runtime import launch as launcher
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig
 
-pytestmark = pytest.mark.serial
-
 _LISTEN = "0A"
 _LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 
@@ -31,6 +29,7 @@ def listening(processes: list[int]) -> list[str]:
     return [row[1].partition(":")[0] for row in rows if row[3] == _LISTEN and row[9] in sockets]
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("backend", ["auto", "gloo"])
 def test_no_socket_listens_to_other_hosts(begin, tmp_path: Path, backend: str) -> None:
     run = tmp_path / "run"
@@ -56,6 +55,7 @@ def test_ranks_use_the_module_search_path_of_the_launcher(environ: dict[str, str
     assert finished.returncode == 0, finished
 
 
+@pytest.mark.serial
 def test_no_files_remain_in_shared_memory_or_temporary_folders(run_cli, tmp_path: Path) -> None:
     def remaining() -> set[Path]:
         return {*Path("/dev/shm").glob("*lockstep*"), *tmp_path.glob("lockstep-*")}
@@ -84,12 +84,12 @@ def test_exit_code_of_simultaneous_failures_is_that_of_the_cause(monkeypatch: py
     assert launch(["rank"], 3, RuntimeConfig(backend="gloo")) == FAILED
 
 
-@pytest.mark.parametrize(("late", "code"), [(0, 0), (1, RANK_LOST)])
+@pytest.mark.parametrize(("late", "seconds", "code"), [(0, 4, 0), (1, 60, RANK_LOST)])
 def test_only_rank_0_may_work_after_the_others_have_ended(
-    late: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    late: int, seconds: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 waits for evaluations, up to an hour."""
-    wait = f"time.sleep(4) if os.environ.get('LOCKSTEP_RANK') == '{late}' else None"
+    wait = f"time.sleep({seconds}) if os.environ.get('LOCKSTEP_RANK') == '{late}' else None"
     (tmp_path / "sitecustomize.py").write_text(f"import os, time\n{wait}\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(launcher, "_GRACE_AFTER_SUCCESS", 0.5)

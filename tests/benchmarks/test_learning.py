@@ -124,7 +124,7 @@ def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path:
     assert "| 550 [500, 600] |" in rows[0]
     assert "| HalfCheetah-v5 | 5,206 | 3 of 4 | 950,000 | 950 | 1,000 | – | – | – |" in text
     assert "| 1,000 | 0 of 2 | – | – |" in text
-    # 1 and 0.9 are the normalized scores of both middle seeds of Ant-v5; the random policy has about -60
+    # the middle seeds have 0.9 and 1 of the bar
     assert "Tasks: Ant-v5." in text
     assert "| lockstep | the defaults, for all tasks | 4 | 0.95 [" in text
     assert "| Ant-v5 | 0.95 | 0.18 | 1,000 | 1,000 | ∞ |" in text

@@ -274,3 +274,17 @@ def test_help_shows_every_field_within_80_columns(run_cli) -> None:
     assert "--ppo.gae-lambda" in out
     assert "--ranks N" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_wide_actions_are_squashed_unless_the_user_says_otherwise(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "wide.py").write_text(
+        "import gymnasium as gym\n\n\n"
+        "def make():\n    return gym.wrappers.RescaleAction(gym.make('Pendulum-v1').unwrapped, -200, 200)\n\n\n"
+        "gym.register('Wide-v0', make, max_episode_steps=200)\n"
+    )
+    squashed = {}
+    for name, flags in (("default", ()), ("off", ("--policy.squash", "false"))):
+        finished = run_cli("train", "--env.module", "wide", *SHORT, "--name", name, "--run.progress", "off", *flags)
+        assert finished.rc == 0, finished
+        squashed[name] = json.loads((tmp_path / "runs" / name / "config.json").read_text())["policy"]["squash"]
+    assert squashed == {"default": True, "off": False}

@@ -67,8 +67,8 @@ class Estimator:
         agent = self._agent
         if self._vtrace or (current and agent.state_size):
             # V-trace: PPO's ratio is relative to the current policy, and ρ in the advantages corrects for the policy that collected
-            # (decoupled objective, Hilton et al. 2022, arXiv:2110.00641). With memory, only `evaluate` starts
-            # sequences from their stored states.
+            # (decoupled objective, Hilton et al. 2022, arXiv:2110.00641). With memory, values need the stored states, which only
+            # `evaluate` reads.
             return agent.evaluate(rollout)
         if agent.layout.two_heads:
             evaluation = agent.evaluate(rollout)

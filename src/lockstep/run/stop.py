@@ -131,13 +131,13 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     if not _asked:
         _asked, _asked_at = number, now
         if _announce:
-            _print_note(f"stopping after this iteration; a second {_NAMES.get(number, 'signal')} stops immediately")
+            _print_message(f"stopping after this iteration; a second {_NAMES.get(number, 'signal')} stops immediately")
     elif now - _asked_at > _DUPLICATE_WINDOW:
         signal.signal(number, _before.get(number, signal.SIG_DFL))
         os.kill(os.getpid(), number)
 
 
-def _print_note(text: str) -> None:
+def _print_message(text: str) -> None:
     line = f"\r\x1b[2K{text}" if _live_view_active else f"lockstep: {text}\n"
     with suppress(OSError):
         os.write(2, line.encode())  # a signal handler can't use sys.stderr, which may be in use

@@ -114,7 +114,7 @@ def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
             elif first_failure not in exit_codes.KNOWN:
                 print(f"lockstep: rank {rank} ended with exit code {first_failure}", file=sys.stderr, flush=True)
                 first_failure = exit_codes.RANK_LOST
-        elif not first_failure and None not in codes[1:]:
+        elif not first_failure and None not in codes[1:]:  # only rank 0 is left
             deadline = float("inf")
         elif ended and deadline == float("inf"):
             deadline = time.monotonic() + _GRACE_AFTER_SUCCESS

@@ -28,8 +28,9 @@ class RuntimeConfig:
     `fp64` is for comparison with a reference. Changes the bits."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the arithmetic of the update for this machine's CPU: 2 to 7 times faster for small networks, after about 20 s the first
-    time (then from a cache). Needs a C++ compiler: a new run without one is not compiled, with a warning. `auto`: on for runs of at least 5,000 gradient steps on the CPU in `fp32` or `fp64`
-    without `ddp`; decided when the run is created. Changes the bits, because compiled arithmetic rounds differently."""
+    time (then from a cache). Needs a C++ compiler: a new run without one is not compiled, with a warning. `auto`: on for
+    runs of at least 5,000 gradient steps on the CPU in `fp32` or `fp64` without `ddp`; decided when the run is created. Changes the bits,
+    because compiled arithmetic rounds differently."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """Transport of tensors between ranks. `shared`: shared memory of one host. The others are backends of torch.distributed: `nccl`
     needs one GPU per rank, `mpi` needs a PyTorch that was built with MPI. `auto`: shared memory if all ranks are on one host, else gloo;

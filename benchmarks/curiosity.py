@@ -55,9 +55,9 @@ TASKS = {
         ),
         (
             "PPO without curiosity does not fail in every setting. If the critic is well conditioned, for example with `--ppo.normalize-rewards true` or with",
-            "the environment's reward weighted by 0.1, a critic that starts at 0 overestimates states that were rarely seen, and this alone leads to the goal.",
+            "the environment's reward weighted by 0.1, a critic that starts at 0 overestimates states that were rarely seen, and this alone leads the car to the goal.",
             "The preset is a setting in which it fails: unscaled returns of -87, and an entropy bonus that keeps the policy near random.",
-            "Weight and learning rate were chosen for RND; another method may do better with other values.",
+            "The weight and the learning rate were chosen for RND; other methods may do better with other values.",
         ),
     ),
     "pendulum-sparse": Task(
@@ -72,7 +72,7 @@ TASKS = {
             "steps, one rank. The reward is 1 while the pendulum is within 15° of upright, else 0. The best return is about 75; a random policy has 8.",
         ),
         (
-            "Random actions reach the reward often enough here, so PPO needs no curiosity: the table shows the cost of curiosity where it is not needed.",
+            "Here random actions reach the reward often enough that PPO needs no curiosity: the table shows the cost of curiosity where it is not needed.",
         ),
     ),
 }
@@ -115,7 +115,7 @@ def table(rows: list[dict[str, object]], name: str, measured: str) -> str:
     task = TASKS[name]
     lines = [
         *task.introduction,
-        "Evaluation: 20 episodes per seed that are not used in training, with the most probable actions. ± is the 95% interval of the mean over seeds.",
+        "Evaluation: 20 episodes per seed that are not used in training, with the most probable actions. ± is half of the 95% interval of the mean over seeds.",
         "",
         measured,
         "",

@@ -92,7 +92,7 @@ def page(results: dict[str, dict[str, Spread]], machine: str) -> str:
         "",
         "    python benchmarks/overhead.py",
         "",
-        "Time of logging, time of the start, and memory of a run with default settings in a terminal. The phase `record` includes the live view, TensorBoard,",
+        "Time of logging, time of the start, and memory of a run in a terminal with default settings. The phase `record` includes the live view, TensorBoard,",
         f"metrics.jsonl, digests and checkpoints. Medians of interleaved runs, with minimum and maximum. {machine}.",
         "",
         "| | fraction of `record` | prompt to first update | peak memory of a rank |",

@@ -123,7 +123,7 @@ def main() -> None:
         "",
         "    python benchmarks/pipeline.py",
         "",
-        "Steps per second of collecting with 16 environments, without update. `together`: one shard of 16 with two threads. `in turn`: two shards of 8 with two",
+        "Steps per second of collecting with 16 environments, without updates. `together`: one shard of 16 with two threads. `in turn`: two shards of 8 with two",
         "threads each, one after the other. `pipeline`: two shards of 8 with one thread each; one is stepped while the actions of the other are computed. `two",
         "ranks`: two processes with 8 environments and one thread each. "
         f"Medians of {arguments.repeats} interleaved repeats, with the range of the ratio. {os.cpu_count()} cores, envpool {version('envpool')}.",

@@ -110,7 +110,7 @@ def page(results: dict[str, Spread], machine: str) -> str:
     lines += [
         "",
         "The upper limit is the speed if only these parts took time: one step of the engine, one forward pass to compute its action, and four forward and backward",
-        "passes, one per epoch, in float32. The network limits this preset on a CPU, not the engine: a forward and backward pass of one sample takes some 50 million",
+        "passes, one per epoch, in float32. The network limits this preset on a CPU, not the engine: a forward and backward pass of one sample takes about 50 million",
         "operations, and four of them take several times as long as the four frames of the emulator.",
     ]
     return "\n".join(lines) + "\n"

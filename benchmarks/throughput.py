@@ -40,7 +40,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lockstep.bench.comparison import Finish, find_peers, time_lockstep, time_program
+from lockstep.bench.comparison import ProgramTiming, find_peers, time_lockstep, time_program
 from lockstep.bench.repeats import interleave, ratios, spread
 from lockstep.bench.workloads import ENVIRONMENTS, STEPS, WORKLOADS
 from lockstep.config.compose import load
@@ -51,12 +51,12 @@ from lockstep.run.environment import describe_environment
 
 LETTERS = dict(zip("ABCDE", WORKLOADS, strict=True))
 CARTPOLE = WORKLOADS["cartpole"]
-Runs = dict[str, Callable[[], Finish]]
+Runs = dict[str, Callable[[], ProgramTiming]]
 Part = tuple[Runs, list[tuple[str, str]]]
 """Programs by name, and pairs of names whose ratio is reported."""
 
 
-def lockstep(workload_flags: list[str], ranks: int, updates: int, flags: list[str]) -> Callable[[], Finish]:
+def lockstep(workload_flags: list[str], ranks: int, updates: int, flags: list[str]) -> Callable[[], ProgramTiming]:
     """Return a function that runs lockstep; `flags` override `workload_flags`."""
     tree: dict[str, dict[str, object]] = {"runtime": {"device": "cpu"}}
     for source in (workload_flags, flags):
@@ -67,7 +67,7 @@ def lockstep(workload_flags: list[str], ranks: int, updates: int, flags: list[st
     return partial(time_lockstep, resolve(dataclasses.replace(config, run=run), ranks), ranks, updates)
 
 
-def run_self_measuring(command: list[str]) -> Finish:
+def run_self_measuring(command: list[str]) -> ProgramTiming:
     """Run a program that measures itself and prints a line of JSON with `sps`. Raises ProcessFailed if it prints none."""
     start, rate = time.perf_counter(), 0.0
     with child(command, {**os.environ, "OMP_NUM_THREADS": "1"}) as process:
@@ -77,7 +77,7 @@ def run_self_measuring(command: list[str]) -> Finish:
                 rate = float(json.loads(line)["sps"])
     if not rate:
         raise ProcessFailed(f"{shlex.join(command)} printed no line of JSON with sps")
-    return Finish(rate, time.perf_counter() - start, 0.0)
+    return ProgramTiming(rate, time.perf_counter() - start, 0.0)
 
 
 def limit_runs(letter: str, ranks: int, envs: int, minibatch: int, arguments: argparse.Namespace) -> Runs:
@@ -98,12 +98,12 @@ def other_programs(part: str, arguments: argparse.Namespace) -> Runs:
     }
 
 
-def at_once(run: Callable[[], Finish]) -> Finish:
+def at_once(run: Callable[[], ProgramTiming]) -> ProgramTiming:
     """Run the same program twice at the same time. Return the sum of the speeds, and the means of the phases."""
     with ThreadPoolExecutor(2) as pool:
         first, second = [future.result() for future in [pool.submit(run) for _ in range(2)]]
     phases = {name: (first.phases[name] + second.phases[name]) / 2 for name in first.phases}
-    return Finish(
+    return ProgramTiming(
         first.rate + second.rate,
         max(first.seconds, second.seconds),
         max(first.first_update, second.first_update),
@@ -169,7 +169,7 @@ def scaling(environments: int, arguments: argparse.Namespace) -> Part:
     """Return runs on 1 and 2 ranks: of the same experiment with 1 and 2 shards, and of an experiment of twice the size."""
     updates = arguments.updates or (100 if environments == 8 else 20)
 
-    def run(count: int, shards: int, ranks: int) -> Callable[[], Finish]:
+    def run(count: int, shards: int, ranks: int) -> Callable[[], ProgramTiming]:
         return lockstep([*CARTPOLE.flags(count), "--plan.shards", str(shards)], ranks, updates, arguments.flags)
 
     one_shard, two_shards, two_ranks = "1 rank, 1 shard", "1 rank, 2 shards", "2 ranks, 2 shards"
@@ -221,7 +221,7 @@ def measure(part: str, arguments: argparse.Namespace) -> dict[str, Any]:
     runs, pairs = PARTS[part][1](arguments)
     others = other_programs(part, arguments)
 
-    def show(repeat: int, name: str, finish: Finish) -> None:
+    def show(repeat: int, name: str, finish: ProgramTiming) -> None:
         line = f"{part}, repeat {repeat + 1}/{arguments.repeats}  {name:<26}{finish.rate:>11,.0f} steps/s"
         print(line, file=sys.stderr, flush=True)
 
@@ -265,7 +265,7 @@ def page(result: dict[str, Any], packages: str) -> str:
     lines += [
         *([result["note"], ""] if result.get("note") else []),
         "Environment steps per second during training: medians over interleaved repeats, with minimum and maximum, and ratios within a repeat. Tables with the",
-        f"head `ms` show the phases of an iteration of rank 0 in milliseconds. One thread per process. {packages}.",
+        f"header `ms` show the phases of an iteration of rank 0 in milliseconds. One thread per process. {packages}.",
     ]
     for name, part in result["parts"].items():
         lines += ["", f"## {name}: {part['title']}"]

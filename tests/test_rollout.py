@@ -24,7 +24,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
         "valid": ((STEPS, COUNT), bools),
         "values": ((STEPS + 1, COUNT), floats),
         "log_probs": ((STEPS, COUNT), floats),
-        "moments": ((1 + 2 * 3 + 1 + 2,), torch.float64),
+        "statistics_sums": ((1 + 2 * 3 + 1 + 2,), torch.float64),
         "means": ((3 + 1,), torch.float64),
         "episodes": ((STEPS, COUNT, EPISODE_COLUMNS), torch.float64),
         "status": ((len(STATUS),), torch.float64),
@@ -34,7 +34,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
 def test_sums_are_float64_in_a_float32_rollout() -> None:
     rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, None, (3, 1), torch.float32))
     assert {name for name, x in rollout.tensors().items() if x.dtype == torch.float64} == {
-        "moments",
+        "statistics_sums",
         "means",
         "episodes",
         "status",

@@ -106,10 +106,10 @@ def normal(name: str, *shape: int) -> Tensor:
 def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
     """Return rollouts of this agent with random observations and rewards, terminated and truncated episodes, and reset rows."""
     rollouts = []
-    moments = () if agent.return_moments is None else (SIZE, 1)
+    sizes = () if agent.return_statistics is None else (SIZE, 1)
     for shard in range(shards):
         action_size = None if agent.spaces.discrete_actions else agent.spaces.action_size
-        rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, moments, agent.dtype))
+        rollout = Rollout.empty(Sizes(STEPS, COUNT, SIZE, action_size, sizes, agent.dtype))
         rollout.observations[:] = normal(f"observations {shard}", STEPS + 1, COUNT, SIZE)
         rollout.rewards[:] = normal(f"rewards {shard}", STEPS, COUNT)
         rollout.terminated[3, 0] = rollout.truncated[6, 1] = rollout.terminated[STEPS - 1, 1] = True
@@ -126,11 +126,11 @@ def rollouts_of(agent: Agent, shards: int = SHARDS) -> list[Rollout]:
         values, log_probs, _ = agent.evaluate(rollout)
         rollout.values.copy_(values)
         rollout.log_probs.copy_(log_probs)
-        if agent.return_moments is not None and agent.observation_moments is not None:
+        if agent.return_statistics is not None and agent.observation_statistics is not None:
             valid = rollout.valid.flatten()
-            observation_sums = agent.observation_moments.sums(rollout.observations[:-1].flatten(0, 1), valid)
-            rollout.moments.copy_(
-                torch.cat([observation_sums, agent.return_moments.sums(rollout.rewards.view(-1, 1), valid)])
+            observation_sums = agent.observation_statistics.sums(rollout.observations[:-1].flatten(0, 1), valid)
+            rollout.statistics_sums.copy_(
+                torch.cat([observation_sums, agent.return_statistics.sums(rollout.rewards.view(-1, 1), valid)])
             )
         rollouts.append(rollout)
     return rollouts

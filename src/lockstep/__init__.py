@@ -1,6 +1,6 @@
 """Distributed PPO that gives the same policy, bit for bit, on any number of processes.
 
-`train`, `resume` and `evaluate` do what the commands `train`, `resume` and `eval` do; `load` loads a trained policy.
+`train`, `resume`, `evaluate` and `check_env` do what the commands `train`, `resume`, `eval` and `check` do; `load` loads a trained policy.
 `Config`, `register_core` and `register_encoder` define an experiment. These functions return a `Run`, a `TrainedPolicy`
 or an `Evaluation`; `Run.summary` is a `RunSummary`.
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lockstep.api import Run, evaluate, load, resume, train
     from lockstep.config import Config
+    from lockstep.envs.checking import check_env
     from lockstep.experiment.policy import TrainedPolicy
     from lockstep.models.registry import register_core, register_encoder
     from lockstep.report.evaluate import Evaluation
@@ -29,6 +30,7 @@ __all__ = [
     "RunSummary",
     "TrainedPolicy",
     "__version__",
+    "check_env",
     "evaluate",
     "load",
     "register_core",
@@ -40,6 +42,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("Run", "evaluate", "load", "resume", "train"), "lockstep.api"),
     **dict.fromkeys(("register_core", "register_encoder"), "lockstep.models.registry"),
+    "check_env": "lockstep.envs.checking",
     "Config": "lockstep.config",
     "Evaluation": "lockstep.report.evaluate",
     "RunSummary": "lockstep.report.summary",

@@ -36,6 +36,7 @@ from lockstep.experiment.start import (
 )
 from lockstep.hub.fetching import find
 from lockstep.report.evaluate import Evaluation, play_episodes
+from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.stop import StoppedEarly, listening
@@ -81,7 +82,8 @@ class Run:
     @property
     def stopped(self) -> bool:
         """True if the run has not completed its last iteration. `resume` continues it."""
-        return bool(self._last("iteration", 0) != iterations(self.config))
+        done = int(self._last("iteration", 0))
+        return done != iterations(self.config) and not self.folder.training_ended(done)
 
     @property
     def return_mean(self) -> float | None:
@@ -228,7 +230,7 @@ def load(
     run: str | os.PathLike[str] | Run,
     *,
     env: Make | None = None,
-    iteration: int | None = None,
+    iteration: Choice = None,
     sample: bool = False,
     seed: int | None = None,
 ) -> TrainedPolicy:
@@ -238,7 +240,8 @@ def load(
         run: A Run, the path of its folder or of one checkpoint, its name in `runs/`, or a model on the Hugging Face Hub,
             `hub:USER/NAME` or `hub:USER/NAME@REVISION`. A model is downloaded; no code of it is run.
         env: The function that makes the environment, if the run was started with one. It is called once, for the spaces.
-        iteration: The checkpoint. None: the newest.
+        iteration: The checkpoint. None: the newest; "best": the best evaluation during training or, without evaluations, the highest
+            `return_mean_20`.
         sample: If True, `act` samples actions as in training; otherwise it returns the most probable ones.
         seed: The seed for sampling. None: the run's.
 
@@ -262,7 +265,7 @@ def evaluate(
     episodes: int = 20,
     *,
     env: Make | None = None,
-    iteration: int | None = None,
+    iteration: Choice = None,
     sample: bool = False,
     seed: int | None = None,
 ) -> Evaluation:
@@ -272,7 +275,8 @@ def evaluate(
         run: A Run, a path, a name or a model on the Hub, as in `load`.
         episodes: The number of episodes.
         env: The function that makes the environment, if the run was started with one.
-        iteration: The checkpoint. None: the newest.
+        iteration: The checkpoint. None: the newest; "best": the best evaluation during training or, without evaluations, the highest
+            `return_mean_20`.
         sample: If True, actions are sampled as in training; otherwise they are the most probable ones.
         seed: The seed of the episodes and of sampling. None: the run's.
 
@@ -300,10 +304,8 @@ def evaluate(
     return Evaluation([total for total, _ in results], [length for _, length in results])
 
 
-def _open_checkpoint(
-    run: str | os.PathLike[str] | Run, env: Make | None, iteration: int | None
-) -> tuple[Run, int | None]:
-    """Open a run, and return it with the iteration of the checkpoint to load; None means the newest."""
+def _open_checkpoint(run: str | os.PathLike[str] | Run, env: Make | None, iteration: Choice) -> tuple[Run, Choice]:
+    """Open a run, and return it with the checkpoint to load."""
     if isinstance(run, Run):
         return Run(run, env), iteration
     path, iteration = find(os.fspath(run), iteration)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from lockstep.algorithm.collect import Shard, collect
 from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.update import Update
-from lockstep.run.run import Run
+from lockstep.run.run import TrainingRun
 
 __all__ = ["train"]
 
 
-def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run) -> None:
+def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: TrainingRun) -> None:
     """Collect, route, update, publish, record, with the shards that this rank plays, until the ranks agree to stop."""
     for iteration in run.iterations():
         with run.phase("rollout"):
@@ -21,7 +21,7 @@ def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Run)
             losses = update(rollouts, iteration, run.progress)
         with run.phase("publish"):
             run.agree(iteration, rollouts, update.agent)
-            run.stop_at = exchange.publish(iteration, run.stop_at)
+            run.stop = exchange.publish(iteration, run.stop)
         with run.phase("record"):
             run.record(iteration, losses)
             run.save_if_due(shards, update, exchange)

@@ -7,6 +7,21 @@ states.
 
 The derivation is NumPy's `SeedSequence`, a hash that is designed to give independent streams for neighboring keys
 (O'Neill, "Developing a seed_seq alternative", 2015). The spawn key is `(crc32(name), *keys)`.
+
+All streams, and their keys:
+
+    weights                        initial parameters of the policy
+    curiosity                      initial parameters of a curiosity method
+    episode, vector, envpool, ale  seeds of the episodes of an engine, by its kind: environment, episode
+    actions                        exploration noise: shard, iteration
+    minibatches                    permutations of a shard's samples: shard, iteration
+    shared-minibatches             permutations of all samples (`plan.share_data`): iteration
+    training-evaluation            seeds of episodes of evaluation during training: episode
+    training-evaluation-actions    sampled actions there
+    evaluation                     seeds of the episodes of `lockstep eval`: episode
+    evaluation-actions             sampled actions there
+    videos                         sampled actions of videos during training: environment, iteration
+    bench-actions, export          random inputs of benchmarks and of the comparison with an exported policy
 """
 
 from zlib import crc32

@@ -45,7 +45,7 @@ class Sizes:
     """Observation size O."""
     action: int | None
     """Action size A; None for an action that is a single choice."""
-    moments: tuple[int, ...]
+    statistics: tuple[int, ...]
     """Number of normalized quantities of each kind: features, discounted return. Empty without normalization."""
     dtype: torch.dtype
     """Type of observations, rewards, values and other real numbers."""
@@ -82,11 +82,11 @@ class Rollout:
     """Values `[T + 1, B]` estimated by the critic, with the weights that collected the rollout."""
     log_probs: Tensor
     """Log-probabilities `[T, B]` of the actions, under the weights that collected the rollout."""
-    moments: Tensor
+    statistics_sums: Tensor
     """Float64 sums over valid rows for the running statistics (`RunningStatistics.sums`): those of observations, then
     those of discounted returns, each only if it is normalized."""
     means: Tensor
-    """Float64 means that were subtracted before the sums in `moments`."""
+    """Float64 means that were subtracted before the sums in `statistics_sums`."""
     episodes: Tensor
     """Return and length (steps) of the episode that ended at a row, `[T, B, 2]` float64; NaN if none ended there."""
     status: Tensor
@@ -108,8 +108,8 @@ class Rollout:
             (rows, torch.bool),
             (rows_and_next, sizes.dtype),
             (rows, sizes.dtype),
-            ((sum(1 + 2 * size for size in sizes.moments),), torch.float64),
-            ((sum(sizes.moments),), torch.float64),
+            ((sum(1 + 2 * size for size in sizes.statistics),), torch.float64),
+            ((sum(sizes.statistics),), torch.float64),
             ((*rows, EPISODE_COLUMNS), torch.float64),
             ((len(STATUS),), torch.float64),
         ]

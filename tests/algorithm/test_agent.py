@@ -34,10 +34,10 @@ def observations(count: int = 6, mean: float = 0.0, std: float = 1.0) -> np.ndar
 
 def observe(agent: Agent, rows: np.ndarray) -> None:
     """Merge `rows` into the running statistics of observations."""
-    assert agent.observation_moments is not None
-    agent.observation_moments.merge(
-        agent.observation_moments.sums(torch.from_numpy(rows), torch.ones(len(rows), dtype=torch.bool)),
-        agent.observation_moments.mean,
+    assert agent.observation_statistics is not None
+    agent.observation_statistics.merge(
+        agent.observation_statistics.sums(torch.from_numpy(rows), torch.ones(len(rows), dtype=torch.bool)),
+        agent.observation_statistics.mean,
     )
     agent.refresh()
 

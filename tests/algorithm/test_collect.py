@@ -37,8 +37,8 @@ class Scripted:
     An observation is (environment, episode, step of the episode). Rewards contain distinct powers of two, so that a sum shows its terms.
     """
 
-    def __init__(self, spaces: Spaces = DISCRETE, renews: bool = False) -> None:
-        self.spaces, self.renews = spaces, renews
+    def __init__(self, spaces: Spaces = DISCRETE, restarts_episodes: bool = False) -> None:
+        self.spaces, self.restarts_episodes = spaces, restarts_episodes
         self.taken: list[np.ndarray] = []
         self._place = np.zeros((COUNT, 2))  # episode, step
         self._ended = np.zeros(COUNT, dtype=bool)
@@ -69,13 +69,13 @@ class Scripted:
         return self._observe(), rewards, terminated, truncated
 
     def state(self) -> State:
-        return {} if self.renews else {"place": self._place.copy(), "waiting": self._ended.copy()}
+        return {} if self.restarts_episodes else {"place": self._place.copy(), "waiting": self._ended.copy()}
 
     def restore(self, state: State) -> np.ndarray:
         self._place[:], self._ended[:] = state["place"], state["waiting"]
         return self._observe()
 
-    def renew(self, iteration: int) -> np.ndarray:
+    def restart_episodes(self, iteration: int) -> np.ndarray:
         self._place[:] = [[100 * iteration, 0]] * COUNT
         self._ended[:] = False
         return self._observe()
@@ -108,10 +108,10 @@ def agent_of(spaces: Spaces = DISCRETE, normalize: bool = True) -> Agent:
     )
 
 
-def shard_of(agent: Agent, index: int = 0, renews: bool = False) -> Shard:
+def shard_of(agent: Agent, index: int = 0, restarts_episodes: bool = False) -> Shard:
     specs = Rollout.specs(rollout_sizes(agent, STEPS, COUNT))
     slots = [Rollout(*(torch.zeros(shape, dtype=kind) for shape, kind in specs)) for _ in range(2)]
-    return Shard(index, Scripted(agent.spaces, renews), slots, seed=1, gamma=GAMMA)
+    return Shard(index, Scripted(agent.spaces, restarts_episodes), slots, seed=1, gamma=GAMMA)
 
 
 def copy_of(rollout: Rollout) -> Rollout:
@@ -208,7 +208,7 @@ def test_episodes_and_discounted_returns_equal_a_simple_loop(seed: int) -> None:
         _finish(shard, rollout, agent)
         assert np.array_equal(rollout.episodes, expected, equal_nan=True)
         valid_gains = gains[rollout.valid.numpy()]
-        assert rollout.moments[-3:].tolist() == pytest.approx(
+        assert rollout.statistics_sums[-3:].tolist() == pytest.approx(
             [len(valid_gains), valid_gains.sum(), np.square(valid_gains).sum()], rel=1e-12
         )
 
@@ -241,12 +241,12 @@ def test_running_statistics_are_sums_over_valid_rows(rollouts: list[Rollout]) ->
         part = slice(k * STEPS, (k + 1) * STEPS)
         rows, gains = observations[part][valid[part]], torch.from_numpy(discounted[part])[valid[part]]
         expected = [len(rows), *rows.sum(0), *rows.square().sum(0), len(gains), gains.sum(), gains.square().sum()]
-        assert rollout.moments.tolist() == pytest.approx([float(x) for x in expected], rel=1e-12)
+        assert rollout.statistics_sums.tolist() == pytest.approx([float(x) for x in expected], rel=1e-12)
 
 
 def test_without_normalization_there_are_no_running_statistics() -> None:
     agent = agent_of(normalize=False)
-    assert play(shard_of(agent), agent, range(1, 2))[0].moments.numel() == 0
+    assert play(shard_of(agent), agent, range(1, 2))[0].statistics_sums.numel() == 0
 
 
 @pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
@@ -314,11 +314,11 @@ def test_restored_shard_continues_with_the_same_bits(rollouts: list[Rollout], it
 
 def test_renewed_engine_starts_new_episodes_in_every_run() -> None:
     agent = agent_of()
-    uninterrupted = shard_of(agent, renews=True)
+    uninterrupted = shard_of(agent, restarts_episodes=True)
     play(uninterrupted, agent, range(1, 3))
     saved = {name: tensor.clone() for name, tensor in uninterrupted.state().items()}
-    uninterrupted.renew(2)
-    restored = shard_of(agent, renews=True)
+    uninterrupted.restart_episodes(2)
+    restored = shard_of(agent, restarts_episodes=True)
     restored.restore(saved, 2)
     one, two = (play(shard, agent, range(3, 5)) for shard in (uninterrupted, restored))
     assert same_bits(one, two)
@@ -330,7 +330,7 @@ def test_renew_does_not_change_a_restorable_engine(rollouts: list[Rollout]) -> N
     agent = agent_of()
     shard = shard_of(agent)
     play(shard, agent, range(1, 3))
-    shard.renew(2)
+    shard.restart_episodes(2)
     assert same_bits(play(shard, agent, range(3, 4)), rollouts[2:3])
 
 

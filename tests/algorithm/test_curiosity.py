@@ -89,8 +89,8 @@ def test_warmup_updates_only_running_statistics() -> None:
     assert watch(rollouts_of(agent), 1) == watch(rollouts_of(agent), 2) == {"warmup": 1.0}
     assert torch.equal(agent.flat.buffer, before)
     assert agent.curiosity is not None
-    assert agent.curiosity.moments["features"].count.item() == 2 * sum(r.valid.sum() for r in rollouts_of(agent))
-    assert agent.curiosity.moments["returns"].count.item() == 0
+    assert agent.curiosity.statistics["features"].count.item() == 2 * sum(r.valid.sum() for r in rollouts_of(agent))
+    assert agent.curiosity.statistics["returns"].count.item() == 0
     assert "policy_loss" in watch(rollouts_of(agent), 3)
 
 

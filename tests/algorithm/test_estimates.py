@@ -41,7 +41,7 @@ def agent_with(rollout: Rollout, **settings: object) -> SimpleNamespace:
     agent = SimpleNamespace(
         curiosity=config and SimpleNamespace(config=config),
         layout=RowLayout(3, 1, 0, bool(settings.get("two_heads"))),
-        return_moments=settings.get("return_moments"),
+        return_statistics=settings.get("return_statistics"),
         dtype=torch.float64,
         evaluation=evaluation,
     )
@@ -138,7 +138,7 @@ def test_clipped_rewards_are_signs() -> None:
 def test_normalized_rewards_are_divided_and_limited_to_10() -> None:
     rollout = rollout_of()
     rollout.rewards[1, 1] = 1000.0
-    agent = agent_with(rollout, return_moments=SimpleNamespace(std=torch.tensor([2.0], dtype=torch.float64)))
+    agent = agent_with(rollout, return_statistics=SimpleNamespace(std=torch.tensor([2.0], dtype=torch.float64)))
     rewards = rollout.rewards / 2
     rewards[1, 1] = 10
     expected = direct_gae(rollout, rewards, rollout.values)

@@ -8,7 +8,7 @@ from tests.algorithm.test_collect import DISCRETE, agent_of
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import rollout_sizes
-from lockstep.algorithm.exchange import Exchange, ReplicasDiffer
+from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, Stop
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.group.channel import LocalChannel, Spec
@@ -68,11 +68,11 @@ def test_player_acts_with_the_agent_of_lag_updates_ago(lag: int) -> None:
         used.append(first_weight(player))
         assert player.route(iteration, NOTHING) == []
         if lag and iteration > 1:  # the update of the last iteration ends only now
-            assert trainer.publish(iteration - 1, 9) == 9
+            assert trainer.publish(iteration - 1, Stop(9)) == Stop(9)
         if not lag:
             train(agent, iteration)
-            trainer.publish(iteration, 9)
-        player.publish(iteration, 9)
+            trainer.publish(iteration, Stop(9))
+        player.publish(iteration, Stop(9))
         if lag:
             train(agent, iteration)
     assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
@@ -87,7 +87,7 @@ def test_single_rank_acts_with_the_same_agents_as_a_player(lag: int) -> None:
         used.append(first_weight(alone))
         alone.route(iteration, NOTHING)
         train(agent, iteration)
-        alone.publish(iteration, 9)
+        alone.publish(iteration, Stop(9))
     assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
 
 
@@ -105,12 +105,12 @@ def test_trainer_reads_the_rollout_of_the_player_without_a_copy() -> None:
 
 def test_running_statistics_are_published() -> None:
     (trainer, agent), (player, player_agent) = make_exchange_pair(0)
-    assert agent.observation_moments is not None
-    agent.observation_moments.mean += 3
-    agent.observation_moments.count += 5
+    assert agent.observation_statistics is not None
+    agent.observation_statistics.mean += 3
+    agent.observation_statistics.count += 5
     agent.refresh()
-    trainer.publish(1, 9)
-    player.publish(1, 9)
+    trainer.publish(1, Stop(9))
+    player.publish(1, Stop(9))
     assert player_agent.digest() == agent.digest()
     observations = torch.ones(1, 3, dtype=torch.float64)
     assert torch.equal(player_agent.normalize(observations), agent.normalize(observations))
@@ -118,19 +118,19 @@ def test_running_statistics_are_published() -> None:
 
 def test_last_iteration_is_sent_with_the_agent() -> None:
     (trainer, _), (player, _) = make_exchange_pair(1)
-    assert player.publish(1, 9) == 9
-    assert trainer.publish(1, 2) == 2
-    assert player.publish(2, 9) == 2
-    assert trainer.publish(2, 2) == 2
+    assert player.publish(1, Stop(9)) == Stop(9)
+    assert trainer.publish(1, Stop(2)) == Stop(2)
+    assert player.publish(2, Stop(9)) == Stop(2)
+    assert trainer.publish(2, Stop(2)) == Stop(2)
     player.confirm(2)
 
 
 def test_corrupted_weights_are_detected() -> None:
     (trainer, _), (player, _) = make_exchange_pair(0)
-    trainer.publish(1, 9)
+    trainer.publish(1, Stop(9))
     player._incoming.slot(1)[0][0] += 1
     with pytest.raises(ReplicasDiffer, match="after iteration 1"):
-        player.publish(1, 9)
+        player.publish(1, Stop(9))
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -138,14 +138,14 @@ def test_players_do_not_wait_for_a_failed_update(lag: int) -> None:
     (trainer, _), (player, _) = make_exchange_pair(lag)
     trainer.report_failure(1)
     with pytest.raises(NonFinite, match="a trainer"):
-        player.publish(1 + lag, 9)
+        player.publish(1 + lag, Stop(9))
 
 
 def test_players_save_no_agent_of_a_failed_update() -> None:
     (trainer, _), (player, _) = make_exchange_pair(1)
-    trainer.publish(1, 9)
-    player.publish(1, 9)
-    player.publish(2, 9)  # still of the first update, while the second fails
+    trainer.publish(1, Stop(9))
+    player.publish(1, Stop(9))
+    player.publish(2, Stop(9))  # still of the first update, while the second fails
     with pytest.raises(AssertionError, match="never sent"):
         player.confirm(2)
     trainer.report_failure(2)
@@ -164,7 +164,7 @@ def test_resumed_run_with_lag_starts_with_two_agents() -> None:
     for iteration in (51, 52, 53):
         used.append(first_weight(player))
         if iteration > 51:
-            trainer.publish(iteration - 1, 99)
-        player.publish(iteration, 99)
+            trainer.publish(iteration - 1, Stop(99))
+        player.publish(iteration, Stop(99))
         train(agent, iteration)
     assert used == [49, 50, 51]

@@ -94,4 +94,4 @@ def test_fused_rank_contributes_one_row() -> None:
 
     group = Counting()
     train(group, range(SHARDS), fused=True)
-    assert {phase for phase, _ in group.totals} == {"moments", "advantages", "gradients"}
+    assert {phase for phase, _ in group.totals} == {"statistics", "advantages", "gradients"}

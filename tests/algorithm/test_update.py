@@ -160,7 +160,7 @@ def test_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None:
 def test_each_gradient_step_has_one_reduction() -> None:
     watch = Watch(agent_of(normalize=True), PPOConfig(epochs=2, minibatches=3, recompute_advantages=False))
     watch()
-    assert [phase for phase, _ in watch.group.totals] == ["moments", "advantages", "advantages", *["gradients"] * 6]
+    assert [phase for phase, _ in watch.group.totals] == ["statistics", "advantages", "advantages", *["gradients"] * 6]
 
 
 def test_rank_without_shards_takes_no_part_in_the_update() -> None:
@@ -237,16 +237,16 @@ def test_return_statistics_apply_now_and_observation_statistics_in_the_next_iter
     rollouts = rollouts_of(agent)
     watch = Watch(agent, PPOConfig(epochs=1, minibatches=1))
     watch(rollouts)
-    assert agent.return_moments is not None
-    assert agent.observation_moments is not None
+    assert agent.return_statistics is not None
+    assert agent.observation_statistics is not None
     count = sum(int(rollout.valid.sum()) for rollout in rollouts)
-    assert agent.return_moments.count.item() == agent.observation_moments.count.item() == count
+    assert agent.return_statistics.count.item() == agent.observation_statistics.count.item() == count
     valid = torch.cat([rollout.observations[:-1][rollout.valid] for rollout in rollouts])
-    assert torch.allclose(agent.observation_moments.mean, valid.mean(0), rtol=0, atol=1e-14)
-    # the gradient is that of rewards divided by the deviation, on observations as they were (no moments yet)
+    assert torch.allclose(agent.observation_statistics.mean, valid.mean(0), rtol=0, atol=1e-14)
+    # the gradient is that of rewards divided by the deviation, on observations as they were (no statistics yet)
     mirror = agent_of(normalize=True)
     for rollout in rollouts:
-        rollout.rewards /= agent.return_moments.std
+        rollout.rewards /= agent.return_statistics.std
     expected = expected_gradient(mirror, batch_of(rollouts, PPOConfig()), PPOConfig())
     expected *= min(1, 0.5 / torch.linalg.vector_norm(expected).item())
     assert torch.allclose(watch.gradients[0], expected, rtol=0, atol=1e-6)

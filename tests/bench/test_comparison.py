@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.bench.comparison import Finish, _rate, find_peers, record, table, time_lockstep, time_program
+from lockstep.bench.comparison import ProgramTiming, _rate, find_peers, record, table, time_lockstep, time_program
 from lockstep.bench.workloads import ENVIRONMENTS, PEERS, STEPS, WORKLOADS, Peer
 from lockstep.config import Config
 from lockstep.experiment.resolve import resolve
@@ -67,8 +67,8 @@ def test_the_error_of_a_program_is_reported(tmp_path: Path) -> None:
 
 
 def test_ratios_compare_the_first_program_with_the_others_within_a_repeat() -> None:
-    first = [Finish(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
-    second = [Finish(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
+    first = [ProgramTiming(rate, 4.0, 1.0) for rate in (3000.0, 1500.0, 3000.0)]
+    second = [ProgramTiming(rate, 9.0, 1.0) for rate in (1000.0, 500.0, 1500.0)]
     finishes = {"lockstep, 1 rank": first, "Stable-Baselines3 2.9.2": second}
     recorded = record(finishes, "lockstep, 1 rank")["Stable-Baselines3 2.9.2"]
     assert isinstance(recorded, dict)

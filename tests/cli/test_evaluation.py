@@ -71,6 +71,12 @@ def test_evaluation_changes_no_bit_and_keeps_the_best_checkpoint(run_cli, tmp_pa
         (row["env_steps"], row["sampled_return_mean"]) for row in rows
     ]
     assert not (run / "logs").exists()
+    for command in (("eval", "evaluated", "--episodes", 2), ("play", "evaluated", "--video")):
+        shown = run_cli(*command, "--best")
+        assert shown.rc == 0, shown
+        assert re.search(rf"iteration[ -]0*{best['iteration']}\b", shown.stdout), shown
+    refused = run_cli("eval", "evaluated", "--best", "--iteration", 7)
+    assert (refused.rc, refused.stderr) == (2, "lockstep: --iteration can't be combined with --best\n")
 
 
 @pytest.mark.slow

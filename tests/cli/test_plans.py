@@ -11,10 +11,10 @@ from tests.live_runs import digests, ranks_of, reached, rows, wait_for
 pytestmark = pytest.mark.slow
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
-ITERATIONS = 12
+ITERATIONS = 20
 ENV = ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--plan.shards", 4)
 TASK = (*ENV, "--rollout.steps", 128)
-SHORT = ("--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS)
+SHORT = ("--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS, "--ppo.epochs", 4, "--ppo.minibatches", 8)
 SAVED = ("--run.checkpoint-every", 5)
 
 

@@ -75,6 +75,17 @@ def test_missing_run_is_reported_in_one_line(
         assert output(capsys, verb, word) == (2, "", f"lockstep: {line}\n")
 
 
+def test_missing_run_names_the_five_newest(here: Path) -> None:
+    for number in range(7):
+        make_run(f"run-{number}", [])
+        os.utime(here / "runs" / f"run-{number}" / "config.json", (0, number))
+    newest = "the newest in runs/ are run-6, run-5, run-4, run-3, run-2"
+    with pytest.raises(ValueError, match=f"^'xyzzy': there is no such run; {newest}$"):
+        locate("xyzzy")
+    with pytest.raises(ValueError, match=rf"^'runs/run-1x': there is no such run; did you mean runs/run-1\? {newest}$"):
+        locate("runs/run-1x")
+
+
 def test_digest_prints_the_digest_of_one_iteration(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run("a", ["d1", "d2", "d3"])
     assert output(capsys, "digest", "a") == (0, "d3\n", "")

@@ -119,7 +119,7 @@ def test_run_that_is_killed_and_resumed_directly_is_followed(
 
     def resume() -> None:
         training.folder.lock()
-        training.folder.cut_metrics(2)
+        training.folder.truncate_metrics(2)
         training.done = 2
         training.run_iterations(1)
 

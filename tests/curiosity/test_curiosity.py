@@ -42,7 +42,7 @@ def test_running_statistics_cover_all_shards(spaces: Spaces) -> None:
         ("pixels", "pixels", spaces.pixel_count),
     ):
         if size:
-            found, expected = method.moments[name], valid_next_rows(all_rollouts, tensor_name, size)
+            found, expected = method.statistics[name], valid_next_rows(all_rollouts, tensor_name, size)
             assert found.count.item() == len(expected)
             np.testing.assert_allclose(found.mean, expected.mean(0), rtol=1e-12)
             np.testing.assert_allclose(found.std, np.sqrt(expected.var(0) + 1e-8), rtol=1e-9)
@@ -55,15 +55,15 @@ def test_running_statistics_include_the_shards_of_other_ranks() -> None:
 
     def record_sums(rows: Tensor) -> Tensor:
         parts.append(rows)
-        return torch.zeros_like(rows[0])  # a sum of nothing, which changes no moments
+        return torch.zeros_like(rows[0])  # a sum of nothing, which changes no statistics
 
     for rollout in rollouts:
         first.observe([rollout], record_sums)
-    assert first.moments["features"].count.item() == 0
+    assert first.statistics["features"].count.item() == 0
     first.observe(rollouts[:1], lambda rows: ordered_sum(torch.cat(parts)))
     both.observe(rollouts, ordered_sum)
-    for name, moments in both.moments.items():
-        for found, expected in zip(first.moments[name].state().values(), moments.state().values(), strict=True):
+    for name, statistics in both.statistics.items():
+        for found, expected in zip(first.statistics[name].state().values(), statistics.state().values(), strict=True):
             assert torch.equal(found, expected)
 
 
@@ -76,8 +76,8 @@ def test_running_statistics_ignore_reset_rows() -> None:
     one.observe([rollout], ordered_sum)
     other.observe([changed], ordered_sum)
     for name in ("features", "pixels"):
-        assert torch.equal(one.moments[name].mean, other.moments[name].mean)
-        assert torch.equal(one.moments[name].std, other.moments[name].std)
+        assert torch.equal(one.statistics[name].mean, other.statistics[name].mean)
+        assert torch.equal(one.statistics[name].std, other.statistics[name].std)
 
 
 def test_features_are_normalized_and_clipped_to_5() -> None:
@@ -108,7 +108,7 @@ def test_channels_selects_the_last_channels_of_every_image(channels: int | None,
     places = [*range(12), *range(12 + dropped, 96)]  # of the images that have one channel, that one
     method, pixels = method_of("rnd", spaces, channels=channels), rollout_of(spaces, 9, 2).pixels.flatten(0, 1)
     assert [shape[0] for shape in method.images] == [1, min(3, channels or 3), 1]
-    assert method.moments["pixels"].mean.numel() == len(places)
+    assert method.statistics["pixels"].mean.numel() == len(places)
     # before anything was observed, bytes are only kept within 5
     torch.testing.assert_close(method.normalize_images(pixels), pixels[:, places].to(torch.float64).clamp(max=5))
     rollout = rollout_of(spaces, 9, 2)
@@ -227,12 +227,12 @@ def test_initial_weights_follow_from_the_seed(kind: str) -> None:
 def test_running_statistics_are_restored(kind: str) -> None:
     method, other, rollout = method_of(kind, IMAGES), method_of(kind, IMAGES), rollout_of(IMAGES, 9, 4)
     method.observe([rollout], ordered_sum)
-    for name, moments in other.moments.items():
-        moments.load(method.moments[name].state())
+    for name, statistics in other.statistics.items():
+        statistics.load(method.statistics[name].state())
     other.refresh()
     assert torch.equal(other.transitions(rollout).features, method.transitions(rollout).features)
     assert torch.equal(other.normalize_images(rollout.pixels[0]), method.normalize_images(rollout.pixels[0]))
-    assert isinstance(other.moments["returns"], RunningStatistics)
+    assert isinstance(other.statistics["returns"], RunningStatistics)
 
 
 @pytest.mark.parametrize("kind", TRAINED)

@@ -74,7 +74,7 @@ def test_metrics_include_the_mean_intrinsic_return_of_episodes() -> None:
     running: dict[tuple[int, int], float] = {}
     for _ in range(3):  # episodes go on from one rollout to the next
         shard_rollouts, totals = rollouts(), []
-        counts = torch.stack([bonus.counts for bonus in intrinsic(shard_rollouts)]).sum(0).tolist()
+        counts = torch.stack([bonus.metric_sums for bonus in intrinsic(shard_rollouts)]).sum(0).tolist()
         for shard, rollout in enumerate(shard_rollouts):
             ended = rollout.terminated | rollout.truncated
             for b in range(COUNT):
@@ -98,10 +98,10 @@ def test_restored_state_gives_the_same_rewards() -> None:
     first(rollouts())
     for shard, state in first.state().items():
         second.load(shard, state)
-    other.moments["returns"].load(method.moments["returns"].state())
+    other.statistics["returns"].load(method.statistics["returns"].state())
     for one, two in zip(first(rollouts()), second(rollouts()), strict=True):
         assert torch.equal(one.rewards, two.rewards)
-        assert torch.equal(one.counts, two.counts)
+        assert torch.equal(one.metric_sums, two.metric_sums)
     assert first.state()[0]["method.steps"].tolist() == [2, 2]
     with pytest.raises(ValueError, match=r"tensor 'method.steps' is missing"):
         second.load(0, {name: value for name, value in state.items() if name != "method.steps"})
@@ -113,7 +113,7 @@ def test_renew_resets_per_episode_state_but_keeps_the_scale() -> None:
     intrinsic, _ = intrinsic_rewards_of()
     intrinsic(rollouts())
     before = intrinsic.state()[1]["discounted"].clone()
-    intrinsic.renew()
+    intrinsic.restart_episodes()
     state = intrinsic.state()[1]
     assert torch.equal(state["discounted"], before)
     assert state["return"].tolist() == state["method.steps"].tolist() == [0, 0]
@@ -141,4 +141,4 @@ def test_per_episode_state_can_be_saved_before_the_first_reward() -> None:
     restored.observe(shard_rollouts)
     for found, expected in zip(restored(shard_rollouts), intrinsic(shard_rollouts), strict=True):
         assert torch.equal(found.rewards, expected.rewards)
-        assert torch.equal(found.counts, expected.counts)
+        assert torch.equal(found.metric_sums, expected.metric_sums)

@@ -100,7 +100,7 @@ def with_fixed_statistics(method: NGU) -> NGU:
     """Set the running statistics to fixed values."""
     for name, mean in (("distances", 0.7), ("errors", 0.05)):
         one = torch.ones(1, dtype=torch.float64)
-        method.moments[name].load({"count": 9 * one, "mean": mean * one, "squares": 0.01 * one})
+        method.statistics[name].load({"count": 9 * one, "mean": mean * one, "squares": 0.01 * one})
     return method
 
 
@@ -116,7 +116,7 @@ def test_rewards_equal_the_algorithm_of_the_paper(spaces: str) -> None:
             assert rewards.dtype == torch.float64
             assert 0.3 < (rewards > 0).double().mean() < 0.9
             np.testing.assert_allclose(rewards[shard_steps.valid], expected_rewards[shard_steps.valid], rtol=1e-9)
-    distances, errors = method.moments["distances"], method.moments["errors"]
+    distances, errors = method.statistics["distances"], method.statistics["errors"]
     assert distances.mean.item() == pytest.approx(np.mean(paper.all_distances), rel=1e-12)
     assert distances.count.item() == len(paper.all_distances) / method.config.neighbours
     assert errors.mean.item() == pytest.approx(np.mean(paper.all_errors), rel=1e-12)
@@ -225,7 +225,7 @@ def test_first_observation_of_an_episode_is_in_the_memory() -> None:
     steps.features[4] = steps.features[0]
     (found,) = method.reward([steps], [method.initial_state(1)], zero_sum)
     errors = method.errors(steps)
-    alpha = 1 + (errors - method.moments["errors"].mean) / method.moments["errors"].std
+    alpha = 1 + (errors - method.statistics["errors"].mean) / method.statistics["errors"].std
     assert found[3].item() == pytest.approx(alpha[3].clamp(1, 5).item() / 1.001, rel=1e-9)
     assert found[0] > 0
 
@@ -238,18 +238,18 @@ def test_bits_do_not_depend_on_the_number_of_ranks() -> None:
         expected, parts = method.reward(steps, carried, ordered_sum), Parts()
         for rank, rank_method in enumerate(ranks):  # for their parts alone
             copy = {name: tensor.clone() for name, tensor in rank_states[rank].items()}
-            state = {name: moments.state() for name, moments in rank_method.moments.items()}
+            state = {name: statistics.state() for name, statistics in rank_method.statistics.items()}
             rank_method.reward([steps[rank]], [copy], parts.gather)
-            for name, moments in rank_method.moments.items():
-                moments.load(state[name])
+            for name, statistics in rank_method.statistics.items():
+                statistics.load(state[name])
             rank_method.refresh()
         for rank, rank_method in enumerate(ranks):
             (found,) = rank_method.reward([steps[rank]], [rank_states[rank]], parts.total)
             assert torch.equal(found, expected[rank])
     for rank_method in ranks:
         for name in ("distances", "errors"):
-            assert torch.equal(rank_method.moments[name].mean, method.moments[name].mean)
-            assert torch.equal(rank_method.moments[name].squares, method.moments[name].squares)
+            assert torch.equal(rank_method.statistics[name].mean, method.statistics[name].mean)
+            assert torch.equal(rank_method.statistics[name].squares, method.statistics[name].squares)
 
 
 @pytest.mark.parametrize("spaces", SPACES)
@@ -329,4 +329,4 @@ def test_non_finite_observations_give_nan_rewards() -> None:
 
 def test_names_of_the_running_statistics() -> None:
     method = ngu_of()
-    assert set(method.moments) == {"features", "returns", "distances", "errors"}
+    assert set(method.statistics) == {"features", "returns", "distances", "errors"}

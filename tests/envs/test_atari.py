@@ -91,7 +91,7 @@ def test_ale_and_gymnasium_give_the_same_screens(game: str) -> None:
     expected = play_single(game, actions, repeat_action_probability=0, noop_max=1)
     equal = []
     for start in range(12):  # ale-py draws from 0 to noop_max - 1 no-ops, Gymnasium from 1 to noop_max
-        engine.renew(start)
+        engine.restart_episodes(start)
         rows: list[tuple[Any, ...]] = [(engine.pixels.tobytes(),)]
         for rewards, terminated, truncated, pixels in play(engine, actions):
             rows.append((pixels.tobytes(), float(rewards[0]), bool(terminated[0]), bool(truncated[0])))
@@ -174,12 +174,12 @@ def test_shards_and_threads_do_not_change_results(name: str) -> None:
 def test_renewed_games_depend_only_on_the_iteration(name: str) -> None:
     one, other = engine_of(name), engine_of(name)
     one.reset()
-    assert one.renews
+    assert one.restarts_episodes
     assert one.state() == {}
     actions = random_actions(one, 60)
     first = play(one, actions[:37])
     for engine in (one, other):
-        engine.renew(50)
+        engine.restart_episodes(50)
     assert np.array_equal(one.pixels, other.pixels)
     renewed_rows = bits(play(one, actions))
     assert renewed_rows == bits(play(other, actions))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.envs.catalog import describe_env, known_environments, make_engine, make_one, renewed_episode_limit
+from lockstep.envs.catalog import describe_env, known_environments, make_engine, make_one, restarted_episode_limit
 from lockstep.envs.choice import FASTER, choose_engine
 from lockstep.envs.families import family_of
 from lockstep.envs.settings import EngineName, EnvConfig
@@ -238,4 +238,4 @@ def test_sizes_of_known_environments() -> None:
 )
 def test_episode_limit_of_renewed_engines(env_id: str, engine: str, options: dict[str, int], limit: int | None) -> None:
     config = EnvConfig(id=env_id, engine=engine, options=options, count=4)
-    assert renewed_episode_limit(config) == limit
+    assert restarted_episode_limit(config) == limit

@@ -257,15 +257,15 @@ def test_the_first_observations_depend_on_seed_and_shard(name: str) -> None:
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Reacher-v5"])
 def test_renewed_engines_depend_only_on_the_iteration(env_id: str) -> None:
     used, fresh = engine_of(env_id, "envpool"), engine_of(env_id, "envpool")
-    assert used.renews
+    assert used.restarts_episodes
     assert used.state() == {}
     start = np.array(used.reset())
     actions = actions_of(used.spaces, 100, 3)
     trajectory(used, actions[:37])
-    renewed = [np.array(engine.renew(50)) for engine in (used, fresh)]
+    renewed = [np.array(engine.restart_episodes(50)) for engine in (used, fresh)]
     assert renewed[0].tobytes() == renewed[1].tobytes() != start.tobytes()
     assert same_results(trajectory(used, actions), trajectory(fresh, actions))
-    assert np.array(used.renew(100)).tobytes() != renewed[0].tobytes()
+    assert np.array(used.restart_episodes(100)).tobytes() != renewed[0].tobytes()
 
 
 def test_a_failing_environment_is_named() -> None:

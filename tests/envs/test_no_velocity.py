@@ -35,7 +35,7 @@ def test_task_omits_columns_of_the_original_environment(task: str, name: str) ->
         step, full_step = partial.step(row), original.step(row)
         assert np.array_equal(step[0], full_step[0][:, columns])
         assert all(np.array_equal(part, same) for part, same in zip(step[1:], full_step[1:], strict=True))
-    if not partial.renews:
+    if not partial.restarts_episodes:
         fresh = make_engine(EnvConfig(id=task, engine=name, count=2), 3, 0, 1)  # type: ignore[arg-type]
         rows = fresh.restore({key: value.copy() for key, value in partial.state().items()})
         assert np.array_equal(rows, step[0])

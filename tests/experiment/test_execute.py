@@ -21,7 +21,7 @@ def test_a_run_of_version_1_continues_with_the_former_meaning_of_missing_fields(
     assert (config.ppo.learning_rate_kl, config.ppo.learning_rate_kl_max, config.ppo.gamma) == (0.02, 100, 0.99)
     assert (config.ppo.recompute_advantages, config.ppo.normalize_rewards) == (False, False)
     _, config = open_run(run_of_version(VERSION, tmp_path / "new", learning_rate_kl=0.02))
-    assert (config.ppo.learning_rate_kl_max, config.ppo.gamma, config.ppo.recompute_advantages) == (1, 0.995, True)
+    assert (config.ppo.learning_rate_kl_max, config.ppo.gamma, config.ppo.recompute_advantages) == (1, 0.99, True)
 
 
 @pytest.mark.parametrize(

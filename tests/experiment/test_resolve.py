@@ -211,10 +211,10 @@ def test_runs_that_cannot_be_compiled(sections: dict[str, object]) -> None:
 
 
 def test_episodes_that_checkpoints_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolving, "renewed_episode_limit", lambda env: 500)
+    monkeypatch.setattr(resolving, "restarted_episode_limit", lambda env: 500)
     config = config_of(run={"total_steps": 128_000, "checkpoint_every": 10})
     assert "10 x 16 = 160 steps; episodes of CartPole-v1 last up to 500" in str(cut_episodes(config))
     assert "set run.checkpoint_every to 32 or more" in str(cut_episodes(config))
     assert cut_episodes(dataclasses.replace(config, run=dataclasses.replace(config.run, checkpoint_every=313))) is None
-    monkeypatch.setattr(resolving, "renewed_episode_limit", lambda env: None)
+    monkeypatch.setattr(resolving, "restarted_episode_limit", lambda env: None)
     assert cut_episodes(config) is None

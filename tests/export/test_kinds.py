@@ -93,10 +93,10 @@ def make_agent(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:
     agent.flat.buffer += (0.02 if spaces.images else 0.5) * moved.to(kind.dtype)
     for buffer in agent.buffers.values():
         buffer += 0.1
-    if agent.observation_moments is not None:
+    if agent.observation_statistics is not None:
         rows = torch.from_numpy(stream(2, "rows").normal(0.3, 2, (50, spaces.feature_size)))
-        moments = agent.observation_moments
-        moments.merge(moments.sums(rows, torch.ones(50, dtype=torch.bool)), moments.mean)
+        statistics = agent.observation_statistics
+        statistics.merge(statistics.sums(rows, torch.ones(50, dtype=torch.bool)), statistics.mean)
         agent.refresh()
     return agent, env
 

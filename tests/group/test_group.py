@@ -31,7 +31,7 @@ def test_operations_of_a_solo_group_do_not_wait() -> None:
 
 def test_reading_the_clock_resets_it() -> None:
     clock = Clock()
-    clock.waited, clock.moved = 1.0, 2.0
+    clock.waited, clock.transferred = 1.0, 2.0
     assert clock.read() == (1.0, 2.0)
     assert clock.read() == (0.0, 0.0)
 

@@ -81,9 +81,9 @@ def test_forbidden_actions_have_no_probability_no_entropy_and_no_gradient() -> N
 
 def test_a_mask_is_not_normalized() -> None:
     agent, rows = agent_of((4,), False), torch.from_numpy(rows_of((4,))).flatten(0, 1)
-    agent.observation_moments.merge(
-        agent.observation_moments.sums(rows[:, :FEATURES] * 50, torch.ones(len(rows), dtype=torch.bool)),
-        agent.observation_moments.mean,
+    agent.observation_statistics.merge(
+        agent.observation_statistics.sums(rows[:, :FEATURES] * 50, torch.ones(len(rows), dtype=torch.bool)),
+        agent.observation_statistics.mean,
     )
     agent.refresh()
     normalized = agent.normalize(rows)

@@ -1,10 +1,10 @@
 from typing import Any
 
 from lockstep.config import VERSION
-from lockstep.report.experiments import Recorded, group
+from lockstep.report.experiments import RecordedRun, group_by_experiment
 
 
-def run(name: str, seed: int = 1, **sections: dict[str, Any]) -> Recorded:
+def run(name: str, seed: int = 1, **sections: dict[str, Any]) -> RecordedRun:
     tree = {
         "version": VERSION,
         "ppo": {"clip": "0.2", "epochs": 4},
@@ -12,11 +12,11 @@ def run(name: str, seed: int = 1, **sections: dict[str, Any]) -> Recorded:
     }
     for section, content in sections.items():
         tree[section] = {**tree.get(section, {}), **content}  # type: ignore[dict-item]
-    return Recorded(name, tree, [])
+    return RecordedRun(name, tree, [])
 
 
-def grouped(*runs: Recorded) -> list[tuple[str, list[str]]]:
-    return [(experiment.label, [run.name for run in experiment.runs]) for experiment in group(runs)]
+def grouped(*runs: RecordedRun) -> list[tuple[str, list[str]]]:
+    return [(experiment.label, [run.name for run in experiment.runs]) for experiment in group_by_experiment(runs)]
 
 
 def test_runs_with_different_seeds_are_one_experiment() -> None:

@@ -22,9 +22,9 @@ FORCE = Box(-1, 1, (2,))
 def make_agent(observation_space: Space, action_space: Space, **settings: object) -> Agent:
     config = PolicyConfig(hidden=(8,), **settings)
     agent = Agent(describe(observation_space, action_space, "Task"), config, False, 1, torch.float64)
-    if agent.observation_moments is not None:
+    if agent.observation_statistics is not None:
         rows = torch.from_numpy(np.random.default_rng(1).normal(3, 2, (50, agent.spaces.feature_size)))
-        statistics = agent.observation_moments
+        statistics = agent.observation_statistics
         statistics.merge(statistics.sums(rows, torch.ones(50, dtype=torch.bool)), statistics.mean)
         agent.refresh()
     return agent
@@ -49,8 +49,8 @@ def test_actions_and_values_equal_those_of_the_agent(action_space: Space, normal
 
 def test_grid_covers_the_bounds_or_the_observed_range() -> None:
     agent = make_agent(PAIR, FORCE, normalize_observations=True)
-    assert agent.observation_moments is not None
-    mean, std = (part.numpy()[1] for part in (agent.observation_moments.mean, agent.observation_moments.std))
+    assert agent.observation_statistics is not None
+    mean, std = (part.numpy()[1] for part in (agent.observation_statistics.mean, agent.observation_statistics.std))
     state_map = map_states(agent, PAIR, None, "Task", cells=3)
     assert state_map.x.tolist() == [-1, 0, 1]
     assert state_map.y[[0, 2]] == pytest.approx([max(-2, mean - 3 * std), mean + 3 * std])

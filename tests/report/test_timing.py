@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from lockstep.phases import PHASES
-from lockstep.report.experiments import Recorded
+from lockstep.report.experiments import RecordedRun
 from lockstep.report.timing import draw_timing, mean_seconds, plain_number
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
@@ -34,14 +34,14 @@ def test_means_by_role_and_phase() -> None:
 
 
 def test_figure_of_a_run_with_players(tmp_path: Path) -> None:
-    draw_timing([Recorded("split", {}, rows(250, "t", "player_t"))], tmp_path / "a.svg", "seconds")
+    draw_timing([RecordedRun("split", {}, rows(250, "t", "player_t"))], tmp_path / "a.svg", "seconds")
     text = (tmp_path / "a.svg").read_text()
     for words in ("rank 0 (trains)", "players (mean)", "wait (idle)", "(s per iteration)", "wall time (s)", "split"):
         assert words in text
 
 
 def test_figure_has_bars_for_several_runs(tmp_path: Path) -> None:
-    runs = [Recorded("one", {}, rows(1, "t", step=1e-4)), Recorded("two", {}, rows(2, "t", step=1e-4))]
+    runs = [RecordedRun("one", {}, rows(1, "t", step=1e-4)), RecordedRun("two", {}, rows(2, "t", step=1e-4))]
     draw_timing(runs, tmp_path / "a.svg", "steps")
     text = (tmp_path / "a.svg").read_text()
     for words in ("one", "two", "mean time per iteration (ms)", "2.1 ms", "3.15 ms"):
@@ -49,7 +49,7 @@ def test_figure_has_bars_for_several_runs(tmp_path: Path) -> None:
 
 
 def test_long_times_are_plain_numbers(tmp_path: Path) -> None:
-    draw_timing([Recorded("slow", {}, rows(1, "t", step=1000.0))], tmp_path / "a.svg", "steps")
+    draw_timing([RecordedRun("slow", {}, rows(1, "t", step=1000.0))], tmp_path / "a.svg", "steps")
     text = (tmp_path / "a.svg").read_text()
     assert "21,000 s" in text
     assert text.count(">20,000<") == 2  # on the axes of both panels
@@ -65,10 +65,10 @@ def test_numbers_have_no_exponent(value: float, text: str) -> None:
 
 
 def test_single_iteration_is_summarized(tmp_path: Path) -> None:
-    draw_timing([Recorded("one", {}, rows(1, "t"))], tmp_path / "a.png", "steps")
+    draw_timing([RecordedRun("one", {}, rows(1, "t"))], tmp_path / "a.png", "steps")
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_run_without_metrics_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="one: no data to plot: the run has no time metrics yet"):
-        draw_timing([Recorded("one", {}, [{"env_steps": 1}])], tmp_path / "a.png", "steps")
+        draw_timing([RecordedRun("one", {}, [{"env_steps": 1}])], tmp_path / "a.png", "steps")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lockstep.group.solo import Solo
-from lockstep.run.checkpoint import Checkpoint, Counters, forget_after, prune, write_checkpoint
+from lockstep.run.checkpoint import Checkpoint, SavedCounters, prune, remove_checkpoints_after, write_checkpoint
 from lockstep.run.folder import RunFolder
 
 SHARDS = {
@@ -153,8 +153,8 @@ COUNTERS = {"iteration": 3, "env_steps": 4096, "seconds": 1.5, "solved_at": None
 
 
 def test_valid_counters_are_decoded() -> None:
-    assert Counters.of(COUNTERS | {"files": {}}) == (3, 4096, 1.5, None, [1.0, -2.5])
-    assert Counters.of(COUNTERS | {"solved_at": 7, "seconds": 2}).solved_at == 7
+    assert SavedCounters.of(COUNTERS | {"files": {}}) == (3, 4096, 1.5, None, [1.0, -2.5])
+    assert SavedCounters.of(COUNTERS | {"solved_at": 7, "seconds": 2}).solved_at == 7
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_valid_counters_are_decoded() -> None:
 )
 def test_invalid_counters_are_reported_in_one_line(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"^{name} is .*: it must be a ") as caught:
-        Counters.of(COUNTERS | {name: value})
+        SavedCounters.of(COUNTERS | {name: value})
     assert len(str(caught.value)) < 200
 
 
@@ -243,5 +243,5 @@ def test_prune_keeps_the_newest_checkpoints(folder: RunFolder) -> None:
 def test_forget_after_removes_later_checkpoints(folder: RunFolder) -> None:
     for iteration in (1, 2, 3):
         write(folder, iteration)
-    forget_after(folder, 2)
+    remove_checkpoints_after(folder, 2)
     assert folder.checkpoints() == [1, 2]

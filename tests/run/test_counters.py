@@ -1,11 +1,11 @@
-"""Counters of a run and the metrics of its iterations, for records that were written by hand."""
+"""SavedCounters of a run and the metrics of its iterations, for records that were written by hand."""
 
 import numpy as np
 import pytest
 
 from lockstep.algorithm.plan import Plan
 from lockstep.rollout import STATUS
-from lockstep.run.checkpoint import Counters
+from lockstep.run.checkpoint import SavedCounters
 from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EPISODE_ROW
 from lockstep.run.records import ShardRecords
@@ -76,7 +76,7 @@ def test_restored_counters_continue() -> None:
     counters.add(record_of(1, 10.0, 20))
     state = counters.state()
     assert state == {"env_steps": 100, "seconds": 2.0, "solved_at": 100, "last_returns": [10.0] * 20}
-    restored.load(Counters.of({"iteration": 1, **state}))
+    restored.load(SavedCounters.of({"iteration": 1, **state}))
     assert restored.add(record_of(2, 30.0, 10)) == counters.add(record_of(2, 30.0, 10))
     assert restored.state() == {
         "env_steps": 200,

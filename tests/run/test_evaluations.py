@@ -5,8 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.run.checkpoint import forget_after, prune
-from lockstep.run.evaluations import BEST, EVALUATIONS, Best, Evaluations, forget_evaluations_after, is_due, read_best
+from lockstep.run.checkpoint import prune, remove_checkpoints_after
+from lockstep.run.evaluations import (
+    BEST,
+    EVALUATIONS,
+    Best,
+    Evaluations,
+    best_checkpoint,
+    is_due,
+    read_best,
+    remove_evaluations_after,
+)
 from lockstep.run.folder import RunFolder
 
 
@@ -55,6 +64,20 @@ def test_the_first_of_equal_checkpoints_is_the_best(folder: RunFolder) -> None:
     assert [line["iteration"] for line in folder.evaluations()] == [20, 40, 60, 80, 100]
 
 
+def test_without_evaluations_the_best_checkpoint_has_the_highest_training_return(folder: RunFolder) -> None:
+    add_checkpoints(folder, 20, 40, 60)
+    with pytest.raises(ValueError, match="has no best checkpoint"):
+        best_checkpoint(folder)
+    means = {10: 9.0, 20: None, 40: 3.0, 60: 2.0}
+    lines = [json.dumps({"iteration": iteration, "return_mean_20": mean}) for iteration, mean in means.items()]
+    (folder.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert best_checkpoint(folder) == 40
+    evaluate(folder, i20=1.0, i60=0.5)
+    assert best_checkpoint(folder) == 20
+    folder.checkpoint(20).rmdir()
+    assert best_checkpoint(folder) == 40, "the checkpoint of best.json is gone"
+
+
 def test_a_broken_best_file_is_ignored(folder: RunFolder) -> None:
     for content in ("", "[]", "{}", '{"iteration": 1e999, "return_mean": 0, "episodes": 1}'):
         (folder.path / BEST).write_text(content)
@@ -75,15 +98,15 @@ def test_rotation_keeps_the_best_and_pending_checkpoints(folder: RunFolder) -> N
 def test_resuming_removes_later_evaluations(folder: RunFolder) -> None:
     add_checkpoints(folder, 20, 60, 80)
     evaluate(folder, i20=1.0, i40=5.0, i60=2.0, i80=9.0)
-    forget_evaluations_after(folder, 80)
+    remove_evaluations_after(folder, 80)
     assert (len(folder.evaluations()), read_best(folder)) == (4, Best(80, 9.0, 5))
-    forget_after(folder, 60)
-    forget_evaluations_after(folder, 60)
+    remove_checkpoints_after(folder, 60)
+    remove_evaluations_after(folder, 60)
     # 40 was better than 60, but rotation has removed its checkpoint
     assert [line["iteration"] for line in folder.evaluations()] == [20, 40, 60]
     assert read_best(folder) == Best(60, 2.0, 5)
-    forget_after(folder, 0)
-    forget_evaluations_after(folder, 0)
+    remove_checkpoints_after(folder, 0)
+    remove_evaluations_after(folder, 0)
     assert (folder.evaluations(), read_best(folder)) == ([], None)
 
 
@@ -93,6 +116,6 @@ def test_truncated_evaluation_is_repeated(folder: RunFolder) -> None:
     complete = (folder.path / EVALUATIONS).read_text()
     (folder.path / EVALUATIONS).write_text(complete[:-9])
     assert evaluations.pending() == [40]
-    forget_evaluations_after(folder, 40)
+    remove_evaluations_after(folder, 40)
     evaluations.append(row(40, 2.0))
     assert (folder.path / EVALUATIONS).read_text() == complete

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.run.folder import RunFolder, write_aside
+from lockstep.run.folder import RunFolder, write_atomically
 from lockstep.telemetry.loggers import JsonLines
 
 
@@ -55,7 +55,7 @@ def test_broken_config_is_reported_in_one_line(folder: RunFolder, content: str) 
 
 def test_interrupted_write_aside_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config.json"
-    write_aside(path, b"old")
+    write_atomically(path, b"old")
 
     def fail(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -63,9 +63,9 @@ def test_interrupted_write_aside_keeps_the_old_file(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="No space left"):
-            write_aside(path, b"new")
+            write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
-    write_aside(path, b"new")
+    write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
@@ -112,7 +112,7 @@ def test_invalid_line_of_metrics_is_reported_with_its_number(folder: RunFolder, 
     assert [row["iteration"] for row in folder.readable_metrics()] == [1]
     # at the end, after a crash of the host, resuming drops it
     path.write_bytes(first + b"".join(others) + garbage + b"\n")
-    folder.cut_metrics(3)
+    folder.truncate_metrics(3)
     assert [row["iteration"] for row in folder.metrics()] == [1, 2, 3]
 
 
@@ -121,13 +121,13 @@ def test_cut_metrics_removes_later_iterations(folder: RunFolder) -> None:
     path = folder.path / "metrics.jsonl"
     first = path.read_text().splitlines()[:3]
     path.write_text(path.read_text() + '{"iteration": 6, "lo')
-    folder.cut_metrics(3)
+    folder.truncate_metrics(3)
     assert path.read_text().splitlines() == first  # and leaves what stays as it was, to the last digit
     logger = JsonLines(path)
     logger.write({"iteration": 4})
     logger.close()
     assert [row["iteration"] for row in folder.metrics()] == [1, 2, 3, 4]
-    folder.cut_metrics(0)
+    folder.truncate_metrics(0)
     assert folder.metrics() == []
 
 
@@ -182,11 +182,11 @@ def test_file_system_without_locks_is_accepted(folder: RunFolder, monkeypatch: p
 
 
 def test_cut_metrics_does_not_rewrite_the_file_without_need(folder: RunFolder) -> None:
-    folder.cut_metrics(3)  # there is none yet
+    folder.truncate_metrics(3)  # there is none yet
     write_metrics(folder, 3)
     path = folder.path / "metrics.jsonl"
     before = path.stat()
-    folder.cut_metrics(3)
+    folder.truncate_metrics(3)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
@@ -194,7 +194,7 @@ def test_cut_metrics_does_not_rewrite_the_file_without_need(folder: RunFolder) -
 def test_cut_metrics_removes_a_broken_end(folder: RunFolder, end: str) -> None:
     path = folder.path / "metrics.jsonl"
     path.write_text('{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}' + end)
-    folder.cut_metrics(3)
+    folder.truncate_metrics(3)
     assert path.read_text() == '{"iteration": 1}\n{"iteration": 2}\n{"iteration": 3}\n'
 
 
@@ -203,7 +203,7 @@ def test_cut_metrics_for_lines_of_different_lengths(folder: RunFolder) -> None:
     rows = [json.dumps({"iteration": 3 * number, "x": "y" * (number * 37 % 50)}) + "\n" for number in range(1, 20)]
     for iteration in range(62):
         path.write_text("".join(rows))
-        folder.cut_metrics(iteration)
+        folder.truncate_metrics(iteration)
         assert path.read_text() == "".join(rows[: iteration // 3])
 
 
@@ -213,7 +213,7 @@ def test_cut_metrics_does_not_read_the_whole_file(folder: RunFolder, monkeypatch
     parsed: list[bytes] = []
     loads = json.loads
     monkeypatch.setattr("lockstep.run.folder.json.loads", lambda line: parsed.append(line) or loads(line))
-    folder.cut_metrics(99_990)
+    folder.truncate_metrics(99_990)
     assert len(parsed) < 50
     assert path.read_text().endswith('\n{"iteration": 99990}\n')
 
@@ -225,7 +225,7 @@ def test_interrupted_cut_metrics_keeps_the_file(folder: RunFolder, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", lambda self, target: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            folder.cut_metrics(3)
+            folder.truncate_metrics(3)
     assert path.read_bytes() == before
 
 
@@ -243,5 +243,5 @@ def test_a_renamed_file_and_its_folder_are_synced(folder: RunFolder, monkeypatch
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(Path, "replace", renamed)
-    write_aside(folder.path / "config.json", b"{}")
+    write_atomically(folder.path / "config.json", b"{}")
     assert done == ["sync .config.json.partial", "rename .config.json.partial", "sync one"]

@@ -1,4 +1,4 @@
-"""Run: metrics, checkpoints, resuming and signals, in training with a real environment."""
+"""TrainingRun: metrics, checkpoints, resuming and signals, in training with a real environment."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ from tests.cpu_runtime import cpu_runtime
 from torch import Tensor
 
 from lockstep.algorithm.collect import collect
-from lockstep.algorithm.exchange import ReplicasDiffer
+from lockstep.algorithm.exchange import ReplicasDiffer, Stop
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
@@ -29,7 +29,7 @@ from lockstep.run import run as runs
 from lockstep.run import stop
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
-from lockstep.run.run import Run
+from lockstep.run.run import TrainingRun
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.recorder import Recorder
 
@@ -56,16 +56,18 @@ def fixture_signals() -> Iterator[None]:
 
 def prepared(
     path: Path, config: Config = CONFIG, group: Group | None = None, last: int = 5
-) -> tuple[RankComponents, Run]:
+) -> tuple[RankComponents, TrainingRun]:
     group = group or Solo()
     folder = RunFolder(path) if path.exists() else RunFolder.create(path, {}, {})
     plan = Plan.make(config.plan, group.size)
     components = build(config, plan, cpu_runtime(group))
     telemetry = partial(Recorder, config=config.run, modules=())
-    return components, Run(folder, config.run, plan, config.plan.lag, group, components.trainers, last, 1, telemetry)
+    return components, TrainingRun(
+        folder, config.run, plan, config.plan.lag, group, components.trainers, last, 1, telemetry
+    )
 
 
-def run_training(components: RankComponents, run: Run) -> None:
+def run_training(components: RankComponents, run: TrainingRun) -> None:
     run.start(components.shards, components.update)
     try:
         train(components.shards, components.exchange, components.update, run)
@@ -73,11 +75,11 @@ def run_training(components: RankComponents, run: Run) -> None:
         run.close()
 
 
-def resume(components: RankComponents, run: Run, iteration: int) -> None:
+def resume(components: RankComponents, run: TrainingRun, iteration: int) -> None:
     run.resume(Checkpoint(run.folder.checkpoint(iteration)), components.shards, components.update, components.exchange)
 
 
-def trained(path: Path, **settings: object) -> Run:
+def trained(path: Path, **settings: object) -> TrainingRun:
     components, run = prepared(path, **settings)
     run_training(components, run)
     return run
@@ -210,9 +212,9 @@ def test_observation_statistics_cover_all_valid_observations(lag: int) -> None:
         rollouts = components.exchange.route(iteration, [0.0] * len(STATUS))
         observed += [rollout.observations[:-1][rollout.valid] for rollout in rollouts]
         components.update(rollouts, iteration, 0.0)
-        components.exchange.publish(iteration, 9)
+        components.exchange.publish(iteration, Stop(9))
     components.close()
-    statistics, expected = components.update.agent.observation_moments, torch.cat(observed).double()
+    statistics, expected = components.update.agent.observation_statistics, torch.cat(observed).double()
     assert statistics is not None
     assert statistics.count.item() == len(expected)
     assert torch.allclose(statistics.mean, expected.mean(0), rtol=0, atol=1e-12)

@@ -32,7 +32,7 @@ def test_phases_waiting_times_and_the_rest_add_up(time: FakeClock) -> None:
     with watch.phase("learn"):
         time.now += 10
         group.clock.waited += 3
-        group.clock.moved += 2
+        group.clock.transferred += 2
     with watch.phase("rollout"):
         time.now += 4
     passed = lap()

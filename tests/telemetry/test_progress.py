@@ -6,6 +6,7 @@ import math
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -30,13 +31,13 @@ import sys
 from pathlib import Path
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.progress import Screen
-from lockstep.telemetry.screen import about
+from lockstep.telemetry.screen import read_run_facts
 from lockstep.telemetry.status import RunStatus
 
 screen, status = Screen(), RunStatus()
 status.append({"iteration": 5, "env_steps": 2000, "approx_kl": 0.25, "entropy": 1.0, "explained_variance": 0.5})
 for _ in sys.stdin:
-    screen.show(about(RunFolder(Path(sys.argv[1]))), status)
+    screen.show(read_run_facts(RunFolder(Path(sys.argv[1]))), status)
     os.write(2, b"\\0")  # a byte that terminals ignore
 """
 
@@ -128,6 +129,8 @@ def test_view_is_erased_completely_after_the_terminal_becomes_narrower(
             child.stdin.write(b"\n")
             output = b""
             while not output.endswith(b"\0"):
+                assert select.select([primary], [], [], 60)[0], output.decode()
+                assert child.poll() is None, output.decode()
                 output += os.read(primary, 1 << 16)
             text = output.decode().strip("\0").replace("\r\n", "\n")
             assert text.count("\x1b[1A") == rows - 1

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lockstep.telemetry.attempts import Start
-from lockstep.telemetry.screen import About, clock, draw, sparkline
+from lockstep.telemetry.screen import RunFacts, clock, draw, sparkline
 from lockstep.telemetry.status import RunStatus
 
 BEGUN = datetime(2030, 1, 1, tzinfo=UTC)
 START = Start(BEGUN, 0, 100, 2, "1:1", "here", {})
-RUN = About("first", "CartPole-v1", 475.0, [START])
+RUN = RunFacts("first", "CartPole-v1", 475.0, [START])
 ROW = {
     "env_steps": 123_456, "fps": 2000.0, "length_mean": 87.6, "return_mean": None, "return_mean_20": 87.6,
     "approx_kl": 0.0123, "clip_frac": 0.111, "entropy": 0.55, "explained_variance": 0.9, "learning_rate": 3e-4,
@@ -37,7 +37,9 @@ def status_after(last: int = 42, **metrics: object) -> RunStatus:
     return status
 
 
-def view(status: RunStatus, width: int = 80, run: About = RUN, state: str = "", ascii_only: bool = False) -> list[str]:
+def view(
+    status: RunStatus, width: int = 80, run: RunFacts = RUN, state: str = "", ascii_only: bool = False
+) -> list[str]:
     return draw(status, run, state, width, ascii_only).plain.splitlines()
 
 

@@ -24,7 +24,7 @@ def test_truncated_file_is_read_again_from_the_start(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"iteration": {number}}}\n' for number in range(1, 6)))
     tail = MetricsTail(path)
     tail.read()
-    folder.cut_metrics(2)
+    folder.truncate_metrics(2)
     with path.open("a") as file:
         # now the file is longer than before
         file.write('{"iteration": 3}\n{"iteration": 4}\n{"iteration": 5}\n{"iteration": 6}\n')

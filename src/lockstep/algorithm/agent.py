@@ -95,8 +95,8 @@ class Agent:
         self.buffers = persistent_buffers(self.networks)
         """The persistent buffers of a registered encoder or core, by name."""
         self.trained_buffers = TrainedBuffers(self.networks, [f"policy.{name}" for name in changed])
-        self.observation_moments = RunningStatistics(spaces.feature_size) if config.normalize_observations else None
-        self.return_moments = RunningStatistics(1) if normalize_rewards else None
+        self.observation_statistics = RunningStatistics(spaces.feature_size) if config.normalize_observations else None
+        self.return_statistics = RunningStatistics(1) if normalize_rewards else None
         with autocast():
             native_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         use_numpy = native_precision and self.policy.is_mlp
@@ -123,8 +123,8 @@ class Agent:
 
     def refresh(self) -> None:
         """Update the normalization after the running statistics have changed."""
-        if self.observation_moments is not None:
-            shift, scale = self.observation_moments.mean, self.observation_moments.std.reciprocal()
+        if self.observation_statistics is not None:
+            shift, scale = self.observation_statistics.mean, self.observation_statistics.std.reciprocal()
             mask = shift.new_zeros(self.spaces.mask_size)  # the action mask is not normalized
             self._shift = torch.cat([shift, mask]).to(self.device, self.dtype)
             self._scale = torch.cat([scale, mask + 1]).to(self.device, self.dtype)
@@ -134,7 +134,7 @@ class Agent:
     def normalize(self, observations: Tensor) -> Tensor:
         """Normalize observations, and move them to the device of the networks."""
         observations = observations.to(self.device)
-        if self.observation_moments is None:
+        if self.observation_statistics is None:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
@@ -146,7 +146,7 @@ class Agent:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
             return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, actions, self.values, memory)
         transform: ArrayTransform = identity
-        if self.observation_moments is not None:
+        if self.observation_statistics is not None:
             transform = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
         return NumpyActor(self._numpy_policy, self.distribution, transform, fit, noise, actions, self.values, memory)
 
@@ -248,7 +248,8 @@ class Agent:
         return after_discrete(len(self.spaces.choices), transform) if self.spaces.choices else transform
 
     def _statistics(self) -> list[tuple[str, RunningStatistics]]:
-        named = [("observation_moments", self.observation_moments), ("return_moments", self.return_moments)]
-        curiosity = {} if self.curiosity is None else self.curiosity.moments
+        # checkpoints have these names
+        named = [("observation_moments", self.observation_statistics), ("return_moments", self.return_statistics)]
+        curiosity = {} if self.curiosity is None else self.curiosity.statistics
         named += [(f"curiosity_moments.{name}", statistics) for name, statistics in curiosity.items()]
         return [(name, statistics) for name, statistics in named if statistics is not None]

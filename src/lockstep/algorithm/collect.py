@@ -46,13 +46,13 @@ class Shard:
         """Return the buffer for the rollout of an iteration."""
         return self._rollouts[iteration % len(self._rollouts)]
 
-    def renew(self, iteration: int) -> None:
+    def restart_episodes(self, iteration: int) -> None:
         """Start new episodes if the engine can't be restored. Every run does so at every checkpoint, so that resuming is exact."""
-        if self.engine.renews:
+        if self.engine.restarts_episodes:
             self.ended.zero_()
             self.running.zero_()
             self.memory.zero_()
-            self._set_observations(self.engine.renew(iteration))
+            self._set_observations(self.engine.restart_episodes(iteration))
 
     def state(self) -> dict[str, Tensor]:
         """State for an exact resume, by name."""
@@ -65,8 +65,8 @@ class Shard:
 
     def restore(self, state: Mapping[str, Tensor], iteration: int) -> None:
         """Restore the `state()` of an iteration. Raises ValueError if the environments do not reach the same observations."""
-        if self.engine.renews:
-            self.renew(iteration)
+        if self.engine.restarts_episodes:
+            self.restart_episodes(iteration)
             return
         expected = self._episode_state()
         check_state(expected, {name: value for name, value in state.items() if name in expected})
@@ -85,11 +85,11 @@ class Shard:
 
 def rollout_sizes(agent: Agent, steps: int, count: int, sequence: int = 1) -> Sizes:
     """Return the sizes of the rollouts that `agent` collects: `steps` T, `count` B, `sequence` L."""
-    spaces, statistics = agent.spaces, (agent.observation_moments, agent.return_moments)
+    spaces, statistics = agent.spaces, (agent.observation_statistics, agent.return_statistics)
     action_size = spaces.action_size if spaces.discrete_actions is None else None
-    moments = tuple(running.mean.numel() for running in statistics if running is not None)
+    sizes = tuple(running.mean.numel() for running in statistics if running is not None)
     rows, pixels, state = spaces.observation_size, spaces.pixel_count, agent.state_size
-    return Sizes(steps, count, rows, action_size, moments, agent.dtype, pixels, state, sequence)
+    return Sizes(steps, count, rows, action_size, sizes, agent.dtype, pixels, state, sequence)
 
 
 def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool = False) -> list[Rollout]:
@@ -168,7 +168,7 @@ def _split_columns(wide: Rollout, rollouts: Sequence[Rollout]) -> None:
 
 
 def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
-    """Compute for all rows at once what is not needed while stepping: valid rows, episode returns, moments."""
+    """Compute for all rows at once what is not needed while stepping: valid rows, episode returns, sums for the running statistics."""
     shard.observations.copy_(rollout.observations[-1])
     shard.pixels.copy_(rollout.pixels[-1])
     ended = rollout.terminated | rollout.truncated
@@ -176,15 +176,15 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     shard.ended.copy_(ended[-1])
     discounted = _episode_returns(shard, rollout, ended)
     sums, means = [], []
-    if agent.observation_moments is not None:
+    if agent.observation_statistics is not None:
         features = rollout.observations[:-1].flatten(0, 1)[:, : agent.spaces.feature_size]
-        sums.append(agent.observation_moments.sums(features, rollout.valid.flatten()))
-        means.append(agent.observation_moments.mean)
-    if agent.return_moments is not None:
-        sums.append(agent.return_moments.sums(discounted.reshape(-1, 1), rollout.valid.flatten()))
-        means.append(agent.return_moments.mean)
+        sums.append(agent.observation_statistics.sums(features, rollout.valid.flatten()))
+        means.append(agent.observation_statistics.mean)
+    if agent.return_statistics is not None:
+        sums.append(agent.return_statistics.sums(discounted.reshape(-1, 1), rollout.valid.flatten()))
+        means.append(agent.return_statistics.mean)
     if sums:
-        rollout.moments.copy_(torch.cat(sums))
+        rollout.statistics_sums.copy_(torch.cat(sums))
         rollout.means.copy_(torch.cat(means))
 
 

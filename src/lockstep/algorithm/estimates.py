@@ -81,8 +81,8 @@ class Estimator:
         rewards, agent = rollout.rewards, self._agent
         if self._config.clip_rewards:
             rewards = rewards.sign()
-        if agent.return_moments is not None:
-            rewards = (rewards / agent.return_moments.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
+        if agent.return_statistics is not None:
+            rewards = (rewards / agent.return_statistics.std.to(agent.dtype)).clamp(-_REWARD_LIMIT, _REWARD_LIMIT)
         return rewards if self._curiosity is None else self._curiosity.extrinsic_weight * rewards
 
     def _intrinsic(

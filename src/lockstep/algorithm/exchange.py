@@ -12,6 +12,7 @@ it, and a trainer reuses the slot of an agent only after it has received the rol
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,10 +24,22 @@ from lockstep.group.channel import Channel
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
-__all__ = ["Exchange", "ReplicasDiffer", "leading_bits"]
+__all__ = ["Exchange", "ReplicasDiffer", "Stop", "leading_bits"]
 
 _DIGEST_BITS = 48
 """Leading bits of a digest that ranks compare; a float64 represents them exactly."""
+
+
+class Stop(NamedTuple):
+    """The last iteration, as far as the ranks have agreed on it."""
+
+    iteration: float
+    complete: bool = False
+    """True if training ends because its goal is reached, False if it can be resumed or has used its budget."""
+
+    def or_earlier(self, other: "Stop") -> "Stop":
+        """Return the one that comes first; of two for the same iteration, the complete one."""
+        return min(self, other, key=lambda stop: (stop.iteration, not stop.complete))
 
 
 class ReplicasDiffer(RuntimeError):
@@ -63,7 +76,7 @@ class Exchange:
         self._slots = [
             [Rollout(*channel.slot(number)) for number in range(lag + 1)] if channel else [] for channel in self._routes
         ]
-        published = [*((tuple(tensor.shape), tensor.dtype) for tensor in agent.published()), ((3,), torch.float64)]
+        published = [*((tuple(tensor.shape), tensor.dtype) for tensor in agent.published()), ((4,), torch.float64)]
         channels = {
             player: (source, group.channel(source, player, published, lag + 1, "publish"))
             for player, source in _sources(plan, separate).items()
@@ -80,7 +93,7 @@ class Exchange:
         self._begun = iteration
         for channel in (*self._outgoing, self._incoming):
             if channel:
-                self._write(channel.slot(iteration), math.inf)
+                self._write(channel.slot(iteration), Stop(math.inf))
 
     def route(self, iteration: int, status: Sequence[float]) -> list[Rollout]:
         """Send the rollouts that this rank played, with its `status`; return those that it trains on, ascending by shard."""
@@ -91,26 +104,26 @@ class Exchange:
             self._channel(shard).receive(iteration)
         return [self._slot(shard, iteration) for shard in self._trained]
 
-    def publish(self, iteration: int, stop_at: float) -> float:
+    def publish(self, iteration: int, stop: Stop) -> Stop:
         """Send the trained agent, and load the one of `lag` iterations ago into `acting`.
 
-        `stop_at` is the last iteration that trainers have agreed on; returns the last iteration that this rank knows of afterwards.
+        `stop` is what trainers have agreed on; returns what this rank knows of afterwards.
         Raises ReplicasDiffer, and NonFinite if the trainers' update failed.
         """
         for channel in self._outgoing:
-            self._write(channel.slot(iteration), stop_at)
+            self._write(channel.slot(iteration), stop)
             channel.send(iteration)
         if self._incoming is None:
-            return stop_at
+            return stop
         number = iteration - self._lag
         *published, header = self._receive(self._incoming, number)
-        agreed, digest, _ = map(float, header.tolist())
+        last, complete, digest, _ = map(float, header.tolist())
         self.acting.load_published(published)
         if leading_bits(self.acting.digest()) != digest:
             raise ReplicasDiffer(
                 f"player and trainer hold different weights after iteration {number}: resume the run; if it happens again, report it with the config"
             )
-        return min(stop_at, agreed)
+        return stop.or_earlier(Stop(last, bool(complete)))
 
     def confirm(self, iteration: int) -> None:
         """Wait for the update of `iteration` without loading it. Raises NonFinite if the trainers' update failed."""
@@ -120,7 +133,7 @@ class Exchange:
     def report_failure(self, iteration: int) -> None:
         """Tell the players that the update of an iteration failed, so that they do not wait for it."""
         for channel in self._outgoing:
-            self._write(channel.slot(iteration), math.inf, fault=True)
+            self._write(channel.slot(iteration), Stop(math.inf), fault=True)
             channel.send(iteration)
 
     def close(self) -> None:
@@ -145,11 +158,11 @@ class Exchange:
         assert channel is not None
         return channel
 
-    def _write(self, slot: Sequence[Tensor], stop_at: float, fault: bool = False) -> None:
+    def _write(self, slot: Sequence[Tensor], stop: Stop, fault: bool = False) -> None:
         *buffers, header = slot
         for buffer, tensor in zip(buffers, self._agent.published(), strict=True):
             buffer.copy_(tensor)
-        header.copy_(torch.tensor([stop_at, leading_bits(self._agent.digest()), fault], dtype=torch.float64))
+        header.copy_(torch.tensor([*stop, leading_bits(self._agent.digest()), fault], dtype=torch.float64))
 
 
 def _sources(plan: Plan, separate: bool) -> dict[int, int]:

@@ -105,7 +105,7 @@ class Preparation:
         sums = [_value_fit_sums(packed.value_targets, packed.values, ratios)]
         if estimates.intrinsic:
             sums.append(_value_fit_sums(*agent.layout.intrinsic_values(rows), weights))
-        return rows, torch.cat(sums if bonus is None else [*sums, bonus.counts])
+        return rows, torch.cat(sums if bonus is None else [*sums, bonus.metric_sums])
 
     def _samples(self, rollouts: Sequence[Rollout], rows: Sequence[Tensor]) -> _Samples:
         """Bring together what minibatches are drawn from; if data are shared, from all ranks."""

@@ -123,7 +123,7 @@ class Update:
             raise NonFinite(cause or str(error)) from None
 
     def _update(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
-        observed = self._merge_moments(rollouts)
+        observed = self._merge_statistics(rollouts)
         if self._prepare.intrinsic is not None:
             self._prepare.intrinsic.observe(rollouts)
             assert self.agent.curiosity is not None
@@ -142,25 +142,25 @@ class Update:
         self.kl.adapt(metrics["last_kl"], progress)
         return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
 
-    def _merge_moments(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
-        """Reduce the moments of observations and returns, and merge those of returns, which scale this iteration's rewards.
+    def _merge_statistics(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
+        """Reduce the statistics of observations and returns, and merge those of returns, which scale this iteration's rewards.
 
         Returns the sums of the observations and the means that they are deviations from, the same in all shards.
         """
-        if not rollouts[0].moments.numel():
+        if not rollouts[0].statistics_sums.numel():
             return None
-        sums = torch.stack([rollout.moments for rollout in rollouts])
-        total, means = self._group.reduce(group_rows(sums, self.fused), "moments"), rollouts[0].means
+        sums = torch.stack([rollout.statistics_sums for rollout in rollouts])
+        total, means = self._group.reduce(group_rows(sums, self.fused), "statistics"), rollouts[0].means
         if not bool(total.isfinite().all()):
             raise NonFinite("an observation or a reward is not finite: check the environment")
-        if self.agent.return_moments is not None:
-            self.agent.return_moments.merge(total[-3:], means[-1:])
-            return (total[:-3], means[:-1]) if self.agent.observation_moments is not None else None
+        if self.agent.return_statistics is not None:
+            self.agent.return_statistics.merge(total[-3:], means[-1:])
+            return (total[:-3], means[:-1]) if self.agent.observation_statistics is not None else None
         return total, means
 
     def _merge_observations(self, observed: tuple[Tensor, Tensor] | None) -> None:
-        if observed is not None and self.agent.observation_moments is not None:
-            self.agent.observation_moments.merge(*observed)
+        if observed is not None and self.agent.observation_statistics is not None:
+            self.agent.observation_statistics.merge(*observed)
             self.agent.refresh()
 
     def _train(self, batch: Batch, rates: Rates) -> dict[str, float]:
@@ -222,10 +222,10 @@ class Update:
         both = {"policy": rates.policy, "value": rates.value}
         return {name: rate for (name, rate), train in zip(both.items(), trained, strict=True) if train} | curiosity
 
-    def renew(self) -> None:
+    def restart_episodes(self) -> None:
         """Reset the per-episode state of curiosity, when all environments start new episodes."""
         if self._prepare.intrinsic is not None:
-            self._prepare.intrinsic.renew()
+            self._prepare.intrinsic.restart_episodes()
 
     def shard_states(self) -> dict[str, dict[str, Tensor]]:
         """State of curiosity for each shard that this rank trains on, by the name of its file in a checkpoint."""

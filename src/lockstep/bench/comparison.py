@@ -15,7 +15,16 @@ from lockstep.config import Config
 from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_environment
 
-__all__ = ["SKIPPED", "Finish", "InstalledPeer", "find_peers", "record", "table", "time_lockstep", "time_program"]
+__all__ = [
+    "SKIPPED",
+    "InstalledPeer",
+    "ProgramTiming",
+    "find_peers",
+    "record",
+    "table",
+    "time_lockstep",
+    "time_program",
+]
 
 SKIPPED = 4096
 """Environment steps at the beginning that are not timed, because code and caches are being loaded."""
@@ -27,7 +36,7 @@ _PROBE = (
 _PROBE_TIMEOUT = 60.0
 """Seconds that an interpreter has to list its packages."""
 
-Mark = tuple[float, int]
+ProgressMark = tuple[float, int]
 """Progress of a program: seconds since the process was started, and environment steps."""
 
 
@@ -41,7 +50,7 @@ class InstalledPeer:
 
 
 @dataclass(frozen=True)
-class Finish:
+class ProgramTiming:
     """Times of one run of a program."""
 
     rate: float
@@ -57,7 +66,8 @@ class Finish:
 def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[InstalledPeer], list[Peer]]:
     """Find the peers that can run the workload. Return the installed ones and the missing ones.
 
-    A peer is taken from the first of the `interpreters` that has it. Raises ValueError if one of them is not a Python interpreter.
+    A peer runs with the first of the `interpreters` that has its package. Raises ValueError if one of `interpreters` is
+    not a Python interpreter.
     """
     installed: dict[str, InstalledPeer] = {}
     peers = [peer for peer in PEERS if peer.recurrent == bool(workload.memory)]
@@ -74,12 +84,12 @@ def find_peers(interpreters: Sequence[str], workload: Workload) -> tuple[list[In
     return list(installed.values()), [peer for peer in peers if peer.name not in installed]
 
 
-def time_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finish:
+def time_program(command: Sequence[str], environment: Mapping[str, str] | None = None) -> ProgramTiming:
     """Run and time a program that prints `steps N` after every update, on one thread. Raises ProcessFailed if the program fails."""
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     variables = {**(os.environ if environment is None else environment), **threads, "PYTHONUNBUFFERED": "1"}
     begun = time.perf_counter()
-    marks: list[Mark] = []
+    marks: list[ProgressMark] = []
     with child(command, variables) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -89,19 +99,19 @@ def time_program(command: Sequence[str], environment: Mapping[str, str] | None =
     seconds = time.perf_counter() - begun
     if len(_counted(marks)) < 2:
         raise ProcessFailed(f"{' '.join(command)} made fewer than 2 updates after {SKIPPED} steps; increase --updates")
-    return Finish(_rate(marks), seconds, marks[0][0])
+    return ProgramTiming(_rate(marks), seconds, marks[0][0])
 
 
-def _counted(marks: Sequence[Mark]) -> list[Mark]:
+def _counted(marks: Sequence[ProgressMark]) -> list[ProgressMark]:
     return [mark for mark in marks if mark[1] >= SKIPPED]
 
 
-def _rate(marks: Sequence[Mark]) -> float:
+def _rate(marks: Sequence[ProgressMark]) -> float:
     (start, first_steps), *_, (end, last_steps) = _counted(marks)
     return (last_steps - first_steps) / (end - start)
 
 
-def time_lockstep(config: Config, ranks: int, updates: int) -> Finish:
+def time_lockstep(config: Config, ranks: int, updates: int) -> ProgramTiming:
     """Run and time lockstep with a resolved config. Raises ProcessFailed if the run fails."""
     begun = time.perf_counter()
     with prepared(config, ranks, updates, "off") as (command, folder):
@@ -115,10 +125,10 @@ def time_lockstep(config: Config, ranks: int, updates: int) -> Finish:
     phases = {
         name: 1e3 * sum(float(str(row[f"t_{name}"])) for row in counted) / len(counted) for name in ("iter", *PHASES)
     }
-    return Finish(_rate(marks), seconds, seconds - marks[-1][0] + marks[0][0], phases)
+    return ProgramTiming(_rate(marks), seconds, seconds - marks[-1][0] + marks[0][0], phases)
 
 
-def record(finishes: Mapping[str, Sequence[Finish]], first: str) -> dict[str, object]:
+def record(finishes: Mapping[str, Sequence[ProgramTiming]], first: str) -> dict[str, object]:
     """Return all times as JSON data, with the ratio of the speed of `first` to that of every other program."""
     return {
         name: {
@@ -132,7 +142,7 @@ def record(finishes: Mapping[str, Sequence[Finish]], first: str) -> dict[str, ob
     }
 
 
-def table(finishes: Mapping[str, Sequence[Finish]], first: str) -> list[str]:
+def table(finishes: Mapping[str, Sequence[ProgramTiming]], first: str) -> list[str]:
     """Format the times as lines of at most 80 columns. The ratio is the speed of `first` divided by that of the program of the line."""
     lines = [f"{'':<24}{'steps/s':>9}{'range':>17}{'process':>10}{'ratio':>8}{'range':>12}"]
     for name, runs in finishes.items():
@@ -147,9 +157,9 @@ def table(finishes: Mapping[str, Sequence[Finish]], first: str) -> list[str]:
     return [*lines, *disturbance_note(widest)]
 
 
-def _rates(runs: Sequence[Finish]) -> list[float]:
+def _rates(runs: Sequence[ProgramTiming]) -> list[float]:
     return [run.rate for run in runs]
 
 
-def _faster(finishes: Mapping[str, Sequence[Finish]], first: str, other: str) -> Spread:
+def _faster(finishes: Mapping[str, Sequence[ProgramTiming]], first: str, other: str) -> Spread:
     return ratios(_rates(finishes[first]), _rates(finishes[other]))

@@ -33,7 +33,10 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Spread:
-    """Compute the spread of the ratios within each repeat, in which both values met the same load. Raises ValueError for unequal lengths."""
+    """Compute the spread of the ratios of two runs within each repeat, in which other load affects both runs alike.
+
+    Raises ValueError for unequal lengths.
+    """
     return spread([numerator / denominator for numerator, denominator in zip(numerators, denominators, strict=True)])
 
 

@@ -67,7 +67,9 @@ def for_ranks(config: Config, ranks: int) -> Config:
 
 
 def weak(config: Config, ranks: int) -> Config:
-    """Return the config with its environments and shards multiplied by the number of playing ranks, for minibatches of more samples.
+    """Return the config with its environments and shards multiplied by the number of ranks that play.
+
+    The number of minibatches stays, so each has more samples.
 
     Raises ValueError if the plan does not fit the number of ranks.
     """
@@ -87,8 +89,8 @@ def measure(
 ) -> list[Measured]:
     """Run all cases once per repeat, in turn. Cases with the same config and number of ranks share their runs.
 
-    `metrics_folder` gets one folder per run with its metrics; None discards them. After every run, `print_line` is called with a line of
-    progress, and `on_result` with all results so far. Raises Failed if a run fails.
+    `metrics_folder` gets one folder per run with its metrics; None discards them. After every run, `print_line` is
+    called with a line of progress, and `on_result` with all results so far. Raises ProcessFailed if a run fails.
     """
     distinct: dict[str, list[Case]] = {}
     for case in cases:
@@ -118,7 +120,10 @@ def measure(
 def _run(
     name: str, case: Case, rules: Rules, metrics_folder: Path | None, repeats: "itertools.count[int]"
 ) -> tuple[Config, Training, str]:
-    """Run a case once. `repeats` counts the runs of this case. Return the config with the seed of the run, the result and the log name."""
+    """Run a case once. `repeats` counts the runs of this case.
+
+    Return the config with the seed of the run, the result, and the name of the folder with the metrics.
+    """
     repeat = next(repeats)
     config, goal = case.config, None
     if rules.solve:

@@ -50,7 +50,10 @@ class Throughput:
 
     @property
     def middle(self) -> Training:
-        """Repeat with the median rate (of two repeats, the slower one). Unlike medians, the phases of one repeat add up to its iteration."""
+        """Repeat with the median rate (of two repeats, the slower one).
+
+        Unlike medians over repeats, the phases of one repeat add up to the time of its iteration.
+        """
         median = statistics.median_low(training.rate for training in self.trainings)
         return next(training for training in self.trainings if training.rate == median)
 
@@ -95,8 +98,9 @@ def measure(
 ) -> dict[str, Throughput]:
     """Measure the training of experiments, and of their environments alone, `repeats` times in turn.
 
-    A case is a resolved config and a number of ranks. `iterations` None means as many as take about `seconds`, found by a run that is not
-    counted. `print_line` is called with a line of progress after every run. Raises Failed if a run fails.
+    A case is a resolved config and a number of ranks. `iterations` None means as many as take about `seconds`, found by
+    a run that is not counted. `print_line` is called with a line of progress after every run. Raises ProcessFailed if a
+    run fails.
     """
     runs: dict[str, Callable[[], Training | float]] = {}
     for name, (config, ranks) in cases.items():

@@ -147,7 +147,10 @@ def train(
 def _watch(
     process: "subprocess.Popen[str]", folder: RunFolder, ranks: int, seconds: float | None, goal: float | None
 ) -> tuple[float, list[int]]:
-    """Wait for the end of a run. Stop it `seconds` after its first iteration, or when it reaches the `goal`."""
+    """Wait for the end of a run. Stop the run `seconds` after its first iteration, or when it reaches the `goal`.
+
+    Return the seconds from the start to the end of the first iteration, and the peak memory of every rank in bytes.
+    """
     metrics = folder.path / "metrics.jsonl"
     tail = MetricsTail(metrics)
     begun, first, checked, stopping = time.perf_counter(), 0.0, 0.0, False

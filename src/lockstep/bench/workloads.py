@@ -12,7 +12,7 @@ PLAIN = (
     *("--ppo.learning-rate", "3e-4", "--ppo.learning-rate-kl", "none", "--ppo.gamma", "0.99", "--policy.log-std", "0"),
     *("--policy.no-normalize-observations", "--ppo.no-normalize-rewards", "--ppo.no-recompute-advantages"),
 )
-"""Flags that turn off what the defaults of other implementations do not have."""
+"""Flags that turn off features that other implementations do not have by default."""
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,34 @@
 """Policy of a run and the episodes that it plays, for `eval`, `play`, `plot` and `push`."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import import_env_module_of_run
-from lockstep.run.folder import RunFolder, write_aside
+from lockstep.run.evaluations import Choice
+from lockstep.run.folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from lockstep.report.evaluate import Evaluation
 
-__all__ = ["LoadedPolicy", "add_arguments"]
+__all__ = ["LoadedPolicy", "add_arguments", "add_checkpoint"]
+
+
+def add_checkpoint(parser: "argparse._ActionsContainer") -> None:
+    """Add the arguments that choose a checkpoint, as `iteration`."""
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
+    )
+    choice.add_argument(
+        "--best",
+        dest="iteration",
+        action="store_const",
+        const="best",
+        help="the checkpoint with the best evaluation during training; without evaluations, with the best training return",
+    )
 
 
 def add_arguments(parser: Arguments, episodes: int) -> None:
@@ -26,9 +43,7 @@ def add_arguments(parser: Arguments, episodes: int) -> None:
         metavar="N",
         help=f"number of episodes (default {episodes})",
     )
-    parser.add_argument(
-        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--sample", action="store_true", help="sample actions as in training, instead of the most probable ones"
     )
@@ -44,7 +59,7 @@ class LoadedPolicy:
     def __init__(
         self,
         run: str,
-        iteration: int | None = None,
+        iteration: Choice = None,
         sample: bool = False,
         seed: int | None = None,
         module: str | None = None,
@@ -112,5 +127,5 @@ class LoadedPolicy:
         }
         path = self.output_folder / (SAMPLED_EVALUATION if self._sample else EVALUATION)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_aside(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
+        write_atomically(path, f"{json.dumps({**conditions, **evaluation.summary()}, indent=2)}\n".encode())
         return evaluation, path

@@ -30,7 +30,10 @@ class Arguments(argparse.ArgumentParser):
         return [flag for action in self._actions for flag in action.option_strings if action.dest != "help"]
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments after the command. The ValueError for an unknown flag names the nearest flag."""
+        """Parse the arguments after the command.
+
+        Raises ValueError if they are invalid; for an unknown flag, the message names the nearest flag.
+        """
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
@@ -51,6 +54,9 @@ class Arguments(argparse.ArgumentParser):
             close = get_close_matches(value, choices, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             message = f"{flag} is {value!r}: it must be one of {', '.join(choices)}{hint}"
+        message = re.sub(
+            r"^argument ([^:]+): not allowed with argument (.*)$", r"\1 can't be combined with \2", message
+        )
         message = re.sub(r"^argument ([^:]+): expected one argument$", r"\1 needs a value", message)
         message = re.sub(r"^argument ([^:]+): expected (\d+) arguments$", r"\1 needs \2 values", message)
         raise ValueError(re.sub(r"^argument ([^:]+):", r"\1", message))

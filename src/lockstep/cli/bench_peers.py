@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
         print_line(
             f"{peer.name} is not installed here: pip install {peer.package}, or name another interpreter with --python"
         )
-    runs: dict[str, Callable[[], comparison.Finish]] = {
+    runs: dict[str, Callable[[], comparison.ProgramTiming]] = {
         f"lockstep, {ranks} rank{'s' * (ranks > 1)}": partial(comparison.time_lockstep, config, ranks, updates)
         for config, ranks in configs
     }
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         command = work.command(installed.peer, installed.interpreter, updates)
         runs[f"{installed.peer.name} {installed.version}"] = partial(comparison.time_program, command)
 
-    def print_result(repeat: int, name: str, result: comparison.Finish) -> None:
+    def print_result(repeat: int, name: str, result: comparison.ProgramTiming) -> None:
         print_line(f"repeat {repeat + 1}/{args.repeats}  {name:<24}  {result.rate:>9,.0f} steps/s")
 
     finishes = interleave(runs, args.repeats, print_result)

@@ -53,7 +53,7 @@ def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
 
 
 def _config_lines(a: RunFolder, b: RunFolder) -> list[str]:
-    """Return a line for every config field and package version that differs, or that there is none."""
+    """Return a line for every config field and package version that differs, or a line that all are equal."""
     lines = []
     for kind, in_a, in_b in (
         ("config", _flatten(a.tree()), _flatten(b.tree())),

@@ -5,7 +5,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.agents import add_checkpoint
+from lockstep.cli.arguments import Arguments
 from lockstep.cli.start import import_env_module_of_run
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -69,9 +70,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="a new file, FILE.onnx or FILE.pt2 (default RUN/policy-K.onnx or .pt2)"
     )
-    parser.add_argument(
-        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
-    )
+    add_checkpoint(parser)
     parser.add_argument("--env.module", dest="module", metavar="M", help="module that registers the environment")
     return parser.read(argv)
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "train an agent: from a preset, a config file or flags",
     "sweep": "train over several seeds and values, or search for values; resumable",
     "resume": "resume an interrupted run, on any number of ranks",
+    "runs": "list runs with their state and newest numbers",
     "watch": "follow a run that was started elsewhere",
     "play": "show a trained agent in a window, or record a video",
     "eval": "evaluate a trained agent on new episodes",
@@ -29,6 +30,7 @@ COMMANDS = {
     "presets": "list the presets, or print one",
     "config": "print the merged config of a preset, a file and flags",
     "envs": "list the environments",
+    "check": "check an environment: API, determinism, speed of each engine",
     "doctor": "check the installation and the available features",
 }
 _HIDDEN = ("rank", "video", "track", "evaluator")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.cli.agents import add_checkpoint
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
 from lockstep.config.decode import decode
@@ -13,7 +14,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
 if TYPE_CHECKING:
-    from lockstep.report.experiments import Recorded
+    from lockstep.report.experiments import RecordedRun
     from lockstep.report.style import Over
 
 __all__ = ["main", "read"]
@@ -96,9 +97,7 @@ def _parser() -> Arguments:
         choices=("gif", "mp4", "none"),
         help="format of the video next to the figure (default gif, if the environment can be rendered)",
     )
-    agents.add_argument(
-        "--iteration", type=whole_number(1), metavar="K", help="iteration of the checkpoint (default: the newest)"
-    )
+    add_checkpoint(agents)
     agents.add_argument(
         "--sample",
         action="store_true",
@@ -135,13 +134,13 @@ def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix:
     return folders[0].path / "plots" / f"{name}.{args.format or 'png'}"
 
 
-def _read_run(folder: RunFolder) -> "Recorded":
-    from lockstep.report.experiments import Recorded
+def _read_run(folder: RunFolder) -> "RecordedRun":
+    from lockstep.report.experiments import RecordedRun
 
-    return Recorded(folder.path.resolve().name, folder.tree(), folder.metrics(), folder.evaluations())
+    return RecordedRun(folder.path.resolve().name, folder.tree(), folder.metrics(), folder.evaluations())
 
 
-def _common_goal(runs: "Sequence[Recorded]") -> float | None:
+def _common_goal(runs: "Sequence[RecordedRun]") -> float | None:
     """Return `run.solved_return` if it is the same for all runs, else None."""
     goals = {decode({"run": run.tree.get("run")}, Config()).run.solved_return for run in runs}
     return goals.pop() if len(goals) == 1 else None
@@ -150,7 +149,7 @@ def _common_goal(runs: "Sequence[Recorded]") -> float | None:
 def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path:
     from lockstep.report.curve import draw_curve
     from lockstep.report.curves import draw_curves, draw_returns
-    from lockstep.report.experiments import group
+    from lockstep.report.experiments import group_by_experiment
 
     runs, path = [_read_run(folder) for folder in folders], _output_path(folders, args)
     over: Over = "seconds" if args.over == "seconds" else "steps"
@@ -162,9 +161,9 @@ def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace
             f"{first_run} is of {first_id}, {second_run} of {second_id}: a figure compares runs of one environment only"
         )
     if args.what == "curves":
-        draw_curves(group(runs), path, over, goal)
+        draw_curves(group_by_experiment(runs), path, over, goal)
     elif args.what == "evaluation" or len(runs) > 1:
-        draw_returns(group(runs), path, over, goal, args.what)
+        draw_returns(group_by_experiment(runs), path, over, goal, args.what)
     else:
         draw_curve(runs[0].metrics, runs[0].name, path, goal, over, runs[0].evaluations)
     return path

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lockstep.cli.agents import LoadedPolicy, add_checkpoint
 from lockstep.cli.arguments import Arguments
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
 if TYPE_CHECKING:
-    from lockstep.cli.agents import LoadedPolicy
     from lockstep.report.summary import Evaluated
 
 __all__ = ["main", "read"]
@@ -43,10 +43,11 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. Raises ValueError for bad input. The message is one line."""
     parser = Arguments(
         "push",
-        "Puts the agent of a run's newest checkpoint on the Hugging Face Hub, with config, metrics, evaluation, video and a model card that has "
+        "Puts the agent of a run on the Hugging Face Hub, with config, metrics, evaluation, video and a model card that has "
         "the command to train it again. Private unless you say --public. The token is that of HF_TOKEN or `hf auth login`.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
+    add_checkpoint(parser)
     parser.add_argument("--username", required=True, metavar="U", help="your user name on the Hub, or an organization")
     parser.add_argument("--name", metavar="REPO", help="name of the model (default: that of the run)")
     parser.add_argument("--skip-play", action="store_true", help="upload no video")
@@ -60,13 +61,12 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
 
 def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespace) -> dict[str, bytes | Path]:
     """Return the files by their names in the repository. Write evaluation and video unless the run folder has them."""
-    from lockstep.cli.agents import LoadedPolicy
     from lockstep.hub.files import CARD, VIDEO, published
     from lockstep.report.card import write_card
     from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION
     from lockstep.report.summary import summarize
 
-    loaded = LoadedPolicy(str(folder.path), module=args.module)
+    loaded = LoadedPolicy(str(folder.path), args.iteration, module=args.module)
     evaluated = _current_evaluation(loaded, folder)
     files: dict[str, bytes | Path] = dict(published(folder, loaded.policy.iteration))
     files[EVALUATION] = (folder.path / EVALUATION).read_bytes()
@@ -79,7 +79,7 @@ def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespa
     return {CARD: card.encode(), **files}
 
 
-def _current_evaluation(loaded: "LoadedPolicy", folder: RunFolder) -> "Evaluated":
+def _current_evaluation(loaded: LoadedPolicy, folder: RunFolder) -> "Evaluated":
     """Return the evaluation in the run folder. Write it first if it is of another agent or has no confidence interval."""
     from lockstep.report.summary import summarize
 
@@ -91,7 +91,7 @@ def _current_evaluation(loaded: "LoadedPolicy", folder: RunFolder) -> "Evaluated
     return evaluated
 
 
-def _current_video(loaded: "LoadedPolicy") -> Path:
+def _current_video(loaded: LoadedPolicy) -> Path:
     """Return the path of the video of this agent. Record it if it does not exist."""
     if not loaded.video_path.exists():
         try:

@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     die_with_parent(int(environment["LOCKSTEP_PARENT"]))
     rank, size = int(environment["LOCKSTEP_RANK"]), int(environment["LOCKSTEP_SIZE"])
     listen(announce=rank == 0)
-    # These imports take seconds. They come after the calls above because meanwhile the parent may be killed or a signal may arrive.
+    # These imports take seconds, in which the parent may be killed or a signal may arrive: they follow the calls above.
     from lockstep.cli.work import train_rank
     from lockstep.envs.functions import import_reference
     from lockstep.run.folder import RunFolder
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         local_rank=rank,
         local_size=size,
         memory=int(memory) if memory else None,
-        rendezvous=environment.get("LOCKSTEP_MEETING", ""),
+        rendezvous=environment.get("LOCKSTEP_RENDEZVOUS", ""),
     )
     add_parent_path()
     for module in argv[2:]:

@@ -29,9 +29,9 @@ def import_env_module_of_run(config: Config, module: object) -> None:
 
 @contextmanager
 def report_once(rank_info: RankInfo | None) -> Iterator[None]:
-    """Report an error only on the first rank of each host, as long as all ranks find the same error.
+    """Let only the first rank of each host report an error: for code that fails with the same error on all ranks.
 
-    `rank_info` is that of this process; None if no launcher started it.
+    The other ranks of the host exit silently. `rank_info` is that of this process; None if no launcher started it.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def report_once(rank_info: RankInfo | None) -> Iterator[None]:
 
 
 def listen_under_launcher(rank_info: RankInfo | None) -> None:
-    """Handle signals as requests to stop, if a launcher started this rank. Others call `listen` before."""
+    """Handle signals as requests to stop, if a launcher started this rank. Otherwise `start` or `cli/rank.py` does."""
     if rank_info is not None:
         listen(announce=rank_info.rank == 0)
         follow_launcher()

@@ -1,5 +1,6 @@
-"""`lockstep track FOLDER TRACKER`: the sidecar process of rank 0 that sends metrics to a tracker. An internal
-command.
+"""`lockstep track FOLDER TRACKER`: the sidecar process of rank 0 that sends metrics to a tracker.
+
+An internal command.
 """
 
 from collections.abc import Sequence

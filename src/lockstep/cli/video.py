@@ -24,7 +24,7 @@ _MAX_STEPS = 3_600
 """Largest number of steps of a recorded episode."""
 _GIF_FILTER = "fps=10,scale=240:-2,split[a][b];[a]palettegen[p];[b][p]paletteuse"
 _GIF_OPTIONS = ("-t", "30", "-vf", _GIF_FILTER, "-f", "gif", "-")
-"""Options of ffmpeg for the GIF that TensorBoard shows: the first 30 s, in small, because TensorBoard holds all
+"""Options of ffmpeg for the GIF that TensorBoard shows: the first 30 s, at a small size, because TensorBoard keeps all
 images in memory."""
 
 
@@ -102,8 +102,10 @@ class _Recorder:
         )
 
     def _add_to_tensorboard(self, video: Path, iteration: int, tag: str) -> None:
-        """Add the video to TensorBoard as a small GIF, in a separate folder: of several event files in one folder that
-        grow, TensorBoard follows only the newest.
+        """Add the video to TensorBoard as a small GIF.
+
+        Its event file is in a separate folder: if several event files in one folder grow, TensorBoard follows only the
+        newest.
         """
         import imageio_ffmpeg
 

@@ -1,4 +1,4 @@
-"""`lockstep watch`: show the progress of a run that another process carries out."""
+"""`lockstep watch`: show the progress of a run that another process trains."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.progress import Lines, Screen
-from lockstep.telemetry.screen import about, clock, draw
+from lockstep.telemetry.screen import clock, draw, read_run_facts
 from lockstep.telemetry.status import RunStatus
 from lockstep.telemetry.tail import MetricsTail
 
@@ -21,7 +21,7 @@ __all__ = ["main", "read"]
 _PERIOD = 0.5
 """Seconds between two updates of the display."""
 _LATE = 5.0
-"""Seconds since the last iteration from which on the display shows them."""
+"""Age of the last iteration, in seconds, from which the display shows the age."""
 _EXIT_CODES = {"done": DONE, "stopped": PREEMPTED, "failed": FAILED}
 
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     args = read(argv)
     folder = RunFolder.open(locate(args.run))
     # raises for broken files before anything is drawn
-    about(folder)
+    read_run_facts(folder)
     folder.metrics()
     if args.once:
         return _print_once(folder)
@@ -84,7 +84,7 @@ class _Watch:
         Two calls are needed so that a run that is resumed directly after its end does not count as ended.
         """
         in_use = self._folder.in_use()
-        # without file locks, the last start tells whether the run was ended; a killed run then counts as running
+        # without file locks, only the last start shows if the run has ended; a killed run then counts as running
         starts = read_starts(self._folder) if in_use is None else []
         running = in_use if in_use is not None else not starts or starts[-1].ended is None
         self._idle_checks = 0 if running else self._idle_checks + 1
@@ -97,7 +97,7 @@ def _on_terminal(folder: RunFolder) -> int:
         while not ended:
             ended = watch.check_ended()
             watch.update()
-            screen.show(about(folder), watch.status, "" if ended else _running_text(folder))
+            screen.show(read_run_facts(folder), watch.status, "" if ended else _running_text(folder))
             time.sleep(0 if ended else _PERIOD)
     finally:
         screen.close()
@@ -134,7 +134,7 @@ def _print_once(folder: RunFolder) -> int:
     ended = folder.in_use() is False
     watch.update()
     state = "" if ended else _running_text(folder)
-    console.print(draw(watch.status, about(folder), state, console.width, console.options.ascii_only))
+    console.print(draw(watch.status, read_run_facts(folder), state, console.width, console.options.ascii_only))
     if ended:
         print(_end_text(folder))
     return 0
@@ -158,7 +158,11 @@ def _end_text(folder: RunFolder) -> str:
 
 
 def _running_text(folder: RunFolder) -> str:
-    """Return the text about a running run: empty unless it has no iteration yet, or none for `_LATE` seconds."""
+    """Return the state of a run that has not ended, as text for the line "state".
+
+    That is `starting` until all ranks are connected, or the age of the last iteration if it is above `_LATE`, else
+    empty.
+    """
     start = _last_start(folder)
     if start is None or start.ended is not None:
         return "starting"

@@ -17,7 +17,7 @@ from lockstep.experiment.start import completion_text, exit_codes, prepare_resum
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
-from lockstep.run.run import Run
+from lockstep.run.run import TrainingRun
 from lockstep.run.stop import StoppedEarly, exit_silently
 from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
@@ -64,7 +64,10 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
 def resume_under_launcher(
     rank_info: RankInfo, folder: RunFolder, config_before: Config, config: Config, plan: Plan, iteration: int | None
 ) -> int:
-    """Resume a run as one of the ranks that a launcher started, with the arguments of `prepare_resume`. Return the exit code."""
+    """Resume a run as one of the ranks that a launcher started. Return the exit code.
+
+    `config_before`, `config` and `iteration` are the arguments of `prepare_resume`.
+    """
 
     def prepare() -> tuple[RunFolder, int]:
         folder.lock()
@@ -85,7 +88,10 @@ def resume_under_launcher(
 
 
 def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]]) -> tuple[RunFolder, int]:
-    """Return the result of `choose` on rank 0 to all ranks. If it raises ValueError, the others exit silently with code 2."""
+    """Call `choose` on rank 0, and return its result on all ranks.
+
+    If `choose` raises ValueError, rank 0 raises it too, and the other ranks exit silently with code 2.
+    """
     message, problem = b"", None
     if group.rank == 0:
         try:
@@ -104,7 +110,7 @@ def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]])
     return RunFolder(Path(path)), int(iteration_text)
 
 
-def _finish(rank: int, run: Run) -> int:
+def _finish(rank: int, run: TrainingRun) -> int:
     if rank == 0:
         print(_result_text(run), flush=True)
     return PREEMPTED if run.stopped else DONE
@@ -125,13 +131,15 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
         return codes[type(error)]
 
 
-def _result_text(run: Run) -> str:
+def _result_text(run: TrainingRun) -> str:
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")
         lines.append(f"go on from iteration {run.saved} with: lockstep resume {run.folder.path}")
     else:
         lines.append(f"done: {run.done} iterations, {counters.env_steps:,} steps in {counters.seconds:.1f} s")
+    if run.stop.complete:
+        lines.append(f"ended: run.stop_at_return ({run.stop_at_return:g}) was reached")
     if episodes.mean is not None:
         lines.append(f"return: {episodes.mean:.4g}, mean of the last {len(episodes.returns)} episodes")
     if counters.solved_at is not None:

@@ -16,7 +16,9 @@ from lockstep.runtime.settings import RuntimeConfig
 __all__ = ["VERSION", "Config"]
 
 VERSION = 2
-"""Version of the format of config files. It increases when an existing file would get a different meaning. `versions` has what changed."""
+"""Version of the format of config files. It increases when an existing file would get a different meaning. The changes
+are in `versions.py`.
+"""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ SHORT = {
     "total_steps": "run.total_steps",
     "out": "run.folder",
 }
-"""Fields by short flag, without dashes: `--env` is short for `--env.id`."""
+"""Fields by their short flag without dashes: `--env` is short for `--env.id`."""
 
 
 def parse_flags(

@@ -1,4 +1,4 @@
-"""The text of `--help` for commands that take a config."""
+"""The text of `--help` for commands that have the flags of the config."""
 
 import dataclasses
 import io

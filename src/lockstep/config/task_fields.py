@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 __all__ = ["DroppedField", "drop_task_fields"]
 
-_TASK_FIELDS = (("env", "options"), ("run", "solved_return"))
+_TASK_FIELDS = (("env", "options"), ("run", "solved_return"), ("run", "stop_at_return"))
 """A goal is on the scale of one environment's returns, and options are keyword arguments of one environment's
 constructor. Budgets, engines and hyperparameters stay: they may suit another environment."""
 

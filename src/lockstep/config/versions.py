@@ -7,7 +7,6 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
         "rollout": {"steps": 128},
         "policy": {"log_std": 0.0, "squash": False, "normalize_observations": False},
         "ppo": {
-            "gamma": 0.99,
             "learning_rate": 3e-4,
             "learning_rate_kl": None,
             "learning_rate_kl_max": 100.0,
@@ -22,7 +21,7 @@ _CHANGED_DEFAULTS: dict[int, dict[str, dict[str, object]]] = {
 
 
 def former_defaults(version: int) -> dict[str, dict[str, object]]:
-    """Return the defaults of a version that differ from those of today: a file of that version which leaves them out means these."""
+    """Return the defaults of a version that differ from today's: its files mean these if they omit the fields."""
     tree: dict[str, dict[str, object]] = {}
     for changed in (fields for number, fields in sorted(_CHANGED_DEFAULTS.items()) if number >= version):
         for section, fields in changed.items():

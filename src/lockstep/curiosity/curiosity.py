@@ -54,7 +54,7 @@ class Curiosity(nn.Module, ABC):
     """A method that rewards the novelty of the observation that a step leads to.
 
     Results for one shard depend only on that shard and on sums over all shards. Parameters that require gradients are trained along with
-    the policy; the others keep their initial values. `moments` hold running statistics over the whole run.
+    the policy; the others keep their initial values. `statistics` hold running statistics over the whole run.
     """
 
     losses: ClassVar[tuple[str, ...]] = ()
@@ -78,7 +78,7 @@ class Curiosity(nn.Module, ABC):
         self._used = torch.cat(used) if used and channels is not None else None
         self.feature_size = spaces.feature_size
         sizes = {"features": spaces.feature_size, "pixels": sum(map(len, used)), "returns": 1}
-        self.moments = {name: RunningStatistics(size) for name, size in sizes.items() if size}
+        self.statistics = {name: RunningStatistics(size) for name, size in sizes.items() if size}
         self.refresh()
 
     @property
@@ -123,7 +123,7 @@ class Curiosity(nn.Module, ABC):
     def transitions(self, rollout: Rollout) -> Transitions:
         """Convert a rollout to the input of the methods."""
         features = rollout.observations[..., : self.feature_size]
-        if "features" in self.moments:
+        if "features" in self.statistics:
             features = ((features - self._shifts["features"]) * self._scales["features"]).clamp(-_LIMIT, _LIMIT)
         valid = rollout.valid
         actions = self.action_encoder(rollout.actions.flatten(0, 1)).view(*valid.shape, -1)
@@ -156,7 +156,7 @@ class Curiosity(nn.Module, ABC):
 
     def observe(self, rollouts: Sequence[Rollout], reduce: Reduce) -> None:
         """Update the running statistics with the observations of all shards."""
-        names = [name for name in ("features", "pixels") if name in self.moments]
+        names = [name for name in ("features", "pixels") if name in self.statistics]
         sums = []
         for rollout in rollouts:
             valid, inputs = rollout.valid.flatten(), {}
@@ -164,19 +164,19 @@ class Curiosity(nn.Module, ABC):
             inputs["pixels"] = rollout.pixels[1:].flatten(0, 1)
             if self._used is not None:
                 inputs["pixels"] = inputs["pixels"][:, self._used]
-            sums.append(torch.cat([self.moments[name].sums(inputs[name], valid) for name in names]))
+            sums.append(torch.cat([self.statistics[name].sums(inputs[name], valid) for name in names]))
         total = reduce(torch.stack(sums))
         for name in names:
-            moments = self.moments[name]
-            width = RunningStatistics.width(moments.mean.numel())
-            moments.merge(total[:width], moments.mean)
+            running = self.statistics[name]
+            width = RunningStatistics.width(running.mean.numel())
+            running.merge(total[:width], running.mean)
             total = total[width:]
         self.refresh()
 
     def refresh(self) -> None:
         """Update the normalization after the running statistics have changed."""
-        self._shifts = {name: moments.mean.to(self.dtype) for name, moments in self.moments.items()}
-        self._scales = {name: moments.std.reciprocal().to(self.dtype) for name, moments in self.moments.items()}
+        self._shifts = {name: running.mean.to(self.dtype) for name, running in self.statistics.items()}
+        self._scales = {name: running.std.reciprocal().to(self.dtype) for name, running in self.statistics.items()}
 
     def parts(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters by name."""

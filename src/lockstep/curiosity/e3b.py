@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
-from lockstep.curiosity.inverse import Controlled
+from lockstep.curiosity.inverse import InverseDynamicsCuriosity
 
 __all__ = ["E3B"]
 
@@ -15,7 +15,7 @@ _BLOCK = 64
 """Rows that are added to the ellipsoid in one operation."""
 
 
-class E3B(Controlled):
+class E3B(InverseDynamicsCuriosity):
     """Elliptical episodic bonus (Henaff et al. 2022, arXiv:2210.05805, section 3, algorithm 1).
 
         C_t = λ I + Σ_{s ≤ t} φ(o_s) φ(o_s)ᵀ                      over the episode, from its first observation on

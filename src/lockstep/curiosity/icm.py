@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.curiosity.curiosity import Images, Reduce, States, Transitions
-from lockstep.curiosity.inverse import Controlled
+from lockstep.curiosity.inverse import InverseDynamicsCuriosity
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 
 __all__ = ["ICM"]
 
 
-class ICM(Controlled):
+class ICM(InverseDynamicsCuriosity):
     """Error of predicting the features of the next observation (Pathak et al. 2017, arXiv:1705.05363).
 
         L_I = -log P(a_t | φ(o_t), φ(o_{t+1}))                   inverse loss, equation 3: trains φ

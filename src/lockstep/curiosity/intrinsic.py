@@ -14,7 +14,7 @@ from lockstep.rollout import Rollout
 __all__ = ["CURIOSITY_SUMS", "Bonus", "IntrinsicRewards", "reward_metrics"]
 
 CURIOSITY_SUMS = 5
-"""The number of sums in `Bonus.counts`."""
+"""The number of sums in `Bonus.metric_sums`."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Bonus:
     """`[T, B]`, scaled; 0 on reset rows."""
     columns: Tensor
     """`[T × B, C]`, see `Curiosity.columns`."""
-    counts: Tensor
+    metric_sums: Tensor
     """`[CURIOSITY_SUMS]` float64: sum and sum of squares of intrinsic rewards, number of steps; sum of intrinsic returns of the episodes that
     ended, and their number."""
 
@@ -44,7 +44,7 @@ class IntrinsicRewards:
     def observe(self, rollouts: Sequence[Rollout]) -> None:
         """Merge the observations of an iteration into the statistics that normalize the inputs of methods."""
         self._ensure_states(rollouts)  # a checkpoint may be written during warm-up, before any reward is computed
-        if self._curiosity.moments.keys() & {"features", "pixels"}:
+        if self._curiosity.statistics.keys() & {"features", "pixels"}:
             self._curiosity.observe(rollouts, self._reduce)
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Bonus]:
@@ -68,7 +68,7 @@ class IntrinsicRewards:
         self, rewards: Sequence[Tensor], transitions: Sequence[Transitions], states: Sequence[Mapping[str, Tensor]]
     ) -> list[Tensor]:
         """Divide rewards by the running standard deviation of their discounted return, which this iteration's returns update."""
-        statistics, sums = self._curiosity.moments["returns"], []
+        statistics, sums = self._curiosity.statistics["returns"], []
         for reward, shard, state in zip(rewards, transitions, states, strict=True):
             sums.append(statistics.sums(self._returns(reward, shard, state).view(-1, 1), shard.valid.flatten()))
         statistics.merge(self._reduce(torch.stack(sums)), statistics.mean)
@@ -95,7 +95,7 @@ class IntrinsicRewards:
         method = {f"method.{name}": value for name, value in self._curiosity.initial_state(count).items()}
         return {"discounted": zeros, "return": zeros.clone(), **method}
 
-    def renew(self) -> None:
+    def restart_episodes(self) -> None:
         """Reset the per-episode state, when all environments start new episodes."""
         for state in self._states.values():
             for name, initial in self._initial_state(len(state["return"])).items():
@@ -120,7 +120,7 @@ def _method_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _count_rewards(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
-    """Return the `Bonus.counts` of a shard, and update `running` `[B]`, the intrinsic returns of the current episodes."""
+    """Return the `Bonus.metric_sums` of a shard, and update `running` `[B]`, the intrinsic returns of the current episodes."""
     ended = (rollout.terminated | rollout.truncated).numpy()
     rewards, current = rewards.to(torch.float64), running.numpy()
     sums, has_end = rewards.cumsum(0).numpy(), ended.any(0)
@@ -134,7 +134,7 @@ def _count_rewards(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor
 
 
 def reward_metrics(counts: Sequence[float]) -> dict[str, float]:
-    """Return the metrics of `Bonus.counts` summed over all shards."""
+    """Return the metrics of `Bonus.metric_sums` summed over all shards."""
     total, squares, steps, returns, episodes = counts
     mean = total / max(steps, 1)
     spread = max(squares / max(steps, 1) - mean * mean, 0.0) ** 0.5

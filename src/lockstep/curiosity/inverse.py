@@ -7,7 +7,7 @@ from lockstep.curiosity.curiosity import Curiosity, Images, Transitions
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 
-__all__ = ["Controlled", "InverseDynamics"]
+__all__ = ["InverseDynamics", "InverseDynamicsCuriosity"]
 
 
 class InverseDynamics(nn.Module):
@@ -24,7 +24,7 @@ class InverseDynamics(nn.Module):
         size, width = method.config.feature_size, method.config.hidden[-1]
         self.features = method.embedding()
         layers = nn.Linear(2 * size, width), nn.ReLU(), nn.Linear(width, method.action_encoder.size)
-        self.guess = nn.Sequential(*layers).to(method.dtype)
+        self.guess = nn.Sequential(*layers).to(method.dtype)  # the action head; checkpoints have this name
         self._sizes = [method.feature_size, method.feature_size, method.action_encoder.size]
         self._action_encoder, self._normalize_images = method.action_encoder, method.normalize_images
 
@@ -45,7 +45,7 @@ class InverseDynamics(nn.Module):
         return self._action_encoder.loss(self.guess(torch.cat([before, after], 1)), action), before, after
 
 
-class Controlled(Curiosity):
+class InverseDynamicsCuriosity(Curiosity):
     """Base class of methods that use the features of `InverseDynamics`."""
 
     sees_images = True

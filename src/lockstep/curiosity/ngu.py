@@ -48,7 +48,7 @@ class NGU(RND):
     def __init__(self, spaces: Spaces, config: CuriosityConfig, squash: bool, dtype: torch.dtype) -> None:
         super().__init__(spaces, config, squash, dtype)
         self.inverse = InverseDynamics(self)
-        self.moments |= {name: RunningStatistics(1) for name in _MEANS}
+        self.statistics |= {name: RunningStatistics(1) for name in _MEANS}
         self.refresh()
 
     def initial_state(self, count: int) -> dict[str, Tensor]:
@@ -65,14 +65,14 @@ class NGU(RND):
             errors = self.errors(transitions)
             counted = (distances.mean(-1), known), (errors, transitions.valid)
             parts = [
-                self.moments[name].sums(values.view(-1, 1), mask.flatten())
+                self.statistics[name].sums(values.view(-1, 1), mask.flatten())
                 for name, (values, mask) in zip(_MEANS, counted, strict=True)
             ]
             sums.append(torch.cat(parts))
             inputs.append((distances, known, errors))
         total = reduce(torch.stack(sums))
         for name, part in zip(_MEANS, total.split(RunningStatistics.width(1)), strict=True):
-            self.moments[name].merge(part, self.moments[name].mean)
+            self.statistics[name].merge(part, self.statistics[name].mean)
         return [self._combine(*shard_inputs) for shard_inputs in inputs]
 
     def _neighbors(self, transitions: Transitions, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -97,11 +97,11 @@ class NGU(RND):
         return torch.cat(distances).transpose(0, 1).contiguous(), (sizes >= neighbors).T[1:]
 
     def _combine(self, distances: Tensor, known: Tensor, errors: Tensor) -> Tensor:
-        relative = distances / self.moments["distances"].mean.clamp_min(_TINY)
+        relative = distances / self.statistics["distances"].mean.clamp_min(_TINY)
         kernels = _EPSILON / ((relative - _CLUSTER).clamp_min(0) + _EPSILON)
         similarity = kernels.sum(-1).sqrt() + _CONSTANT
         episodic = torch.where(known & (similarity <= _SIMILAR), similarity.reciprocal(), 0)
-        life_long = 1 + (errors - self.moments["errors"].mean) / self.moments["errors"].std
+        life_long = 1 + (errors - self.statistics["errors"].mean) / self.statistics["errors"].std
         return (episodic * life_long.clamp(1, _LIMIT)).to(self.dtype)
 
     @property

@@ -1,4 +1,4 @@
-"""Conversion of the action rows of a policy into the actions that environments take.
+"""Conversion of the action rows of a policy into the actions that environments accept.
 
 An action that is a single choice is an integer that starts at 0. Any other action is a row: first all choices, each an
 integer that starts at 0, then all continuous components, both in the order of the action space's parts.
@@ -22,10 +22,10 @@ Converter = Callable[[NDArray[Any]], Any]
 
 
 def action_converter(space: Space[Any]) -> Converter:
-    """Return a function that converts action rows, `[B]` int64 or `[B, A]`, to new arrays in the structure of `space`: a dict
-    or tuple of arrays for Dict and Tuple, else one array.
+    """Return a function that converts action rows, `[B]` int64 or `[B, A]`, to new arrays in the structure of `space`.
 
-    Continuous components that lie within the bounds of `Spaces` also lie within those of the space.
+    That is a dict or tuple of arrays for Dict and Tuple, else one array. Continuous components within the float32
+    bounds of `Spaces` are converted to values within the bounds of `space`.
     """
     if isinstance(space, Discrete):
         return _discrete_converter(space)
@@ -66,7 +66,10 @@ def _box_converter(space: Box) -> Converter:
 
 
 def _structure_converter(space: Space[Any], next_columns: list[int]) -> Converter:
-    """Return the converter of a space. `next_columns`, of the next choice and continuous component, is advanced in place."""
+    """Return the converter of a space.
+
+    `next_columns` has the columns of the next choice and of the next continuous component. It is advanced in place.
+    """
     if isinstance(space, Dict):
         by_key = {key: _structure_converter(part, next_columns) for key, part in space.spaces.items()}
         return lambda rows: {key: convert(rows) for key, convert in by_key.items()}

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.envs.batches import RenewedEngine
+from lockstep.envs.batches import RestartingEngine
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["AleEngine"]
 
 
-class AleEngine(RenewedEngine):
+class AleEngine(RestartingEngine):
     """Engine around ale-py's AtariVectorEnv."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
@@ -23,9 +23,9 @@ class AleEngine(RenewedEngine):
         super().__init__(envs, envs.single_observation_space, envs.single_action_space, recipe, first, count)
 
     def reset(self) -> NDArray[Any]:
-        return self.renew(0)
+        return self.restart_episodes(0)
 
-    def renew(self, iteration: int) -> NDArray[Any]:
+    def restart_episodes(self, iteration: int) -> NDArray[Any]:
         # a reset with seeds discards all earlier state of the games
         seeds = np.array([self._seeds(index, iteration) for index in self._indices])
         return self._reader.read_reset(*self._envs.reset(seed=seeds))

@@ -1,9 +1,9 @@
 """Atari games, `ALE/…-v5`, with the same preprocessing in every engine.
 
 An observation is the last 4 screens, `(4, 84, 84)` uint8, in gray; each pixel is the brighter one of the last two
-frames of a step. A step takes 4 frames. In every frame, the previous action is repeated with probability 0.25. An
-episode begins with up to 30 frames without an action and is a whole game (Machado et al. 2018, arXiv:1709.06009).
-Rewards are those of the game. At the start of an episode, the stack holds black screens before the first screen; in
+frames of a step. A step is 4 frames. In every frame, the previous action is repeated with probability 0.25. An episode
+begins with up to 30 frames without an action and is a whole game (Machado et al. 2018, arXiv:1709.06009). Rewards are
+those of the game, not clipped. At the start of an episode, the stack holds black screens before the first screen; in
 envpool it holds copies of that screen.
 """
 
@@ -41,7 +41,7 @@ class Game:
     max_num_frames_per_episode: int = 108_000
     """Frames after which an episode is truncated."""
     episodic_life: bool = False
-    """True: an episode ends with a life, and the next episode continues the game. Only in envpool."""
+    """True: an episode ends when a life is lost, and the next episode continues the game. Only in envpool."""
 
     @classmethod
     def from_options(cls, env_id: str, options: Mapping[str, bool | int | float | str]) -> "Game":

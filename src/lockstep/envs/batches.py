@@ -13,14 +13,20 @@ from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
 
-__all__ = ["BatchReader", "RenewedEngine"]
+__all__ = ["BatchReader", "RestartingEngine"]
 
 
 class BatchReader:
-    """Converter of batches of `count` environments to rows and pixels. Raises EnvironmentFailed for invalid observations."""
+    """Converter of batches of `count` environments to rows and pixels.
+
+    Its methods raise EnvironmentFailed for invalid observations.
+    """
 
     def __init__(self, space: Space[Any], spaces: Spaces, recipe: Recipe, first: int, count: int) -> None:
-        """Create the reader of environments `first` to `first + count - 1`; `space` and `spaces` are those of a single one."""
+        """Create the reader of environments `first` to `first + count - 1`.
+
+        `space` and `spaces` describe the observations of a single environment.
+        """
         self._columns = None if recipe.columns is None else np.array(recipe.columns)
         self._layout = ObservationLayout(space, spaces)
         self._has_images = bool(spaces.images)
@@ -58,10 +64,12 @@ class BatchReader:
         return self._layout.rows(observations, infos, ended)
 
 
-class RenewedEngine:
-    """Base class of engines that step a batch, which by default can't be saved: every checkpoint begins new episodes."""
+class RestartingEngine:
+    """Base class of engines that step a batch. By default their state can't be saved: new episodes begin at every
+    checkpoint.
+    """
 
-    renews = True
+    restarts_episodes = True
 
     def __init__(
         self,
@@ -73,7 +81,7 @@ class RenewedEngine:
         count: int,
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """Wrap `envs`, environments `first` to `first + count - 1`; spaces and `info` are those of a single one."""
+        """Wrap `envs`, environments `first` to `first + count - 1`. Spaces and `info` are those of one environment."""
         self._envs = envs
         self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info, recipe.frames_per_step)
         self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
@@ -90,4 +98,4 @@ class RenewedEngine:
         return {}
 
     def restore(self, state: State) -> NDArray[Any]:
-        raise AssertionError("this engine is renewed, not restored")
+        raise AssertionError("this engine is restarted, not restored")

@@ -23,8 +23,8 @@ __all__ = [
     "known_environments",
     "make_engine",
     "make_one",
-    "renewed_episode_limit",
-    "renews",
+    "restarted_episode_limit",
+    "restarts_episodes",
 ]
 
 
@@ -37,9 +37,9 @@ _SINGLE_STREAM = "episode"
 def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: int = 1) -> Engine:
     """Create the engine of one shard.
 
-    It holds environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`. `config.engine` must be
-    resolved: not `auto`. Engines with threads use `config.threads` or, if that is None, `cores`, the number of cores of
-    the rank; results do not depend on it, to the bit. Raises ValueError in one line, as `describe_env` does.
+    The engine steps environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`. `config.engine`
+    must be resolved: not `auto`. Engines with threads use `config.threads` threads or, if that is None, `cores` (the
+    number of cores of the rank); results are bit-identical for any number. Raises ValueError as `describe_env` does.
     """
     assert config.count % shards == 0, (config.count, shards)
     count = config.count // shards
@@ -74,7 +74,7 @@ def describe_env(config: EnvConfig) -> Spaces:
     """Create one environment as `config.engine` creates it, and return the sizes of its spaces.
 
     `config.count` and `config.threads` are ignored. Raises ValueError in one line for an unknown id (with the most
-    similar known one), a missing package (with the extra to install), options that the environment does not take,
+    similar known one), a missing package (with the extra to install), options that the environment does not accept,
     spaces that are not supported, and an engine that does not have the environment.
     """
     recipe = Recipe(config.id, config.options)
@@ -127,19 +127,22 @@ def has_time_limit(config: EnvConfig) -> bool:
     return getattr(layer, "max_episode_steps", None) is not None
 
 
-def renews(config: EnvConfig) -> bool:
+def restarts_episodes(config: EnvConfig) -> bool:
     """Return True if the engine begins new episodes at every checkpoint. `config.engine` must be resolved: not `auto`."""
     if config.engine != "gymnasium-vector":
         return config.engine in _BATCH_STREAMS
     engine = make_engine(replace(config, count=1), 0, 0, 1)
     engine.close()
-    return engine.renews
+    return engine.restarts_episodes
 
 
-def renewed_episode_limit(config: EnvConfig) -> int | None:
-    """Return the longest episode, in steps, of an engine that begins new episodes at every checkpoint; None if unknown."""
+def restarted_episode_limit(config: EnvConfig) -> int | None:
+    """Return the maximum length of an episode, in steps, if the engine begins new episodes at every checkpoint.
+
+    Return None if the length is unknown, or if the engine does not begin new episodes.
+    """
     recipe = Recipe(config.id, config.options)
-    if not renews(config):
+    if not restarts_episodes(config):
         return None
     if recipe.game is not None:
         return recipe.game.steps_per_episode

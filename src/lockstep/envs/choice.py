@@ -35,11 +35,12 @@ FASTER: dict[str, tuple[int, EngineName]] = {
 }
 """Minimum number of environments per shard for an engine other than `gymnasium`, and that engine, by environment.
 
-Measured by benchmarks/engines.py. An engine that restores exactly only has to be faster. envpool begins new episodes at
-every checkpoint, and so has to be faster by 20 % for this number and all larger ones. Environments that are not in the
-table use `gymnasium`: envpool is not faster (HumanoidStandup), does not have the environment (Taxi), or gives different
-observations: those of Blackjack differ in size; in Humanoid and InvertedDoublePendulum some numbers are always 0 in one
-of the two and not in the other. `gymnasium-async` was never the fastest.
+Measured by benchmarks/engines.py. For an engine that restores its environments exactly, it is the number from which the
+engine is faster. envpool begins new episodes at every checkpoint: for it, it is the number from which envpool is at
+least 20 % faster, for this number and all larger ones. Environments that are not in the table use `gymnasium`: envpool
+is not faster (HumanoidStandup), does not have the environment (Taxi), or gives different observations: those of
+Blackjack differ in size; in Humanoid and InvertedDoublePendulum some numbers are always 0 in one of the two and not in
+the other. `gymnasium-async` was never the fastest.
 """
 
 

@@ -18,7 +18,7 @@ Step = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """Observations `[B, O]` float, rewards `[B]` float, terminated `[B]` bool, truncated `[B]` bool."""
 
 State = dict[str, NDArray[Any]]
-"""Arrays of plain numbers by name."""
+"""Saved state of an engine: arrays of plain numbers, by name."""
 
 
 class Engine(Protocol):
@@ -36,15 +36,18 @@ class Engine(Protocol):
         """Sizes of observations and actions."""
 
     @property
-    def renews(self) -> bool:
-        """True if the engine can't be restored: `renew` is then called at every iteration that writes a checkpoint."""
+    def restarts_episodes(self) -> bool:
+        """True if the engine can't be restored: `restart_episodes` is then called at every iteration that writes a checkpoint."""
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
         """Images `[B, P]` of the current observations; the next step may overwrite them."""
 
     def reset(self) -> NDArray[Any]:
-        """Begin the first episodes and return the observations `[B, O]`. Called once, unless `restore` or `renew` is."""
+        """Begin the first episodes and return the observations `[B, O]`.
+
+        It is called once, or not at all if the engine starts with `restore` or `restart_episodes`.
+        """
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Take a step in every environment. Raises EnvironmentFailed, naming the environment, if one of them fails.
@@ -53,13 +56,16 @@ class Engine(Protocol):
         """
 
     def state(self) -> State:
-        """Return everything that `restore` needs to continue exactly from here; empty for an engine with `renews`."""
+        """Return everything that `restore` needs to continue exactly from here; empty for an engine with `restarts_episodes`."""
 
     def restore(self, state: State) -> NDArray[Any]:
-        """Go back to the point of `state`, and return the observations `[B, O]`. Raises ValueError if any bit differs."""
+        """Restore the environments from `state`, and return the observations `[B, O]`.
 
-    def renew(self, iteration: int) -> NDArray[Any]:
-        """Begin new episodes, seeded by `iteration`, and return the observations `[B, O]`. For engines with `renews`."""
+        Raises ValueError if `state` does not fit this engine, or if the restored environments differ from it in a bit.
+        """
+
+    def restart_episodes(self, iteration: int) -> NDArray[Any]:
+        """Begin new episodes, seeded by `iteration`, and return the observations `[B, O]`. For engines with `restarts_episodes`."""
 
     def close(self) -> None:
         """Free the resources of the environments. May be called twice."""

@@ -1,6 +1,6 @@
 """Partial import of envpool: only the families that an environment needs.
 
-When envpool is imported, it registers all its families. That takes a second, most of it for drawing packages of
+When envpool is imported, it registers all its families. That takes a second, most of it for rendering packages of
 environments that are rarely used.
 """
 
@@ -38,7 +38,7 @@ def registration(env_id: str, family: str | None) -> Any:
 
 
 def _private_module(name: str, *functions: str) -> Any:
-    """Import a module of envpool that its documentation does not mention. Raises ValueError if it or one of `functions` is missing."""
+    """Import an undocumented module of envpool. Raises ValueError if the module or one of `functions` is missing."""
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:

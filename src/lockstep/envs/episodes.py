@@ -52,7 +52,8 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         """Create environment `index`, counted over all shards, with the `interface` of its recipe.
 
-        The first `reset` replays `log`, and adds 1 to `progress`, `[1]`, for itself and for each step.
+        The first `reset` replays `log`. It adds 1 to `progress`, an array `[1]`, for the reset and for each replayed
+        step.
         """
         super().__init__(recipe())
         spaces, layout = interface.spaces, interface.layout
@@ -136,7 +137,10 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             raise ContractViolation(f"{error} (after the reset to episode {episode})") from None
 
     def _check_step(self, observation: Any, reward: Any) -> None:
-        """Check the first step of an episode, and others that look wrong: all would slow down a fast environment by 1 %."""
+        """Check the first step of an episode, and steps that look wrong.
+
+        Checking every step would slow down a fast environment by 1 %.
+        """
         self._first_step = False
         number = np.asarray(reward)
         if number.size != 1 or number.dtype.kind not in "biuf":

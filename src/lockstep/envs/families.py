@@ -1,4 +1,4 @@
-"""Families of environments: their ids, where they come from, and the packages that they need."""
+"""Families of environments: their ids, their origin, and the packages that they need."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ __all__ = [
 SHIPPED: dict[str, Callable[..., gym.Env[Any, Any]]] = {"pendulum-dense": dense, "pendulum-sparse": sparse}
 """Functions that create the tasks implemented in lockstep, by `env.id`. Called with the options and `render_mode`."""
 TASKS = (*SHIPPED, *NO_VELOCITY_TASKS)
-"""Names of all tasks that come with lockstep."""
+"""Names of all tasks that lockstep ships."""
 
 
 @dataclass(frozen=True)

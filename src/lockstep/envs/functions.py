@@ -31,8 +31,10 @@ _CREATED: WeakSet[gym.Env[Any, Any]] = WeakSet()
 
 
 def register_function(make: Make, env_id: str | None = None) -> str:
-    """Register a function that creates environments, for this process, and return its id: `env_id`, or one made of the function's
-    name, such as `my_envs.make_env()`. Raises ValueError if `make` is not a function.
+    """Register a function that creates environments in this process, and return its id.
+
+    The id is `env_id`, or one made of the function's name, such as `my_envs.make_env()`. Raises ValueError if `make` is
+    not a function.
     """
     if isinstance(make, gym.Env):
         raise ValueError(
@@ -68,7 +70,7 @@ def reference(make: Make) -> str | None:
 def import_reference(text: str) -> None:
     """Import the module of a `reference` and register its function in this process.
 
-    Only import the module if `text` names no function. Importing runs code: call it only with text that came from a
+    If `text` names no function, only import the module. Importing runs code: call this only with text that came from a
     program or a user. Raises ValueError if the module can't be imported.
     """
     module, _, name = text.partition(":")
@@ -96,8 +98,10 @@ def check_registered(env_id: str) -> None:
 
 
 def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any]:
-    """Create an environment with a registered function. Raises ValueError, which continues a line that names the function, if it
-    returns another object, or the same environment again.
+    """Create an environment with a registered function.
+
+    Raises ValueError if the function returns another object, or the same environment twice. The caller puts the name of
+    the function before the message.
     """
     env: Any = _FUNCTIONS[env_id](**options)
     if not isinstance(env, gym.Env):

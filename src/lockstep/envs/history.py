@@ -15,14 +15,15 @@ __all__ = ["History", "check_state", "current_observations", "episode_logs", "re
 _BLOCK = 1024
 """Number of steps in a block of the log."""
 _LONG = 100_000
-"""Steps in one episode from which a warning is logged. The longest known episodes, whole Atari games, have 27,000."""
+"""Length of an episode, in steps, from which a warning is logged. The longest known have 27,000 (whole Atari games)."""
 
 
 class History:
     """The log from which B environments are replayed: episode, actions and sum of rewards of each.
 
     Actions are stored in blocks of steps, back to the start of the oldest running episode. All actions of an episode
-    that never ends are kept: each step of an environment adds the bytes of its action, here and in every checkpoint.
+    that never ends are kept: each step of an environment adds the bytes of its action, in memory and in every
+    checkpoint.
     """
 
     def __init__(self, count: int) -> None:
@@ -62,9 +63,10 @@ class History:
         self.waiting = (terminated | truncated).nonzero()[0]
 
     def state(self, observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
-        """Return the log and the current observations as plain arrays; of images only their digests.
+        """Return the log and the current observations as plain arrays, and digests in place of images.
 
-        `actions` holds those of environment 0, then those of environment 1, and so on; `lengths` has the number for each.
+        `actions` concatenates the actions of environment 0, environment 1, and so on; `lengths` has the number of
+        actions of each environment.
         """
         waiting = np.zeros(len(self.starts), dtype=np.bool_)
         waiting[self.waiting] = True
@@ -84,7 +86,10 @@ class History:
         return [block[max(start - number, 0) : self._steps - number, index] for number, block in numbered]
 
     def warn_if_long(self, first: int, env_id: str) -> None:
-        """Log a warning, once and for all shards, if an episode is so long that its log slows down checkpoints and resume."""
+        """Log a warning if an episode is so long that its log slows down checkpoints and resume.
+
+        Only the first shard (`first` is 0) warns, and only once.
+        """
         steps = self._steps - int(self.starts.min())
         if first or self._warned or steps < _LONG:
             return
@@ -97,7 +102,7 @@ class History:
 
     @classmethod
     def from_state(cls, state: State, returns: NDArray[Any]) -> "History":
-        """Create the history that returned `state`. Checkpoints of earlier versions lack the `returns`, which a replay gives."""
+        """Recreate a history from its `state` and the `returns` of the replay: earlier versions did not save them."""
         history = cls(len(state["episodes"]))
         lengths, actions = state["lengths"], state["actions"]
         history.episodes = state["episodes"].copy()
@@ -133,9 +138,9 @@ def current_observations(observations: NDArray[Any], pixels: NDArray[np.uint8]) 
 
 
 def restore_history(state: State, replayed: State, first: int, env_id: str) -> History:
-    """Return the history of a saved state. Raises ValueError for the first environment whose replay differs from it in any bit.
+    """Return the history of a saved state. `first` is the number of the shard's first environment.
 
-    `first` is the number of the shard's first environment.
+    Raises ValueError for the first environment whose replay differs from the saved state in any bit.
     """
     pairs = {name: (saved, replayed[name]) for name, saved in state.items() if name in replayed}
     for index in range(len(state["episodes"])):

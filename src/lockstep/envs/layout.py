@@ -23,7 +23,7 @@ __all__ = ["ContractViolation", "ObservationLayout"]
 
 Info = Mapping[str, Any]
 Encode = Callable[[NDArray[Any]], NDArray[Any]]
-"""Function from a batch of a leaf's values `[N, …]` to their columns `[N, size]`."""
+"""Function from the values of a leaf in N observations, `[N, …]`, to their columns `[N, size]`."""
 
 
 class ContractViolation(ValueError):
@@ -31,8 +31,10 @@ class ContractViolation(ValueError):
 
 
 class ObservationLayout:
-    """Converter of observations to rows, one at a time or in batches. Raises ContractViolation for observations outside the
-    space, as far as the conversion notices it, and for masks that forbid all options of a choice.
+    """Converter of observations to rows, one at a time or in batches.
+
+    Its methods raise ContractViolation for observations outside the space, as far as the conversion notices it, and for
+    masks that forbid all options of a choice.
     """
 
     def __init__(self, space: Space[Any], spaces: Spaces) -> None:
@@ -73,7 +75,10 @@ class ObservationLayout:
         return row[0]
 
     def rows(self, observations: Any, infos: Info, ended: NDArray[np.bool_] | None = None) -> NDArray[Any]:
-        """Return the rows `[B, O]` of a batch of observations `[B, …]`. They may share memory. `ended` `[B]` as in `row`."""
+        """Return the rows `[B, O]` of a batch of observations `[B, …]`, with which they may share memory.
+
+        `ended`, `[B]` bool, is as in `row`; None means that no episode has ended.
+        """
         if self.plain and observations.dtype == self.dtype:
             return observations  # type: ignore[no-any-return]
         if self._one_hot_batch is not None:
@@ -141,7 +146,10 @@ class ObservationLayout:
 
 
 def _fits(dtype: np.dtype[Any], leaf: Space[Any], typed: bool) -> bool:
-    """Return True if `leaf` accepts `dtype`, which is only NumPy's default for values such as lists if not `typed`."""
+    """Return True if `leaf` accepts values of `dtype`.
+
+    If not `typed`, the value is no NumPy array or number, and `dtype` is only NumPy's default for it.
+    """
     if not isinstance(leaf, Box):
         return dtype.kind in "biu"
     return np.can_cast(dtype, leaf.dtype, "safe" if typed else "same_kind")
@@ -167,7 +175,7 @@ def _flat_mask(mask: Any) -> NDArray[Any]:
 
 
 def _channels_first(images: NDArray[Any], leaf: Box) -> NDArray[Any]:
-    """Convert `[…, H, W, C]` to `[…, C, H, W]`; return `[…, H, W]` and `[…, C, H, W]` unchanged."""
+    """Convert images `[…, height, width, channels]` to `[…, channels, height, width]`; return others unchanged."""
     if len(leaf.shape) == 3 and image_shape(leaf) != leaf.shape:
         images = np.moveaxis(images, -1, -3)
     return images
@@ -192,7 +200,7 @@ def _one_hot_batch(space: Discrete) -> Encode:
 
     def rows(values: NDArray[Any]) -> NDArray[Any]:
         try:
-            return table[(values - start).astype(np.uint32)]  # negative numbers become large ones
+            return table[(values - start).astype(np.uint32)]  # negative numbers become large ones: IndexError
         except IndexError:
             raise ContractViolation(_mismatch((), str(values.tolist()), space)) from None
 

@@ -10,7 +10,10 @@ __all__ = ["import_environments", "import_registered"]
 
 
 def import_environments(module: str | None) -> None:
-    """Import a module; do nothing for None. Raises ValueError if that fails. Call it only with a name that a user typed."""
+    """Import a module; do nothing for None. Raises ValueError if the import fails.
+
+    Importing runs code: call this only with a name that a user typed.
+    """
     if module is None:
         return
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):

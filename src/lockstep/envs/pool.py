@@ -4,14 +4,14 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lockstep.envs.batches import RenewedEngine
+from lockstep.envs.batches import RestartingEngine
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["EnvpoolEngine"]
 
 
-class EnvpoolEngine(RenewedEngine):
+class EnvpoolEngine(RestartingEngine):
     """Engine around an EnvPool. Renewing creates a new EnvPool."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int, threads: int) -> None:
@@ -31,7 +31,7 @@ class EnvpoolEngine(RenewedEngine):
     def reset(self) -> NDArray[Any]:
         return self._reader.read_reset(*self._envs.reset())
 
-    def renew(self, iteration: int) -> NDArray[Any]:
+    def restart_episodes(self, iteration: int) -> NDArray[Any]:
         self._envs.close()
         self._envs = self._make(iteration)
         return self.reset()

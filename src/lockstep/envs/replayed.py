@@ -21,7 +21,7 @@ __all__ = ["ReplayedEngine"]
 class ReplayedEngine:
     """Base class of engines that step `KeyedEpisodes`."""
 
-    renews = False
+    restarts_episodes = False
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Describe environments `first` to `first + count - 1` of the experiment, without creating them."""
@@ -50,5 +50,5 @@ class ReplayedEngine:
         self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
         return self._observations
 
-    def renew(self, iteration: int) -> NDArray[Any]:
-        raise AssertionError("this engine is restored, not renewed")
+    def restart_episodes(self, iteration: int) -> NDArray[Any]:
+        raise AssertionError("this engine is restored, not restarted")

@@ -62,7 +62,7 @@ class Recipe:
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """Create one environment. Without `render_mode` it does not draw, which doubles the speed of LunarLander."""
+        """Create one environment. Without `render_mode` it does not render, which doubles the speed of LunarLander."""
         check_id(self.env_id)
         if self.columns is not None:
             return SelectColumns(self._base(render_mode), self.columns)
@@ -84,7 +84,7 @@ class Recipe:
             if family_of(self.env_id).module == "mujoco":
                 _log_mujoco_warnings()
             with _silence():
-                # environments that do not draw need not accept the argument
+                # environments that do not render need not accept `render_mode`
                 rendering = {} if render_mode is None else {"render_mode": render_mode}
                 return gym.make(spec, disable_env_checker=True, **rendering, **self.options)  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:
@@ -100,7 +100,10 @@ class Recipe:
         return Recipe(base_of(self.env_id), self.options)
 
     def select_columns(self, space: gym.Space[Any]) -> gym.Space[Any]:
-        """Return the part of an observation space that `columns` select. `make_vector` and `make_envpool` have all columns."""
+        """Return the part of an observation space that `columns` select.
+
+        The environments of `make_vector` and `make_envpool` return all columns.
+        """
         return space if self.columns is None else selected_space(space, self.columns)
 
     @property

@@ -32,15 +32,15 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these
 Path = tuple[str | int, ...]
 """Keys and indices that lead to a part of a space, and to the same part of its observations or actions."""
 Leaf = tuple[Path, Any]
-"""Space without subspaces, with its path."""
+"""Path and space of a leaf, a space without subspaces."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spaces:
     """The sizes of an environment's observations and actions.
 
-    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is a row of
-    `A` numbers: first one integer per choice, from 0, then the continuous components.
+    An observation is a row of `O` numbers, first its features and then the mask, and `P` bytes of images. An action is
+    a row of `A` numbers: first one integer per choice, from 0, then the continuous components.
     """
 
     observation_size: int
@@ -80,7 +80,7 @@ class Spaces:
 
     @property
     def discrete_actions(self) -> int | None:
-        """Number of options of an action that is a single choice, of which a batch is `[B]` integers; None for others."""
+        """Number of options if an action is a single choice, and so a batch `[B]` integers; None for other actions."""
         return self.choices[0] if self.action_size == len(self.choices) == 1 else None
 
 
@@ -93,8 +93,8 @@ def describe(
 ) -> Spaces:
     """Return the sizes of the spaces of a single environment.
 
-    `info` is that of a reset, which may hold a mask. `frames_per_step` are frames of an Atari game. Raises ValueError, in one
-    line that names the part, for a space or a mask that is not supported.
+    `info` is that of a reset, which may contain a mask. `frames_per_step` is the number of frames per step of an Atari
+    game. Raises ValueError, in one line that names the part, for a space or a mask that is not supported.
     """
     for kind, space in (("observations", observation_space), ("actions", action_space)):
         for path, leaf in leaves(space):
@@ -166,8 +166,9 @@ def mask_leaves(space: Space[Any]) -> list[Leaf]:
 
 
 def image_shape(space: Box) -> tuple[int, int, int]:
-    """Return (channels, height, width) of an image space. Channels are the first dimension if it is the shortest, else the
-    last; an image of 2 dimensions has 1 channel.
+    """Return (channels, height, width) of an image space.
+
+    Channels are the first dimension if it is the shortest, else the last; an image of 2 dimensions has 1 channel.
     """
     if len(space.shape) == 2:
         return 1, *space.shape

@@ -1,6 +1,6 @@
 """Engine `gymnasium-async`: one worker process per environment, through Gymnasium's AsyncVectorEnv.
 
-In addition to AsyncVectorEnv, every wait has a timeout, errors name the environment whose worker died or did not
+Unlike in AsyncVectorEnv alone, every wait has a timeout, errors name the environment whose worker died or did not
 answer, and no worker outlives the rank, however the rank ends.
 """
 
@@ -81,7 +81,10 @@ class _Workers(AsyncVectorEnv[Any, Any]):
         """Indices of the workers that did not answer in time."""
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
-        """Return True when all workers have answered, False if one has died or takes over `timeout` seconds for a step."""
+        """Return True when all workers have answered, False if one has died or needs over `timeout` seconds for a step.
+
+        During a replay, `timeout` applies to each replayed step.
+        """
         while True:
             steps_before = [int(steps[0]) for steps in self._progress]
             if super()._poll_pipe_envs(timeout):
@@ -113,7 +116,7 @@ class _Workers(AsyncVectorEnv[Any, Any]):
 
 
 def _check_gymnasium() -> None:
-    """Raise ValueError if AsyncVectorEnv has no method that `_Workers` overrides: it would never be called."""
+    """Raise ValueError if AsyncVectorEnv lacks a method that `_Workers` overrides, which would then never be called."""
     for name in ("_poll_pipe_envs", "_check_spaces", "_raise_if_errors"):
         if not hasattr(AsyncVectorEnv, name):
             raise ValueError(

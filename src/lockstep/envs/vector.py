@@ -8,7 +8,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from lockstep.envs.batches import RenewedEngine
+from lockstep.envs.batches import RestartingEngine
 from lockstep.envs.engine import EnvironmentFailed, State, Step
 from lockstep.envs.interface import exit_text
 from lockstep.envs.single import Recipe
@@ -21,11 +21,14 @@ _WORD = 2**64
 """Number of values of a 64-bit word."""
 
 
-class VectorEngine(RenewedEngine):
-    """Engine around Gymnasium's `vector_entry_point`. It can restore CartPole; other environments are renewed."""
+class VectorEngine(RestartingEngine):
+    """Engine around Gymnasium's `vector_entry_point`. It can restore CartPole; other environments start new episodes at checkpoints."""
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
-        """Create the `count` environments of a shard. Raises ValueError without a vector version with next-step autoreset."""
+        """Create the `count` environments of a shard.
+
+        Raises ValueError if there is no vector version, or if it has no next-step autoreset.
+        """
         self._recipe = recipe
         self._seeds = seeds
         self._shard = shard
@@ -41,7 +44,7 @@ class VectorEngine(RenewedEngine):
         info = None if masks is None else {MASK: masks[0]}
         super().__init__(env, observation_space, env.single_action_space, recipe, shard * count, count, info)
         self._cartpole: Any = env.unwrapped if isinstance(env.unwrapped, CartPoleVectorEnv) else None
-        self.renews = self._cartpole is None
+        self.restarts_episodes = self._cartpole is None
 
     def _make(self) -> gym.vector.VectorEnv[Any, Any, Any]:
         return self._recipe.make_vector(self._count)
@@ -81,7 +84,7 @@ class VectorEngine(RenewedEngine):
 
     def restore(self, state: State) -> NDArray[Any]:
         env = self._cartpole
-        assert env is not None, "this engine is renewed, not restored"
+        assert env is not None, "this engine is restarted, not restored"
         if set(state) != {"state", "steps", "ended", "generator"} or state["state"].shape != (4, self._count):
             raise ValueError(
                 f"env.id is {self._recipe.env_id!r}: the checkpoint does not hold the state of {self._count} environments of this engine"
@@ -94,8 +97,8 @@ class VectorEngine(RenewedEngine):
         observations: NDArray[Any] = self._reader.select_columns(env.state.T.astype(np.float32))
         return observations
 
-    def renew(self, iteration: int) -> NDArray[Any]:
-        assert self.renews, "this engine is restored, not renewed"
+    def restart_episodes(self, iteration: int) -> NDArray[Any]:
+        assert self.restarts_episodes, "this engine is restored, not restarted"
         self._envs.close()
         self._envs = self._make()
         return self._begin(iteration)
@@ -105,8 +108,10 @@ class VectorEngine(RenewedEngine):
 
 
 def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
-    """Return the state of a PCG64 generator as `[6]` words: two 128-bit numbers, low word first, then whether half of a
-    draw is buffered for the next one, and that half.
+    """Return the state of a PCG64 generator as `[6]` words.
+
+    These are its state and increment, two words each with the low word first, then 1 if half of a 64-bit draw is
+    buffered for the next 32-bit draw, and that half.
     """
     values: dict[str, Any] = dict(generator.bit_generator.state)
     assert values["bit_generator"] == "PCG64", values["bit_generator"]

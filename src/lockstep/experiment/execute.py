@@ -15,6 +15,7 @@ from lockstep.config.decode import decode, encode
 from lockstep.config.versions import former_defaults
 from lockstep.experiment.resolve import importable, iterations
 from lockstep.run.environment import describe_environment
+from lockstep.run.evaluations import Choice, best_checkpoint
 from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lockstep.algorithm.plan import Plan
     from lockstep.experiment.build import RankComponents
     from lockstep.group.group import Group
-    from lockstep.run.run import Run
+    from lockstep.run.run import TrainingRun
     from lockstep.runtime.runtime import Runtime
     from lockstep.telemetry.attempts import Attempt
 
@@ -67,7 +68,7 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
     return folder, decode(tree, decode(former_defaults(version), Config()))
 
 
-def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int) -> "Run":
+def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int) -> "TrainingRun":
     """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
 
     Raises ValueError if the checkpoint does not fit, EnvironmentFailed, NonFinite, RankLost and ReplicasDiffer.
@@ -82,12 +83,12 @@ def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime",
 
 def _execute(
     folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int, attempt: "Attempt"
-) -> "Run":
+) -> "TrainingRun":
     from lockstep.experiment.build import build
     from lockstep.group.channel import PATIENCE
-    from lockstep.run.checkpoint import Checkpoint, forget_after
-    from lockstep.run.evaluations import forget_evaluations_after
-    from lockstep.run.run import Run
+    from lockstep.run.checkpoint import Checkpoint, remove_checkpoints_after
+    from lockstep.run.evaluations import remove_evaluations_after
+    from lockstep.run.run import TrainingRun
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
     from lockstep.telemetry.recorder import Recorder
 
@@ -97,7 +98,7 @@ def _execute(
     frames = components.update.agent.spaces.frames_per_step
     modules = importable(config, "run") if config.run.capture_video or config.run.evaluate_every else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)
-    run = Run(
+    run = TrainingRun(
         folder, config.run, plan, config.plan.lag, group, components.trainers, iterations(config), frames, telemetry
     )
     attempt.run = run
@@ -109,9 +110,9 @@ def _execute(
         # Later checkpoints are removed only after every rank has restored its state. Ranks that train may have to compile first.
         _meet_after_compiling(group)
         if group.rank == 0:
-            forget_after(folder, resume_from)
-            folder.cut_metrics(resume_from)
-            forget_evaluations_after(folder, resume_from)
+            remove_checkpoints_after(folder, resume_from)
+            folder.truncate_metrics(resume_from)
+            remove_evaluations_after(folder, resume_from)
         group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
         run.start(components.shards, components.update)
         gc.freeze()  # these objects live until the end: the garbage collector need not scan them
@@ -134,7 +135,7 @@ def _meet_after_compiling(group: "Group") -> None:
         raise
 
 
-def _train(components: "RankComponents", run: "Run") -> None:
+def _train(components: "RankComponents", run: "TrainingRun") -> None:
     from lockstep.algorithm.non_finite import NonFinite
     from lockstep.loop import train
 
@@ -149,7 +150,7 @@ def _train(components: "RankComponents", run: "Run") -> None:
         raise
 
 
-def load_agent(folder: RunFolder, iteration: int | None = None) -> "tuple[Config, Agent]":
+def load_agent(folder: RunFolder, iteration: Choice = None) -> "tuple[Config, Agent]":
     """Load the agent of a checkpoint; None: the newest. Raises ValueError if there is none or it does not fit."""
     from lockstep.envs.catalog import describe_env
     from lockstep.experiment.build import restore_agent
@@ -170,13 +171,13 @@ def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
     from lockstep.algorithm.update import Update
     from lockstep.experiment.build import make_agent
     from lockstep.group.solo import Solo
-    from lockstep.run.checkpoint import Checkpoint, Counters
+    from lockstep.run.checkpoint import Checkpoint, SavedCounters
 
     checkpoint = Checkpoint(folder.checkpoint(iteration))
     shards = range(config.plan.shards or 1)
     update = Update(make_agent(config), config.ppo, Solo(), shards, config.run.seed)
     try:
-        Counters.of(checkpoint.state)
+        SavedCounters.of(checkpoint.state)
         update.agent.load(checkpoint.tensors("agent"))
         update.load(checkpoint.tensors("optimizer"))
         update.load_shard_states(checkpoint.tensors)
@@ -193,11 +194,13 @@ def save_config(folder: RunFolder, config: Config) -> None:
     folder.rewrite({"version": VERSION, **encode(config)})
 
 
-def pick_checkpoint(folder: RunFolder, iteration: int | None) -> int:
-    """Return `iteration`, or that of the newest checkpoint if it is None. Raises ValueError if there is no such checkpoint."""
+def pick_checkpoint(folder: RunFolder, iteration: Choice) -> int:
+    """Return the iteration of the chosen checkpoint. Raises ValueError if there is no such checkpoint."""
     checkpoints = folder.checkpoints()
     if not checkpoints:
         raise ValueError(f"{folder.path} has no checkpoint yet")
+    if iteration == "best":
+        return best_checkpoint(folder)
     if iteration is not None and iteration not in checkpoints:
         raise ValueError(
             f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints))}"

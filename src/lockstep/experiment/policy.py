@@ -19,6 +19,7 @@ from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.spaces import MASK, leaves, place_of
 from lockstep.experiment.execute import load_agent, pick_checkpoint
 from lockstep.randomness import seed_of, stream
+from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
 
 __all__ = ["TrainedPolicy", "evaluation_seeds", "load_policy"]
@@ -166,9 +167,9 @@ def evaluation_seeds(seed: int, count: int) -> list[int]:
 
 
 def load_policy(
-    folder: RunFolder, iteration: int | None = None, sample: bool = False, seed: int | None = None
+    folder: RunFolder, iteration: Choice = None, sample: bool = False, seed: int | None = None
 ) -> tuple[Config, TrainedPolicy]:
-    """Load the policy of a checkpoint, None: the newest, and the config of its run. The module of its environment must be imported already.
+    """Load the policy of the chosen checkpoint, and the config of its run. The module of its environment must be imported already.
 
     With `sample`, `act` samples actions as in training, with `seed`, None: that of the run; otherwise it selects the most probable ones.
     Raises ValueError if there is no such checkpoint, or it does not fit.

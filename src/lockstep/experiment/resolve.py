@@ -9,7 +9,7 @@ import gymnasium as gym
 
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
-from lockstep.envs.catalog import describe_env, has_time_limit, make_one, renewed_episode_limit, renews
+from lockstep.envs.catalog import describe_env, has_time_limit, make_one, restarted_episode_limit, restarts_episodes
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
 from lockstep.presets import check_family
@@ -117,7 +117,7 @@ def _check_evaluation(config: Config) -> None:
     """Raise ValueError if agents can't be evaluated at the chosen iterations, or in this environment."""
     every, interval = config.run.evaluate_every, config.run.checkpoint_every
     asked = f"run.evaluate_every is {every}"
-    if every and every % interval and renews(config.env):
+    if every and every % interval and restarts_episodes(config.env):
         raise ValueError(
             f"{asked}: env.engine {config.env.engine!r} begins new episodes at every checkpoint, so it must be a multiple of "
             f"run.checkpoint_every, which is {interval}; set it to {interval}, or env.engine to 'gymnasium'"
@@ -294,7 +294,7 @@ def cut_episodes(config: Config) -> str | None:
     5 and 500 steps in a ratio of 97 to 3, a simulation found 6 % at an interval of 10 limits and 72 % at one.
     """
     every, steps = config.run.checkpoint_every, config.rollout.steps
-    limit = renewed_episode_limit(config.env) if every < iterations(config) else None
+    limit = restarted_episode_limit(config.env) if every < iterations(config) else None
     if limit is None or every * steps >= _LIMITS * limit:
         return None
     begins = (

@@ -19,7 +19,7 @@ from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.rendezvous import choose_rendezvous
 
 if TYPE_CHECKING:
-    from lockstep.run.run import Run
+    from lockstep.run.run import TrainingRun
 
 __all__ = [
     "RESUMABLE_FIELDS",
@@ -92,6 +92,9 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
 
 def completion_text(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
+    newest = max(folder.checkpoints(), default=0)
+    if newest < iterations(config):
+        return f"{folder.path} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"
     return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
 
 
@@ -133,7 +136,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     if open_run(folder.path)[1] != before:
         raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
     resume_from = _first_of(folder, iteration)
-    if resume_from >= iterations(config):
+    if resume_from >= iterations(config) or folder.training_ended(resume_from):
         return None
     if resume_from:
         check_checkpoint(folder, config, resume_from)
@@ -181,7 +184,7 @@ def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int
     return launch(["rank", str(folder.path), str(resume_from), *modules], ranks, config.runtime)
 
 
-def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> "Run":
+def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> "TrainingRun":
     """Join the other ranks, and train as `execute` does."""
     from lockstep.runtime.join import join
 

@@ -19,7 +19,11 @@ __all__ = ["ActionDecoder"]
 
 
 class ActionDecoder(nn.Module):
-    """Decodes parameters `[N, D]` to actions by name, `[N, …]` each, then `logits`, `mean` and `log_std` if the distribution has them."""
+    """Decoder of distribution parameters to actions.
+
+    Its input is `[N, D]`: D parameters for each of N environments. Its outputs are the actions by name, `[N, …]` each,
+    then `logits`, `mean` and `log_std` if the distribution has them.
+    """
 
     _low: Tensor
     _high: Tensor
@@ -51,7 +55,7 @@ class ActionDecoder(nn.Module):
                 self.ports.append(TensorSpec(name, (self._size,), agent.dtype, meaning))
 
     def forward(self, parameters: Tensor) -> dict[str, Tensor]:
-        """Decode parameters `[N, D]`."""
+        """Decode parameters `[N, D]` to the outputs by name."""
         logits, mean, log_std = parameters.split([self._options, self._size, self._size], 1)
         chosen = [logits.narrow(1, begin, count).argmax(1) for begin, count in self._choices]
         components = self._fit(mean) if self._size else mean

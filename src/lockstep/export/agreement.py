@@ -32,8 +32,8 @@ def difference(
 ) -> tuple[float, str]:
     """Return the largest difference between the outputs of `run` and of the agent, relative above 1, and the name of that output.
 
-    It is infinite for a missing array, another shape, a number that is not finite, and for another choice than the agent's, unless
-    the options are equally probable up to rounding.
+    The difference is infinite for a missing array, another shape, a number that is not finite, and for another choice
+    than the agent's, unless the options are equally probable up to rounding.
     """
     sampler = ObservationSampler(agent, observation_space, stream(0, "export"))
     worst, agent_state, file_state = (0.0, ""), torch.zeros(0, agent.state_size), np.zeros((0, 0))
@@ -56,7 +56,7 @@ def difference(
 def _expected(
     agent: Agent, action_space: Space[Any], rows: Tensor, pixels: Tensor | None, state: Tensor
 ) -> tuple[Arrays, NDArray[np.bool_]]:
-    """Return the agent's outputs, and `[N]` bool, true where each choice has a unique most probable option."""
+    """Return the agent's outputs, and for each environment (`[N]` bool) if all its choices have a unique mode."""
     spaces = agent.spaces
     parameters, value, after = agent.policy.act(agent.normalize(rows), pixels, state)
     actions = action_converter(action_space)(agent.for_environment(agent.distribution.mode(parameters).numpy()))

@@ -1,4 +1,4 @@
-"""The formats of exported policies: a program to the bytes of a file, and these to a function that computes it."""
+"""File formats of exported policies: serialization of a program, and loading of the file's bytes as a function."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from lockstep.export.tensor_spec import TensorSpec
 __all__ = ["FORMATS", "METADATA", "Arrays", "Format"]
 
 Arrays = dict[str, NDArray[Any]]
-"""Arrays by name, `[N, …]` each."""
+"""Arrays by name, `[N, …]` each for N environments."""
 METADATA = "lockstep.json"
 """Name of the metadata among the extra files of a PyTorch program."""
 _TRACED = 3

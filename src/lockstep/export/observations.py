@@ -1,6 +1,6 @@
 """Encoding observations of the environment as inputs of the networks, in operations that can be exported.
 
-`envs/layout.py` does the same in NumPy: parts of a space lie in its order.
+`envs/layout.py` does the same in NumPy. The parts of a space are in its order.
 """
 
 import numpy as np
@@ -19,7 +19,10 @@ Inputs = dict[str, Tensor]
 
 
 class ObservationEncoder(nn.Module):
-    """Encodes inputs by name, `[N, …]` each, as normalized rows `[N, O]` and pixels `[N, P]`, None without images."""
+    """Encoder of inputs by name, `[N, …]` each for N environments.
+
+    Its outputs are normalized rows `[N, O]` and pixels `[N, P]`, None without images.
+    """
 
     _shift: Tensor
     _scale: Tensor
@@ -37,11 +40,11 @@ class ObservationEncoder(nn.Module):
         self.codes = nn.ModuleList(_OneHot(leaf) for _, leaf in features if isinstance(leaf, Discrete | MultiDiscrete))
         self.ports = _ports(space, agent.spaces)
         """Descriptions of all inputs except the state."""
-        moments = agent.observation_moments
-        self._normalized = moments is not None
-        if moments is not None:
-            self.register_buffer("_shift", moments.mean.to(self._dtype))
-            self.register_buffer("_scale", moments.std.reciprocal().to(self._dtype))
+        statistics = agent.observation_statistics
+        self._normalized = statistics is not None
+        if statistics is not None:
+            self.register_buffer("_shift", statistics.mean.to(self._dtype))
+            self.register_buffer("_scale", statistics.std.reciprocal().to(self._dtype))
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Encode inputs by name."""
@@ -59,7 +62,7 @@ class ObservationEncoder(nn.Module):
 
 
 class _OneHot(nn.Module):
-    """Encode integers `[N, K]` of a Discrete or MultiDiscrete as `[N, options]` bool."""
+    """Encoder of the integers `[N, choices]` of a Discrete or MultiDiscrete as `[N, options of all choices]` bool."""
 
     _columns: Tensor
     _values: Tensor

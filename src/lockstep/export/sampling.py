@@ -19,13 +19,15 @@ from lockstep.export.tensor_spec import INFO_MASK, OBSERVATION, name_of
 __all__ = ["ObservationSampler"]
 
 _FAR, _FAR_TIMES = 1 / 16, 30
-"""Fraction of numbers outside the range of normalization, and their distance in standard deviations."""
+"""Fraction of numbers that are sampled with a larger standard deviation, to exceed the range of normalization, and the
+factor on the standard deviation.
+"""
 _WIDE = 1e3
 """Bounds beyond this value say little about actual observations."""
 
 
 class ObservationSampler:
-    """Draws observations of a space for an agent."""
+    """Sampler of observations of a space for an agent."""
 
     def __init__(self, agent: Agent, space: Space[Any], generator: np.random.Generator) -> None:
         self._agent, self._space, self._generator = agent, space, generator
@@ -50,7 +52,7 @@ class ObservationSampler:
         return torch.from_numpy(np.array(rows)).to(self._agent.dtype), pixels
 
     def _feature(self, leaf: Any, count: int, column: int) -> NDArray[Any]:
-        """Draw values of a numeric space, whose columns of a row begin at `column`."""
+        """Draw values of a leaf for `count` environments. Its columns in a row begin at `column`."""
         generator, shape = self._generator, (count, *leaf.shape)
         if isinstance(leaf, MultiBinary):
             return generator.integers(0, 2, shape).astype(leaf.dtype)
@@ -59,7 +61,7 @@ class ObservationSampler:
             return np.asarray(generator.integers(0, options, shape) + leaf.start).astype(leaf.dtype)
         low, high = leaf.low.astype(np.float64), leaf.high.astype(np.float64)
         numbers = generator.standard_normal(shape) * np.where(generator.random(shape) < _FAR, _FAR_TIMES, 1)
-        statistics = self._agent.observation_moments
+        statistics = self._agent.observation_statistics
         if statistics is not None:
             columns = slice(column, column + flatdim(leaf))
             numbers = numbers * statistics.std[columns].numpy().reshape(leaf.shape)

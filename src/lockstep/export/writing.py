@@ -16,7 +16,7 @@ from lockstep.export.agreement import TOLERANCE, difference
 from lockstep.export.formats import FORMATS
 from lockstep.export.program import Program
 from lockstep.export.tensor_spec import TensorSpec
-from lockstep.run.folder import write_aside
+from lockstep.run.folder import write_atomically
 
 __all__ = ["Exported", "check_place", "export_policy"]
 
@@ -60,11 +60,12 @@ def export_policy(
     format_name: str,
     about: Mapping[str, str],
 ) -> Exported:
-    """Export the policy of an agent on the CPU, after comparing the outputs of the file's content with those of the agent.
+    """Export the policy of an agent on the CPU, after comparing the outputs of the file's content with the agent's.
 
-    The spaces are those of a single environment; `path` must not exist, see `check_place`. Version, inputs and outputs are added to the
-    metadata `about`. Raises ValueError in one line if the policy can't be exported, or the file does not agree with the agent. Nothing is
-    written then.
+    The spaces are those of a single environment; `path` must not exist, see `check_place`. Version, inputs and outputs
+    are added to the
+    metadata `about`. Raises ValueError in one line, and writes no file, if the policy can't be exported, or if the file
+    does not agree with the agent.
     """
     form = FORMATS[format_name]
     program = Program(agent, observation_space, action_space)
@@ -93,7 +94,7 @@ def _described(ports: Sequence[TensorSpec]) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        write_aside(path, content)
+        write_atomically(path, content)
     except OSError as error:
         path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
         raise ValueError(f"--out is {path}, which can't be written: {error.strerror}") from None

@@ -19,10 +19,10 @@ Spec = tuple[tuple[int, ...], torch.dtype]
 
 
 class Channel(ABC):
-    """One-way connection that carries message `number` = 0, 1, 2, … in slot `number % depth`.
+    """One-way connection. Message `number` = 0, 1, 2, … uses slot `number % depth`.
 
-    Numbers increase, but need not start at 0 nor be contiguous. Messages are not acknowledged: the users of a channel must
-    make sure that the target has finished with a slot before the source writes it again.
+    Numbers increase, but need not start at 0 nor be contiguous. Messages are not acknowledged: the users of a channel
+    must make sure that the target has finished reading a slot before the source writes it again.
     """
 
     _slots: Sequence[tuple[Tensor, ...]]
@@ -40,7 +40,10 @@ class Channel(ABC):
 
     @abstractmethod
     def receive(self, number: int) -> None:
-        """Wait until the message is in the slot. Only the target calls it. Raises RankLost if the message does not arrive in time."""
+        """Wait until the message is in the slot. Only the target calls it.
+
+        Raises RankLost if the message does not arrive in time.
+        """
 
     @abstractmethod
     def close(self) -> None:

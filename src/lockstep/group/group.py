@@ -1,8 +1,10 @@
-"""Collective operations over ranks. In a group of one rank nothing is communicated: `gather` returns its input, and `reduce` adds
-the rows of this rank. So the algorithm never asks how many ranks there are.
+"""Collective operations over ranks.
 
-`gather` and `reduce` work on *parts*: the rows that this rank contributes, one for each of its shards, in ascending order. Every
-rank owns consecutive shards, so the rows of rank 0, rank 1, … stacked are the rows of shard 0, shard 1, …
+In a group of one rank nothing is communicated: `gather` returns its input, and `reduce` adds the rows of this rank. So
+the algorithm never asks how many ranks there are.
+
+`gather` and `reduce` work on *parts*: the rows that this rank contributes, one for each of its shards, in ascending
+order. Every rank owns consecutive shards, so the rows of rank 0, rank 1, … stacked are the rows of shard 0, shard 1, …
 """
 
 from abc import ABC, abstractmethod
@@ -29,18 +31,21 @@ class Clock:
     def __init__(self) -> None:
         self.waited = 0.0
         """Seconds spent waiting for other ranks since the last `read`."""
-        self.moved = 0.0
+        self.transferred = 0.0
         """Seconds spent moving and adding tensors since the last `read`."""
 
     def read(self) -> tuple[float, float]:
-        """Return the seconds (waited, moved) since the last call, and reset both."""
-        elapsed = (self.waited, self.moved)
-        self.waited = self.moved = 0.0
+        """Return the seconds (waited, transferred) since the last call, and reset both."""
+        elapsed = (self.waited, self.transferred)
+        self.waited = self.transferred = 0.0
         return elapsed
 
 
 def ordered_sum(parts: Tensor | Sequence[Tensor]) -> Tensor:
-    """Add the rows of `[S, N]` one after the other: `((row 0 + row 1) + row 2) + …`. The result has the same bits on every rank."""
+    """Add the rows of a tensor `[rows, columns]` one after the other: `((row 0 + row 1) + row 2) + …`.
+
+    The result `[columns]` has the same bits on every rank.
+    """
     rows = parts.unbind(0) if isinstance(parts, Tensor) else parts
     if len(rows) == 1:
         return rows[0].clone()
@@ -62,7 +67,9 @@ class Group(ABC):
     counts: tuple[int, ...]
     """Number of rows that each rank contributes to `gather` and `reduce`."""
     fixed_counts = False
-    """Row counts were given to `split`. If False, all ranks contribute the same number of rows, one or more, in each call."""
+    """True if the row counts were passed to `split`. False: in each call, all ranks contribute the same number of rows,
+    one or more.
+    """
 
     @abstractmethod
     def gather(self, parts: Tensor, phase: str) -> Tensor:
@@ -72,19 +79,23 @@ class Group(ABC):
         """
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
-        """Add the rows of all ranks in shard order: `[counts[rank], N]` on each rank -> `[N]`, with the same bits on every rank.
+        """Add the rows of all ranks in shard order: `[counts[rank], columns]` on each rank -> `[columns]` on all.
 
-        The sum may share memory with `parts`, which the caller must fill again before the next use. Raises RankLost.
+        The sum has the same bits on every rank. It may share memory with `parts`, which the caller must fill again
+        before the next use. Raises RankLost if a rank does not take part in time.
         """
         rows = self.gather(parts, phase)
         start = perf_counter()
         total = ordered_sum(rows)
-        self.clock.moved += perf_counter() - start
+        self.clock.transferred += perf_counter() - start
         return total
 
     @abstractmethod
     def barrier(self, phase: str, patience: float = 1) -> None:
-        """Wait until every rank has called it. Raises RankLost if a rank has not after `patience` times the timeout."""
+        """Wait until every rank has called `barrier`.
+
+        Raises RankLost if a rank has not called it within `patience` times the timeout.
+        """
 
     @abstractmethod
     def split(self, members: Sequence[int], counts: Sequence[int]) -> "Group":
@@ -102,14 +113,17 @@ class Group(ABC):
         """
 
     def set_core_count(self, count: int) -> None:  # noqa: B027  (groups that never busy-wait do not need it)
-        """Set the number of cores that the ranks of this host have together. If each rank has one, they wait by spinning."""
+        """Set the number of cores that the ranks of this host have together.
+
+        If there is a core for each rank, ranks spin while they wait.
+        """
 
     @abstractmethod
     def close(self) -> None:
         """Leave the group, and close the groups and channels that it created."""
 
     def timings(self) -> tuple[float, float]:
-        """Return the seconds (waited, moved) since the last call."""
+        """Return the seconds (waited, transferred) since the last call."""
         return self.clock.read()
 
     def row_counts(self, count: int) -> tuple[int, ...]:

@@ -28,14 +28,20 @@ _LIVENESS_INTERVAL = 0.2
 class Host:
     """Shared memory of the ranks of one host. Ranks notify each other through counters in it, which only increase.
 
-    It begins with a cache line of int64 values for every rank: its process id, then 1 + the rank that it found lost (0: none).
+    The memory begins with a cache line of int64 values for every rank: the rank's process id, then 1 + the rank that it
+    found lost (0: none).
     """
 
     make_error: Callable[[int, str, str], RankLost] | None = None
-    """Factory of the error, from a lost rank, its phase and the reason. It is set if the world has several hosts."""
+    """Function that creates the error from the lost rank, the phase and the reason. It is set if the world has several
+    hosts.
+    """
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
-        """Map the shared memory of descriptor `file`, of these `ranks` of the world. `timeout` is in seconds, per wait."""
+        """Map the shared memory of the host's `ranks`, which are numbered as in the world.
+
+        `file` is its file descriptor, and `rank` is this rank. `timeout` is in seconds, per wait.
+        """
         self.rank = rank
         self.ranks = tuple(ranks)
         self.memory = Memory(file)
@@ -122,7 +128,10 @@ class Host:
 
 
 class SharedMemoryChannel(Channel):
-    """Channel whose source and target map the same memory. The region starts with a counter: 1 + the number of the last message."""
+    """Channel whose source and target map the same memory.
+
+    The region starts with a counter: 1 + the number of the last message.
+    """
 
     def __init__(self, host: Host, source: int, specs: Sequence[Spec], depth: int, phase: str, clock: Clock) -> None:
         region = host.memory.region(CACHE_LINE + depth * slot_bytes(specs))

@@ -23,7 +23,10 @@ def create_memory(size: int) -> int:
 
 
 class Memory:
-    """Allocator of consecutive regions of a shared file, for ranks that request the same sizes in the same order. Untouched pages take no memory."""
+    """Allocator of consecutive regions of a shared file, for ranks that request the same sizes in the same order.
+
+    Untouched pages use no memory.
+    """
 
     def __init__(self, file: int) -> None:
         """Take over `file`, a descriptor from `create_memory`; `close` closes it."""

@@ -15,9 +15,10 @@ __all__ = ["find_neighbors", "host_id"]
 
 
 def find_neighbors(group: Group) -> tuple[list[list[int]], int]:
-    """Find the ranks of each host that can open the same memory, where there are two or more of them.
+    """Find the ranks of each host that can open the same memory. Omit hosts with one rank, or without such memory.
 
-    Return these lists of ranks, and the file descriptor of this rank's memory, or -1. Every rank of the world calls it.
+    Return a list of ranks for each other host, and the file descriptor of this rank's memory, or -1. Every rank of the
+    world calls it.
     """
     ids = group.gather(torch.tensor([[host_id()]]), "start")[:, 0].tolist()
     hosts = [[rank for rank, other in enumerate(ids) if other == host] for host in sorted(set(ids), key=ids.index)]

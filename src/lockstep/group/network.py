@@ -79,9 +79,10 @@ class NetworkGroup(Group):
         return all_rows.view(sum(counts), *parts.shape[1:])
 
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
-        """Gather rows on the CPU: `[counts[rank], N]` on each rank -> `[sum(counts), N]` on every rank. Raises RankLost.
+        """Gather rows on the CPU: `[counts[rank], columns]` on each rank -> `[sum(counts), columns]` on every rank.
 
-        A rank sends a message of one byte before its rows: the time until it arrives counts as waiting, the time after it as moving.
+        A rank sends a message of one byte before its rows: the time until this message arrives counts as waiting, the
+        time after it as moving. Raises RankLost if a rank does not take part in time.
         """
         start = perf_counter()
         p2p, tag = self._p2p, self._tag
@@ -107,11 +108,11 @@ class NetworkGroup(Group):
         for peer, work in sends:
             p2p.wait(work, peer, phase)
         self.clock.waited += all_ready - started
-        self.clock.moved += started - start + perf_counter() - all_ready
+        self.clock.transferred += started - start + perf_counter() - all_ready
         return all_rows
 
     def _synchronize(self, phase: str, patience: float = 1) -> None:
-        """Wait until every rank has called it. Raises RankLost."""
+        """Wait until every rank has called `_synchronize`. Raises RankLost if a rank does not in time."""
         start = perf_counter()
         p2p, tag = self._p2p, self._tag
         works = [(peer, p2p.receive(self._ready_in[index], peer, tag, phase)) for index, peer in self._peers]
@@ -123,8 +124,8 @@ class NetworkGroup(Group):
     def _move_on_devices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         """Gather rows from device to device, as `_move` does on the CPU.
 
-        NCCL needs the same number of rows from every rank, and can't say which rank is lost: so the rows are padded, and the ranks
-        synchronize first.
+        NCCL needs the same number of rows from every rank, and can't report which rank is lost: so the rows are padded,
+        and the ranks synchronize first.
         """
         self._synchronize(phase)
         start = perf_counter()
@@ -137,11 +138,11 @@ class NetworkGroup(Group):
             all_rows = torch.cat([share[:count] for share, count in zip(all_rows, counts, strict=True)])
         else:
             all_rows = all_rows.flatten(0, 1)
-        self.clock.moved += perf_counter() - start
+        self.clock.transferred += perf_counter() - start
         return all_rows
 
     def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
-        """Gather bytes `[N, W]` of every rank in `all_rows`, `[size, N, W]`."""
+        """Gather the bytes `[rows, bytes]` of every rank in `all_rows`, `[size, rows, bytes]`."""
         if all_rows.numel():
             dist.all_gather_single(all_rows.flatten(0, 1), rows, self._nccl_group)
 
@@ -197,7 +198,7 @@ class NetworkGroup(Group):
             own_host = next(ranks for ranks in neighbors if self.rank in ranks)
             self.host = Host(memory, self.rank, own_host, timeout)
             self.host.make_error = self._p2p.make_error
-        self.barrier("start")  # after it every process id is in the memory
+        self.barrier("start")  # afterwards the memory has the process id of every rank
 
     def set_core_count(self, count: int) -> None:
         """See `Group.set_core_count`."""
@@ -216,9 +217,9 @@ class NetworkGroup(Group):
 def upgrade_to_shared_memory(group: NetworkGroup, timeout: float) -> Group:
     """Return the group of the same ranks that uses shared memory where possible. `timeout` is in seconds, per wait.
 
-    If all ranks are on one host and can open each other's memory, the result is a SharedMemoryGroup. Otherwise it is `group`, which
-    from now on uses shared memory for channels and subgroups of ranks that can. In both cases torch.distributed stays initialized until
-    the group is closed.
+    If all ranks are on one host and can open each other's memory, the result is a SharedMemoryGroup. Otherwise it is
+    `group`, which from now on uses shared memory for channels and subgroups of ranks that share it. In both cases
+    torch.distributed stays initialized until the group is closed.
     """
     neighbors, memory = find_neighbors(group)
     if neighbors and len(neighbors[0]) == group.size:

@@ -33,13 +33,13 @@ _REPORT_TIMEOUT = 0.5
 _STORE_TIMEOUT = 2.0
 """Seconds that the store has to answer."""
 _LINGER = 5.0
-"""Seconds that messages which have not been received yet are kept at the end."""
+"""Seconds that a rank waits at the end until the others have received its messages."""
 
 _T = TypeVar("_T")
 
 
 class PointToPoint:
-    """One rank's connections to all others. Messages are bytes on the CPU, and tags tell them apart."""
+    """One rank's connections to all others. Messages are bytes on the CPU, distinguished by tags."""
 
     def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str) -> None:
         """Connect to the other ranks, unless torch.distributed is initialized already. `timeout` is in seconds, per wait.
@@ -58,7 +58,7 @@ class PointToPoint:
             self._initialize(_BACKENDS.get(backend, backend), init_method)
         schedule_gloo_as_batch()
         self.nccl = "nccl" in str(dist.get_backend_config())
-        """NCCL moves the tensors that are on CUDA devices."""
+        """True if NCCL moves the tensors that are on CUDA devices."""
 
     def _initialize(self, backend: str, init_method: str) -> None:
         limit = timedelta(seconds=self._timeout)
@@ -90,7 +90,10 @@ class PointToPoint:
         return self._tags - count
 
     def send(self, message: Tensor, target: int, tag: int, phase: str) -> dist.Work:
-        """Start sending bytes. The caller must not change them until the work is done. Raises RankLost."""
+        """Start sending bytes. The caller must not change them until the work is done.
+
+        Raises RankLost if the connection is closed.
+        """
         try:
             work = dist.isend(message, target, tag=tag)
         except RuntimeError as error:
@@ -99,7 +102,7 @@ class PointToPoint:
         return work
 
     def receive(self, message: Tensor, source: int, tag: int, phase: str) -> dist.Work:
-        """Start receiving bytes. Raises RankLost."""
+        """Start receiving bytes. Raises RankLost if the connection is closed."""
         try:
             work = dist.irecv(message, source, tag=tag)
         except RuntimeError as error:
@@ -127,13 +130,16 @@ class PointToPoint:
         raise self.make_error(peer, phase, "its connection was closed", _REPORT_TIMEOUT) from error
 
     def make_error(self, peer: int, phase: str, why: str, timeout: float = 0.0) -> RankLost:
-        """Create the error for the rank that was lost first: `peer`, unless another rank reports one within `timeout` seconds."""
+        """Create the error for the rank that was lost first.
+
+        That is `peer`, unless another rank reports a lost rank within `timeout` seconds.
+        """
         rank, why = self._first_loss(peer, why, timeout)
         where = f" on host {self.hosts[rank]}" if self.hosts else ""
         return RankLost(f"rank {rank}{where}", phase, why)
 
     def _first_loss(self, peer: int, why: str, timeout: float) -> tuple[int, str]:
-        """Return the rank that was lost first, and why. The store keeps the first report, so all ranks give the same answer."""
+        """Return the rank that was lost first, and why. The store keeps the first report, so all ranks get the same."""
 
         def query(store: Store) -> tuple[int, str]:
             deadline = time.monotonic() + timeout
@@ -210,7 +216,7 @@ class NetworkChannel(Channel):
             self._p2p.send(message, self._target, self._tag + k, self._phase) for k, message in enumerate(messages)
         ]
         self._clock.waited += waited - start
-        self._clock.moved += perf_counter() - waited
+        self._clock.transferred += perf_counter() - waited
 
     def receive(self, number: int) -> None:
         """See `Channel.receive`."""
@@ -221,7 +227,7 @@ class NetworkChannel(Channel):
             self._received = int(self._numbers[0])
             self._receive_bytes(self._bodies[self._received % len(self._bodies)], self._tag + 1)
             self._clock.waited += waited - start
-            self._clock.moved += perf_counter() - waited
+            self._clock.transferred += perf_counter() - waited
 
     def _receive_bytes(self, message: Tensor, tag: int) -> None:
         work = self._p2p.receive(message, self._source, tag, self._phase)

@@ -6,8 +6,9 @@ A group's region of the memory (`lockstep.group.memory`):
     arena 0  rows of the even exchanges, those of all ranks one after the other
     arena 1  rows of the odd exchanges
 
-A rank writes its rows, increments its counter and waits until every counter is at least as high. One wait per exchange is enough: a
-rank writes to the same arena again two exchanges later, and by then every rank has entered the exchange in between, so it has read this one.
+A rank writes its rows, increments its counter and waits until every counter is at least as high. One wait per exchange
+is enough: a rank writes to the same arena again two exchanges later. By then every rank has entered the exchange in
+between, so it has finished reading this one.
 """
 
 from collections.abc import Sequence
@@ -36,9 +37,9 @@ class _View(NamedTuple):
     """Views of one piece of a payload in one arena."""
 
     own_rows: Tensor
-    """`[counts[rank], columns]`"""
+    """Rows of this rank, `[counts[rank], columns]`."""
     all_rows: Tensor
-    """`[sum(counts), columns]`"""
+    """Rows of all ranks, `[sum(counts), columns]`."""
     rows: tuple[Tensor, ...]
     """The rows of `all_rows`."""
 
@@ -84,14 +85,14 @@ class SharedMemoryGroup(Group):
             shared_rows = self._exchange(parts, pieces[0], phase).all_rows
             start = perf_counter()
             all_rows = shared_rows.to(parts.device, copy=True)
-            self.clock.moved += perf_counter() - start
+            self.clock.transferred += perf_counter() - start
         else:
             all_rows = parts.new_empty(len(pieces[0].views[0].rows), prod(parts.shape[1:]))
             for piece in pieces:
                 shared_rows = self._exchange(parts, piece, phase).all_rows
                 start = perf_counter()
                 all_rows[:, piece.columns] = shared_rows
-                self.clock.moved += perf_counter() - start
+                self.clock.transferred += perf_counter() - start
         return all_rows.view(len(all_rows), *parts.shape[1:])
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
@@ -101,7 +102,7 @@ class SharedMemoryGroup(Group):
             rows = self._exchange(parts, piece, phase).rows
             start = perf_counter()
             sums.append(ordered_sum(rows))
-            self.clock.moved += perf_counter() - start
+            self.clock.transferred += perf_counter() - start
         total = sums[0] if len(sums) == 1 else torch.cat(sums)
         return total.to(parts.device) if parts.is_cuda else total
 
@@ -115,7 +116,7 @@ class SharedMemoryGroup(Group):
         written = perf_counter()
         self._enter(phase)
         self.clock.waited += perf_counter() - written
-        self.clock.moved += written - start
+        self.clock.transferred += written - start
         return view
 
     def _pieces(self, shape: torch.Size, dtype: torch.dtype) -> list[_Piece]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lockstep.hub.files import AGENT, CONFIG, STATE
 from lockstep.hub.repository import PREFIX, Repository, client, readable_errors
+from lockstep.run.evaluations import Choice
 from lockstep.run.locate import locate_checkpoint
 
 __all__ = ["fetch", "find"]
@@ -16,12 +17,16 @@ _TIMEOUT = 10.0
 """Seconds to wait for a response."""
 
 
-def find(run: str, iteration: int | None) -> tuple[Path, int | None]:
-    """Return the run folder and the iteration of the checkpoint, None: the newest, for a run as given by the user.
+def find(run: str, iteration: Choice) -> tuple[Path, Choice]:
+    """Return the run folder and the chosen checkpoint for a run as given by the user.
 
     `run` is `hub:USER/NAME`, the folder of a checkpoint, or a run. Raises ValueError if the run or the checkpoint does not exist.
     """
     if run.startswith(PREFIX):
+        if iteration == "best":
+            raise ValueError(
+                f"{run} has no evaluations from which the best checkpoint could be chosen: load the newest"
+            )
         return fetch(Repository.parse(run), iteration), iteration
     path, checkpoint = locate_checkpoint(run)
     if checkpoint is not None and iteration not in (None, checkpoint):

@@ -1,4 +1,4 @@
-"""Files of a run that are published on the Hub: those needed to use and to describe the agent, without those only training needs."""
+"""Files of a run that are published on the Hub: those that describe the agent or are needed to use it."""
 
 import dataclasses
 import hashlib
@@ -26,7 +26,7 @@ _PRIVATE = ("command", "host")
 
 
 def is_ours(name: str) -> bool:
-    """Return True if a push writes, and replaces, the file of this name."""
+    """Return True if a push writes, replaces or deletes the file of this name."""
     return _OURS.fullmatch(name) is not None
 
 

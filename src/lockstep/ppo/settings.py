@@ -24,7 +24,7 @@ class PPOConfig:
     learning_rate_kl_max: float = 1.0
     """Largest factor of the KL-adaptive learning rate. 1: the rate never exceeds its schedule. 100: it adapts in both directions, as in
     rl_games and rsl_rl."""
-    gamma: float = 0.995
+    gamma: float = 0.99
     """Discount factor per step. Usually 0.9 to 0.999."""
     gae_lambda: float = 0.95
     """λ of generalized advantage estimation: 0 is one-step TD, 1 is Monte Carlo. Usually 0.9 to 1."""

@@ -32,10 +32,10 @@ def module_environment() -> dict[str, str]:
 def child(
     command: Sequence[str], environment: Mapping[str, str], succeeds: Sequence[int] = (0,), reads: bool = False
 ) -> Iterator["subprocess.Popen[str]"]:
-    """Start a process and yield it. Its standard output is a pipe, and with `reads` its standard input, which is empty otherwise.
+    """Start a process and yield it. Its standard output is a pipe. Its standard input is a pipe if `reads`, else empty.
 
-    At the end of the block wait for the process; if the block raises an exception, kill it. Raises ProcessFailed if the command can't be run,
-    or if its exit code is not in `succeeds`.
+    At the end of the block, wait for the process; if the block raises an exception, kill it. Raises ProcessFailed if
+    the command can't be run, or if its exit code is not in `succeeds`.
     """
     with tempfile.TemporaryFile("w+") as errors:
         try:

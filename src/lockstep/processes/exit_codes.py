@@ -36,4 +36,4 @@ PIPE_CLOSED = 141
 """The reader of the output has ended: 128 + SIGPIPE."""
 
 KNOWN = (DONE, FAILED, BAD_INPUT, NON_FINITE, RANK_LOST, REPLICAS_DIFFER, PREEMPTED, INTERRUPTED, KILLED, PIPE_CLOSED)
-"""All of these. Foreign code, such as `os._exit`, has ended a rank that ends with another code."""
+"""All exit codes above. A rank with another exit code was ended by foreign code, for example by `os._exit`."""

@@ -30,13 +30,16 @@ def own_environment() -> dict[str, str]:
 
 
 def add_parent_path() -> None:
-    """Append the module search path of the parent, which it passed with `own_environment`, to that of this process."""
+    """Append the parent's module search path, which `own_environment` passes on, to `sys.path`."""
     path = os.environ["LOCKSTEP_PATH"].split(os.pathsep)
     sys.path += [entry for entry in path if entry and entry not in sys.path]
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when `parent` ends, however that happens (Linux). Exit if `parent` has already ended."""
+    """Ask the kernel to kill this process when `parent` ends, however that happens (Linux only).
+
+    Exit at once if `parent` has already ended.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it ended before the call of prctl
@@ -46,8 +49,8 @@ def die_with_parent(parent: int) -> None:
 def run_in_child(work: Callable[[], None], check: Callable[[], None]) -> int:
     """Run `work` in a forked process and return its exit code: 0, 1 if it raised, minus the signal's number if it was killed.
 
-    `check` is called repeatedly while waiting. If it raises, the process and all processes that it has started are killed. The
-    process ends with this one.
+    `check` is called repeatedly while waiting. If `check` raises, the child and all processes that the child has
+    started are killed. The child ends with this process.
     """
     parent = os.getpid()
     child = os.fork()

@@ -13,7 +13,7 @@ __all__ = ["Band", "Points", "points", "quartile_band"]
 
 Array = NDArray[np.float64]
 Points = tuple[Array, Array]
-"""A curve: x `[N]` (steps or seconds, ascending) and y `[N]` (the metric)."""
+"""A curve of N points: x `[N]` (steps or seconds, ascending) and y `[N]` (the metric)."""
 _MAX_POINTS = 500
 """Largest number of points of a band."""
 _COLUMNS = {"steps": "env_steps", "seconds": "seconds"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.report.bands import Band, Points, points, quartile_band
 from lockstep.report.curve import show_return
-from lockstep.report.experiments import Experiment, Recorded
+from lockstep.report.experiments import Experiment, RecordedRun
 from lockstep.report.style import BLUE, COLORS, GRAY, Over, axis, saved_figure
 
 __all__ = ["LABELS", "curve_of", "draw_curves", "draw_metric", "draw_returns"]
@@ -67,8 +67,11 @@ def draw_curves(experiments: Sequence[Experiment], path: Path, over: Over, goal:
             figure.suptitle(runs[0].name, fontsize=13)
 
 
-def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | None = None) -> None:
-    """Draw one metric of `LABELS` over steps or seconds, 480 by 320 pixels. The run must have values of it. Raises ValueError as `saved_figure`."""
+def draw_metric(run: RecordedRun, name: str, path: Path, over: Over, goal: float | None = None) -> None:
+    """Draw one metric of `LABELS` over steps or seconds, 480 by 320 pixels. The run must have values of the metric.
+
+    Raises ValueError as `saved_figure` does.
+    """
     with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         axes = figure.subplots()
         axes.set_ylabel(LABELS[name])
@@ -78,12 +81,15 @@ def draw_metric(run: Recorded, name: str, path: Path, over: Over, goal: float | 
             _show(matplotlib, axes, [Experiment("", [run])], name, over, label=False)
 
 
-def _runs(experiments: Sequence[Experiment]) -> list[Recorded]:
+def _runs(experiments: Sequence[Experiment]) -> list[RecordedRun]:
     return [run for experiment in experiments for run in experiment.runs]
 
 
-def curve_of(run: Recorded, name: str, over: Over) -> Points:
-    """Return the points of a metric of `LABELS`. `return` is the mean of the last 20 episodes; with fewer, that of the iteration."""
+def curve_of(run: RecordedRun, name: str, over: Over) -> Points:
+    """Return the points of a metric of `LABELS`, or of `evaluation`, the mean return of evaluations during training.
+
+    `return` is the mean return of the last 20 episodes. If the run never had 20 episodes, it is that of each iteration.
+    """
     if name == "evaluation":
         return points(run.evaluations, "return_mean", over)
     if name != "return":

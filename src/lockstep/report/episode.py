@@ -28,23 +28,24 @@ Value = Callable[[Any, dict[str, Any]], float]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Episode of `T` steps. Row `t` has an observation, the action that the agent took then, and the reward of that action."""
+    """Episode of `T` steps. Row `t` has an observation, the agent's action on it, and the reward of that action."""
 
     observations: Array
-    """`[T, O]`, as returned by the environment, without images; a discrete component is one number."""
+    """Observations `[T, O]`, as returned by the environment, without images; a discrete component is one number."""
     actions: Array
-    """`[T, A]`, as passed to the environment."""
+    """Actions `[T, A]`, as passed to the environment."""
     rewards: Array
-    """`[T]`."""
+    """Rewards `[T]`."""
     values: Array
-    """`[T]`, the values predicted by the critic."""
+    """Values `[T]`, predicted by the critic."""
 
 
 def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Path | None) -> Trajectory:
-    """Play one episode that starts with `reset(seed=seed)`, and record a video of it if `video` is the path of a .gif or .mp4 file.
+    """Play one episode that starts with `reset(seed=seed)`; record it if `video` is the path of a .gif or .mp4 file.
 
-    `make` creates the environment with the given `render_mode`; it is closed at the end. `value` returns the value of an observation and its
-    info. Raises ValueError if the environment cannot be rendered here or the video cannot be written.
+    `make` creates the environment with the given `render_mode`; the environment is closed at the end. `value` returns
+    the value of an observation and its info. Raises ValueError if the environment cannot be rendered here or the video
+    cannot be written.
     """
     if video is not None:
         make_folder(video)
@@ -67,7 +68,10 @@ def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Pa
 
 
 def play_and_record(make: Make, begin: Begin, value: Value, seed: int, video: Path) -> tuple[Trajectory, str | None]:
-    """Call `play_trajectory`, with a video if the environment can be rendered. Return the trajectory and the reason for a missing video."""
+    """Call `play_trajectory`, with a video if the environment can be rendered.
+
+    Return the trajectory, and the reason if there is no video, else None.
+    """
     env = make(None)
     env.close()
     if "rgb_array" not in (env.metadata.get("render_modes") or ()):

@@ -61,7 +61,10 @@ class Evaluation:
 
     @property
     def interval(self) -> float | None:
-        """Half the width of the 95% confidence interval of the mean return, by the normal approximation, `1.96 s / sqrt(n)`; None for one episode."""
+        """Half the width of the 95% confidence interval of the mean return; None for one episode.
+
+        It is the normal approximation, `1.96 s / sqrt(n)`.
+        """
         return None if self.return_std is None else 1.96 * self.return_std / math.sqrt(len(self.returns))
 
     def summary(self) -> dict[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Experiment", "Recorded", "group"]
+__all__ = ["Experiment", "RecordedRun", "group_by_experiment"]
 
 _IGNORED = {
     "version",
@@ -25,7 +25,7 @@ _LABEL_FIELDS = 3
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """Data of a run that figures are drawn from."""
 
     name: str
@@ -57,12 +57,15 @@ class Experiment:
     """Runs with the same settings, except for the seed and settings that do not affect training."""
 
     label: str
-    runs: Sequence[Recorded]
+    runs: Sequence[RecordedRun]
 
 
-def group(runs: Sequence[Recorded]) -> list[Experiment]:
-    """Group runs by experiment, in order of first appearance. The label of each names the settings in which it differs from the others."""
-    groups: list[list[Recorded]] = []
+def group_by_experiment(runs: Sequence[RecordedRun]) -> list[Experiment]:
+    """Group runs by experiment, in order of first appearance.
+
+    The label of an experiment names the settings in which the experiments differ.
+    """
+    groups: list[list[RecordedRun]] = []
     for run in runs:
         members = next((members for members in groups if members[0].experiment == run.experiment), None)
         groups.append([run]) if members is None else members.append(run)
@@ -77,7 +80,7 @@ def _differing(experiments: Sequence[Mapping[str, object]]) -> list[str]:
     return sorted((name for name in names if distinct[name] > 1), key=lambda name: -distinct[name])
 
 
-def _label(members: Sequence[Recorded], names: Sequence[str]) -> str:
+def _label(members: Sequence[RecordedRun], names: Sequence[str]) -> str:
     fields = members[0].experiment
     parts = [f"{name} {_text(fields.get(name))}" for name in names[:_LABEL_FIELDS]]
     parts += ["…"] * (len(names) > _LABEL_FIELDS)

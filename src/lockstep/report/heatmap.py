@@ -129,7 +129,7 @@ def _axes(axes: Sequence[int] | None, names: Sequence[str], images: bool, env_id
 
 def _ranges(agent: Agent, space: Space[Any]) -> tuple[Array, Array, Array]:
     """Return low, high and mean `[O]` of every observation component, without the action mask."""
-    statistics = agent.observation_moments
+    statistics = agent.observation_statistics
     size = agent.spaces.feature_size
     mean = np.zeros(size) if statistics is None else statistics.mean.numpy()
     deviation = np.ones(size) if statistics is None else statistics.std.numpy()
@@ -197,7 +197,7 @@ def _show_action(
 def _fixed_text(state_map: StateMap, names: Sequence[str], agent: Agent) -> str:
     """Return the line below the figure: the values of the components that are on neither axis."""
     others = [component for component in range(len(names)) if component not in state_map.axes]
-    kind = "at 0" if agent.observation_moments is None else "at their means"
+    kind = "at 0" if agent.observation_statistics is None else "at their means"
     parts = [f"the other {len(others)} components {kind}"] if others else []
     if 0 < len(others) <= _NAMED:
         parts = [", ".join(f"{names[component]} = {state_map.fixed[component]:.3g}" for component in others)]

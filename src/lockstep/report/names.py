@@ -41,7 +41,8 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 def observation_names(env_id: str, space: Space[Any], single: bool = False) -> list[str]:
     """Return one name per component of an observation, without images and action masks.
 
-    A discrete component is one number per option (one-hot), as for the networks, or with `single` one number, as from the environment.
+    A discrete component is one number per option (one-hot), as for the networks. With `single` it is one number, as
+    returned by the environment.
     """
     names = []
     for path, leaf in feature_leaves(space):

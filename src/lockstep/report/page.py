@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from lockstep.config.flags import as_text
 from lockstep.report.curves import LABELS, curve_of, draw_metric
 from lockstep.report.evaluate import Evaluation
-from lockstep.report.experiments import Recorded
+from lockstep.report.experiments import RecordedRun
 from lockstep.report.inline import COLOR_NAMES, inline_figure, inline_video
 from lockstep.report.style import Over
 from lockstep.report.summary import RunSummary, Setting, summarize
-from lockstep.report.timing import PHASE_COLORS, draw_course, mean_seconds, plain_number
-from lockstep.run.folder import RunFolder, write_aside
+from lockstep.report.timing import PHASE_COLORS, draw_time_per_iteration, mean_seconds, plain_number
+from lockstep.run.folder import RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -55,7 +56,7 @@ def write_report(folder: RunFolder) -> Path:
     path = folder.path / "report.html"
     text = _environment().get_template("page.html").render(_content(summary, folder))
     try:
-        write_aside(path, text.encode())
+        write_atomically(path, text.encode())
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}") from None
     return path
@@ -85,7 +86,7 @@ def _environment() -> "Environment":
 
 
 def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
-    run = Recorded(summary.name, folder.tree(), summary.metrics, summary.evaluations)
+    run = RecordedRun(summary.name, folder.tree(), summary.metrics, summary.evaluations)
     changed = [setting for setting in summary.settings if setting.origin != "default" and setting.name != "run.name"]
     last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None
     return {
@@ -96,7 +97,7 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "evaluations": [evaluated for evaluated in (summary.evaluated, summary.sampled) if evaluated],
         "curves": list(_curves(run, summary.goal)),
         "roles": [_role(role, phases) for role, phases in mean_seconds(summary.metrics).items()],
-        "courses": list(_courses(run)),
+        "courses": list(_time_figures(run)),
         "command": re.split(r" (?=--)", summary.command or ""),  # so that no line breaks within a flag
         "changed": changed,
         "starts": list(_starts(summary)),
@@ -105,14 +106,14 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _curves(run: Recorded, goal: float | None) -> Iterator[_Figure]:
+def _curves(run: RecordedRun, goal: float | None) -> Iterator[_Figure]:
     for name, label in LABELS.items():
         for over in ("steps", "seconds") if name == "return" else ("steps",):
             if len(curve_of(run, name, over)[0]):
                 yield _curve(run, name, label, over, goal)
 
 
-def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None) -> _Figure:
+def _curve(run: RecordedRun, name: str, label: str, over: Over, goal: float | None) -> _Figure:
     title, _, unit = label.replace("\n", " ").partition(" (")
     title = f"{title[0].upper()}{title[1:]} over {'environment steps' if over == 'steps' else 'wall time'}"
     svg = inline_figure(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
@@ -121,9 +122,13 @@ def _curve(run: Recorded, name: str, label: str, over: Over, goal: float | None)
     return _Figure(title, f"{title} ({unit}: from {begin} to {end}, at least {low}, at most {high}", svg)
 
 
-def _courses(run: Recorded) -> Iterator[_Figure]:
+def _draw_times(run: RecordedRun, role: str, path: Path) -> None:
+    draw_time_per_iteration(run, role, path, "steps")
+
+
+def _time_figures(run: RecordedRun) -> Iterator[_Figure]:
     for number, role in enumerate(mean_seconds(run.metrics)):
-        svg = inline_figure(lambda path, role=role: draw_course(run, role, path, "steps"), f"course-{number}")  # type: ignore[misc]
+        svg = inline_figure(partial(_draw_times, run, role), f"course-{number}")
         title = f"Time per iteration over environment steps, {role}"
         yield _Figure(title, f"{title}: stacked by phase", svg)
 

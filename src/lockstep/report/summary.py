@@ -220,7 +220,11 @@ def summarize(folder: RunFolder) -> RunSummary:
         config=config,
         preset=preset,
         expected=presets.expected(preset) if preset else None,
-        status="finished" if done >= planned else "running" if folder.in_use() else "unfinished",
+        status="finished"
+        if done >= planned or folder.training_ended(done)
+        else "running"
+        if folder.in_use()
+        else "unfinished",
         iteration=done,
         iterations=planned,
         env_steps=int(_number(last, "env_steps") or 0),

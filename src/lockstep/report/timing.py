@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from lockstep.phases import PHASES
 from lockstep.report.bands import points
-from lockstep.report.experiments import Recorded
+from lockstep.report.experiments import RecordedRun
 from lockstep.report.style import COLORS, Over, axis, saved_figure
 
-__all__ = ["PHASE_COLORS", "PHASE_NAMES", "draw_course", "draw_timing", "mean_seconds", "plain_number"]
+__all__ = ["PHASE_COLORS", "PHASE_NAMES", "draw_time_per_iteration", "draw_timing", "mean_seconds", "plain_number"]
 
 PHASE_NAMES = {"wait": "wait (idle)"}
 PHASE_COLORS = dict(zip(PHASES, (COLORS[0], COLORS[3], COLORS[2], "#BBBBBB", COLORS[4], COLORS[5]), strict=True))
@@ -34,7 +34,7 @@ def mean_seconds(metrics: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     }
 
 
-def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
+def draw_timing(runs: Sequence[RecordedRun], path: Path, over: Over) -> None:
     """Draw one bar per run and role, stacked by phase. For a single run, also draw the phases over steps or seconds.
 
     Raises ValueError if a run has no metrics yet, or as `saved_figure` does. The message is one line.
@@ -59,7 +59,7 @@ def draw_timing(runs: Sequence[Recorded], path: Path, over: Over) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=len(PHASES), frameon=False, columnspacing=1.2)
 
 
-def draw_course(run: Recorded, role: str, path: Path, over: Over) -> None:
+def draw_time_per_iteration(run: RecordedRun, role: str, path: Path, over: Over) -> None:
     """Draw the phases of one role of `mean_seconds` over steps or seconds, 480 by 320 pixels. Raises ValueError as `saved_figure` does."""
     with saved_figure(path, 4.8, 3.2) as (matplotlib, figure):
         _show_course(matplotlib, figure.subplots(), run, role, _roles(run.metrics)[role], over, last=True)
@@ -104,7 +104,7 @@ def _show_bars(axes: Any, bars: Sequence[tuple[str, Mapping[str, float]]]) -> No
 
 
 def _show_course(
-    matplotlib: ModuleType, axes: Any, run: Recorded, role: str, prefix: str, over: Over, last: bool
+    matplotlib: ModuleType, axes: Any, run: RecordedRun, role: str, prefix: str, over: Over, last: bool
 ) -> None:
     x, _ = points(run.metrics, f"{prefix}_iter", over)
     parts = [part for part in np.array_split(np.arange(len(x)), min(_MAX_POINTS, len(x))) if len(part)]

@@ -9,7 +9,7 @@ from lockstep.experiment.execute import load_agent
 from lockstep.experiment.policy import TrainedPolicy
 from lockstep.randomness import seed_of, stream
 from lockstep.report.evaluate import Evaluation, play_episodes
-from lockstep.run.checkpoint import Checkpoint, Counters
+from lockstep.run.checkpoint import Checkpoint, SavedCounters
 from lockstep.run.folder import RunFolder
 
 __all__ = ["evaluate_checkpoint"]
@@ -17,7 +17,9 @@ __all__ = ["evaluate_checkpoint"]
 _MAX_STEPS = 100_000
 """Largest number of steps of an episode: in an environment without a time limit, an agent may never reach an end."""
 _SEEDS, _ACTIONS = "training-evaluation", "training-evaluation-actions"
-"""Random streams. They differ from those of `lockstep eval`, whose episodes so did not choose the best checkpoint."""
+"""Names of the random streams. They differ from those of `lockstep eval`, so that it measures the best checkpoint on
+episodes by which that checkpoint was not chosen.
+"""
 
 
 def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dict[str, object]:
@@ -27,7 +29,7 @@ def evaluate_checkpoint(folder: RunFolder, iteration: int, episodes: int) -> dic
     module of the environment must be imported already. Raises ValueError if the checkpoint does not exist, is broken or does not fit.
     """
     config, agent = load_agent(folder, iteration)
-    counters = Counters.of(Checkpoint(folder.checkpoint(iteration)).state)
+    counters = SavedCounters.of(Checkpoint(folder.checkpoint(iteration)).state)
     row: dict[str, object] = {
         "iteration": iteration,
         "env_steps": counters.env_steps,

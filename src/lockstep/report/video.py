@@ -1,4 +1,4 @@
-"""Recording of episodes as MP4 files (H.264). Needs neither a display nor an installed ffmpeg."""
+"""Recording of episodes as MP4 files (H.264), which needs neither a display nor an installed ffmpeg."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -27,7 +27,7 @@ from lockstep.group.group import Group
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder, sync_folder
 
-__all__ = ["Checkpoint", "Counters", "forget_after", "pack", "prune", "write_checkpoint"]
+__all__ = ["Checkpoint", "SavedCounters", "pack", "prune", "remove_checkpoints_after", "write_checkpoint"]
 
 _VERSION = 1
 _FILE = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -42,7 +42,11 @@ def write_checkpoint(
     states: Mapping[str, Mapping[str, Tensor]],
     counters: Mapping[str, object],
 ) -> None:
-    """Write a checkpoint: every rank its `states`, tensors by file name; then rank 0 renames the folder."""
+    """Write a checkpoint. Every rank calls it and writes its `states`, tensors by file name and tensor name.
+
+    Then rank 0 writes state.json, with the `counters`, and renames the folder. Raises OSError if a file can't be
+    written, and RankLost if a rank does not take part in time.
+    """
     final = folder.checkpoint(iteration)
     aside = final.with_name(f".{final.name}.partial")
     if group.rank == 0:
@@ -64,7 +68,7 @@ def write_checkpoint(
     group.barrier("checkpoint")
 
 
-def forget_after(folder: RunFolder, iteration: int) -> None:
+def remove_checkpoints_after(folder: RunFolder, iteration: int) -> None:
     """Remove the checkpoints of later iterations, which a run that resumes from `iteration` will write again."""
     for later in reversed(folder.checkpoints()):
         if later > iteration:
@@ -72,8 +76,8 @@ def forget_after(folder: RunFolder, iteration: int) -> None:
 
 
 def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
-    """Remove incomplete checkpoints, and old ones but the newest `keep`, the best, and those `pending` evaluation."""
-    # read after `pending` was: a checkpoint that has been evaluated meanwhile may be the best now
+    """Remove incomplete checkpoints, and all but the newest `keep`, the best, and those `pending` evaluation."""
+    # read best.json after `pending` was determined: a checkpoint that has been evaluated meanwhile may be the best now
     best = read_best(folder)
     for iteration in folder.checkpoints()[:-keep]:
         if iteration not in pending and (best is None or iteration != best.iteration):
@@ -89,7 +93,7 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-class Counters(NamedTuple):
+class SavedCounters(NamedTuple):
     """The counters of a run at a checkpoint."""
 
     iteration: int
@@ -99,7 +103,7 @@ class Counters(NamedTuple):
     last_returns: list[float]
 
     @classmethod
-    def of(cls, state: Mapping[str, object]) -> "Counters":
+    def of(cls, state: Mapping[str, object]) -> "SavedCounters":
         """Read the counters of a state.json. Raises ValueError, naming the counter, if one is missing or of another type."""
         solved, returns = state.get("solved_at"), state.get("last_returns")
         if not isinstance(returns, list) or not all(map(_is_finite, returns)):

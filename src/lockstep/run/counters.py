@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lockstep.algorithm.plan import Plan
 from lockstep.rollout import STATUS
-from lockstep.run.checkpoint import Counters
+from lockstep.run.checkpoint import SavedCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.records import IdleTimes, ShardRecords
 
@@ -14,7 +14,7 @@ __all__ = ["IterationRecord", "RunCounters"]
 
 @dataclass(frozen=True)
 class IterationRecord:
-    """One iteration, as rank 0 records it."""
+    """Record of one iteration on rank 0."""
 
     iteration: int
     digest: str
@@ -25,10 +25,13 @@ class IterationRecord:
 
 
 class RunCounters:
-    """Counts steps, seconds and episodes on rank 0, and makes metrics of the records of iterations."""
+    """SavedCounters of steps, seconds and episodes on rank 0, which turn records of iterations into metrics."""
 
     def __init__(self, plan: Plan, ranks: int, lag: int, frames: int, goal: float | None) -> None:
-        """Start at 0. `lag` is the number of updates that the players' weights are behind, `frames` those of a game per step."""
+        """Start at 0. `frames` is the number of frames per step of an Atari game, `goal` is `run.solved_return`.
+
+        `lag` is the number of updates that the players' weights are behind.
+        """
         self.env_steps = 0
         self.seconds = 0.0
         self.solved_at: int | None = None
@@ -72,7 +75,7 @@ class RunCounters:
         return {f"player_t_{name}": mean[place] for place, name in enumerate(STATUS) if place}
 
     def state(self) -> dict[str, object]:
-        """State for a checkpoint."""
+        """Return the counters for a checkpoint."""
         return {
             "env_steps": self.env_steps,
             "seconds": self.seconds,
@@ -80,7 +83,7 @@ class RunCounters:
             "last_returns": list(self.episodes.returns),
         }
 
-    def load(self, counters: Counters) -> None:
-        """Restore `state()`."""
+    def load(self, counters: SavedCounters) -> None:
+        """Restore the counters of a checkpoint."""
         _, self.env_steps, self.seconds, self.solved_at, returns = counters
         self.episodes = EpisodeWindow(returns)

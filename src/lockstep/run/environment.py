@@ -26,7 +26,7 @@ _REPORTED = (
 
 
 def describe_environment(ranks: int) -> dict[str, object]:
-    """Return command, machine and versions."""
+    """Return command, number of ranks, machine and versions, as JSON data."""
     return {
         "command": sys.argv,
         "ranks": ranks,

@@ -22,10 +22,11 @@ EPISODE_ROW = _TOTALS + WINDOW * _COLUMNS
 def write_episode_row(rollout: Rollout, first_environment: int, row: NDArray[np.float64]) -> None:
     """Fill `row`, `[6 + 4 × 20]` float64, with the statistics of one shard.
 
-    First the number of valid steps; of the episodes that ended their number, total length, total, minimum and maximum return. Then
-    the last 20 of these episodes as (time, environment, return, length), NaN if there are fewer.
+    Columns 0 to 5 are the number of valid steps, then the number, total length, total return, minimum return and
+    maximum return of the episodes that ended. The other columns are the last 20 of these episodes as (time,
+    environment, return, length), NaN if there are fewer.
     """
-    # few NumPy calls: after an update its code is no longer in the processor's caches, while Python's own is
+    # few NumPy calls: after an update NumPy's code is no longer in the processor's caches, while Python's own code is
     episodes, environments = rollout.episodes.numpy().reshape(-1, 2), rollout.episodes.shape[1]
     ended = (episodes[:, 0] == episodes[:, 0]).nonzero()[0]
     listed = episodes[ended].tolist()
@@ -55,7 +56,10 @@ class EpisodeWindow:
         return sum(self.returns) / len(self.returns) if self.returns else None
 
     def add(self, rows: NDArray[np.float64]) -> dict[str, float | int | None]:
-        """Add the rows `[S, 86]` of all shards. Returns the metrics of this iteration, None where no episode ended."""
+        """Add the rows of all shards, `[shards, 86]`, each from `write_episode_row`.
+
+        Return the metrics of this iteration. They are None if no episode ended.
+        """
         ended = rows[rows[:, 1] > 0]
         listed = ended[:, _TOTALS:].reshape(-1, _COLUMNS)
         self.returns.extend(episode[2] for episode in sorted(listed[~np.isnan(listed[:, 0])].tolist()))

@@ -1,20 +1,33 @@
 """Evaluations during training: which checkpoints are evaluated, the file of their results, and the best checkpoint.
 
-A sidecar process evaluates checkpoints and is the only writer while it runs. Rank 0 keeps the checkpoints that wait for it from rotation,
-and removes the results of iterations that a resumed run does again.
+A sidecar process evaluates checkpoints and is the only writer while it runs. Rank 0 does not remove checkpoints that
+wait for evaluation, and removes the results of iterations that a resumed run repeats.
 """
 
 import json
+import math
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from lockstep.run.folder import RunFolder, write_aside
+from lockstep.run.folder import RunFolder, write_atomically
 
-__all__ = ["BEST", "EVALUATIONS", "Best", "Evaluations", "forget_evaluations_after", "is_due", "read_best"]
+__all__ = [
+    "BEST",
+    "EVALUATIONS",
+    "Best",
+    "Choice",
+    "Evaluations",
+    "best_checkpoint",
+    "is_due",
+    "read_best",
+    "remove_evaluations_after",
+]
 
 EVALUATIONS = "evaluations.jsonl"
 BEST = "best.json"
+Choice = int | Literal["best"] | None
+"""A checkpoint as users choose it: its iteration, the best one, or None for the newest."""
 
 
 class Best(NamedTuple):
@@ -35,6 +48,26 @@ def read_best(folder: RunFolder) -> Best | None:
         return None
 
 
+def best_checkpoint(folder: RunFolder) -> int:
+    """Return the iteration of the best checkpoint of a run.
+
+    That is the one of `best.json`. Without evaluations during training, it is the kept checkpoint with the highest `return_mean_20`; of
+    several, the last. Raises ValueError if no checkpoint has either.
+    """
+    checkpoints, best = folder.checkpoints(), read_best(folder)
+    if best is not None and best.iteration in checkpoints:
+        return best.iteration
+    rows = [row for row in folder.readable_metrics() if row["iteration"] in checkpoints]
+    returns = [
+        (mean, int(str(row["iteration"]))) for row in rows if (mean := _number(row.get("return_mean_20"))) is not None
+    ]
+    if not returns:
+        raise ValueError(
+            f"{folder.path} has no best checkpoint: there is no evaluation, and no checkpoint was written after 20 episodes had ended"
+        )
+    return max(returns)[1]
+
+
 def is_due(iteration: int, every: int | None, last: int) -> bool:
     """Return True if the agent of an iteration is evaluated. `every` is `run.evaluate_every`, `last` the last iteration of the run."""
     return every is not None and (iteration % every == 0 or iteration == last)
@@ -50,7 +83,7 @@ class Evaluations:
         self._last = last
 
     def pending(self) -> list[int]:
-        """Return the iterations, ascending, of the checkpoints after the newest evaluation, which wait for theirs."""
+        """Return the iterations of checkpoints that wait for evaluation, ascending: all after the newest evaluation."""
         rows = self._folder.evaluations()
         newest = int(str(rows[-1]["iteration"])) if rows else 0
         checkpoints = self._folder.checkpoints()
@@ -59,7 +92,7 @@ class Evaluations:
     def append(self, row: Mapping[str, object]) -> None:
         """Append the result of an evaluation, with `iteration`, `return_mean` and `episodes`, and update the best checkpoint."""
         result, best = _ranking(row), read_best(self._folder)
-        # First the best checkpoint: as soon as it has its line, only best.json keeps it from rotation.
+        # Update best.json first: once an iteration has its line, only best.json prevents the removal of its checkpoint.
         if best is None or result.return_mean > best.return_mean:
             _write_best(self._folder, result)
         line = os.open(self._folder.path / EVALUATIONS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -70,9 +103,9 @@ class Evaluations:
             os.close(line)
 
 
-def forget_evaluations_after(folder: RunFolder, iteration: int) -> None:
+def remove_evaluations_after(folder: RunFolder, iteration: int) -> None:
     """Remove the results of iterations after `iteration`, whose checkpoints were removed, and choose the best of the remaining ones."""
-    folder.cut_rows(EVALUATIONS, iteration)
+    folder.truncate_rows(EVALUATIONS, iteration)
     best = read_best(folder)
     if best is None or best.iteration <= iteration:
         return
@@ -84,9 +117,13 @@ def forget_evaluations_after(folder: RunFolder, iteration: int) -> None:
         (folder.path / BEST).unlink()
 
 
+def _number(value: object) -> float | None:
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
 def _ranking(row: Mapping[str, object]) -> Best:
     return Best(int(str(row["iteration"])), float(str(row["return_mean"])), int(str(row["episodes"])))
 
 
 def _write_best(folder: RunFolder, best: Best) -> None:
-    write_aside(folder.path / BEST, f"{json.dumps(best._asdict())}\n".encode())
+    write_atomically(folder.path / BEST, f"{json.dumps(best._asdict())}\n".encode())

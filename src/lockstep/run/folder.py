@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["RunFolder", "sync_folder", "write_aside"]
+__all__ = ["RunFolder", "sync_folder", "write_atomically"]
 
 _TRIES = 3
 _PAUSE = 0.05
@@ -21,8 +21,11 @@ _BLOCK = 2**20
 """Bytes per copy operation."""
 
 
-def write_aside(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file atomically, by renaming a temporary file, so that it also survives a loss of power."""
+def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file atomically, by renaming a temporary file, so that it also survives a loss of power.
+
+    Raises OSError if the file can't be written.
+    """
     aside = path.with_name(f".{path.name}.partial")
     try:
         with aside.open("wb") as file:
@@ -45,9 +48,11 @@ def sync_folder(path: Path) -> None:
 
 
 class RunFolder:
-    """A run folder: `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `evaluations.jsonl`, `best.json`, `checkpoints/`, `tb/`,
-    `wandb/`, `trackio/`, `evaluation.json`, `evaluation-sampled.json`, `videos/`, `plots/`, `report.html`, `policy-*.onnx`, and `logs/` with the output of
-    sidecar processes that failed.
+    """A run folder.
+
+    It has `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `evaluations.jsonl`, `best.json`,
+    `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`, `evaluation-sampled.json`, `videos/`, `plots/`,
+    `report.html`, `policy-*.onnx`, and `logs/` with the output of sidecar processes that failed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +61,11 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
-        """Create a folder. Raises FileExistsError if `path` exists, also if two processes create it at once."""
+        """Create a run folder with its config and environment.
+
+        Raises FileExistsError if `path` exists, also if two processes create it at once, and ValueError if it can't be
+        created.
+        """
         try:
             path.mkdir(parents=True)
         except FileExistsError:
@@ -65,8 +74,8 @@ class RunFolder:
             raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
         sync_folder(path.parent)
         folder = cls(path)
-        write_aside(path / "environment.json", _json(environment))
-        write_aside(path / "config.json", _json(config))
+        write_atomically(path / "environment.json", _json(environment))
+        write_atomically(path / "config.json", _json(config))
         return folder
 
     @classmethod
@@ -87,10 +96,13 @@ class RunFolder:
 
     def rewrite(self, config: Mapping[str, object]) -> None:
         """Replace the config, for a run that is resumed with a larger budget."""
-        write_aside(self.path / "config.json", _json(config))
+        write_atomically(self.path / "config.json", _json(config))
 
     def metrics(self) -> list[dict[str, object]]:
-        """Return the metrics of every iteration, without a truncated last line, which a kill may leave. Raises ValueError for another broken line."""
+        """Return the metrics of every iteration, without a truncated last line, which a kill may leave.
+
+        Raises ValueError for another broken line.
+        """
         rows, broken = self._read_rows("metrics.jsonl")
         if broken is not None:
             raise ValueError(
@@ -101,6 +113,16 @@ class RunFolder:
     def readable_metrics(self) -> list[dict[str, object]]:
         """Return the metrics up to the first broken line, for a run that continues after a crash of its host."""
         return self._read_rows("metrics.jsonl")[0]
+
+    def last_metrics(self) -> dict[str, object]:
+        """Return the metrics of the last iteration, reading only the end of the file; empty if there is no complete line."""
+        try:
+            with (self.path / "metrics.jsonl").open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK))
+                lines = file.read().split(b"\n")
+        except FileNotFoundError:
+            return {}
+        return next((row for line in reversed(lines) if (row := _row(line)) is not None), {})
 
     def evaluations(self) -> list[dict[str, object]]:
         """Return the rows of `evaluations.jsonl` up to the first broken line: the evaluations during training, by iteration."""
@@ -124,12 +146,15 @@ class RunFolder:
             rows.append(row)
         return rows, None
 
-    def cut_metrics(self, iteration: int) -> None:
-        """Remove the metrics of later iterations, as `cut_rows` does."""
-        self.cut_rows("metrics.jsonl", iteration)
+    def truncate_metrics(self, iteration: int) -> None:
+        """Remove the metrics of later iterations, as `truncate_rows` does."""
+        self.truncate_rows("metrics.jsonl", iteration)
 
-    def cut_rows(self, name: str, iteration: int) -> None:
-        """Remove the lines of a file after `iteration`, which will be done again. Leave the file alone if there are none."""
+    def truncate_rows(self, name: str, iteration: int) -> None:
+        """Remove the lines of iterations after `iteration`, which the run will repeat, from the file `name`.
+
+        Leave the file unchanged if it has no such lines.
+        """
         path = self.path / name
         if not path.exists():
             return
@@ -145,11 +170,14 @@ class RunFolder:
             file.seek(max(end - 1, 0))
             cut_off = end > 0 and file.read(1) != b"\n"
             if end < size or cut_off:
-                # A new file, because `MetricsTail` takes it for the sign that the run went back.
-                write_aside(path, itertools.chain(_blocks(file, end), [b"\n"] * cut_off))
+                # Write a new file: it shows `MetricsTail` that the run was resumed from an earlier iteration.
+                write_atomically(path, itertools.chain(_blocks(file, end), [b"\n"] * cut_off))
 
     def lock(self) -> None:
-        """Lock the run for this process until `unlock` or its end. Raises ValueError if another process holds the lock."""
+        """Lock the run for this process until `unlock` or the end of the process.
+
+        Do nothing on a file system without locks. Raises ValueError if another process holds the lock.
+        """
         for tries in reversed(range(_TRIES)):
             descriptor = os.open(self.path, os.O_RDONLY)
             try:
@@ -168,7 +196,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock. Raises ValueError if another process holds it."""
+        """Lock the run inside the `with` block. Raises ValueError if another process holds the lock."""
         self.lock()
         try:
             yield
@@ -198,6 +226,14 @@ class RunFolder:
     def checkpoint(self, iteration: int) -> Path:
         """Return the path of the checkpoint of an iteration, which need not exist."""
         return self.path / "checkpoints" / f"{iteration:08d}"
+
+    def training_ended(self, iteration: int) -> bool:
+        """Return True if training was complete with a checkpoint before its budget was used up, because of `run.stop_at_return`."""
+        try:
+            state = _object(self.checkpoint(iteration) / "state.json")
+        except ValueError:
+            return False
+        return state.get("complete") is True
 
     def checkpoints(self) -> list[int]:
         """Return the iterations that have a checkpoint, ascending."""

@@ -7,9 +7,15 @@ from lockstep.run.settings import RunConfig
 
 __all__ = ["locate", "locate_checkpoint"]
 
+_NEWEST = 5
+"""Number of runs that an error message lists."""
+
 
 def locate(text: str) -> Path:
-    """Return the folder of a run, given by path or by its name inside `runs/`. The ValueError names the nearest run of `runs/`."""
+    """Return the folder of a run, given by path or by its name inside `runs/`.
+
+    Raises ValueError if there is no such run; the message names the nearest and the newest runs of `runs/`.
+    """
     root = Path(RunConfig.folder)
     places = [Path(text), root / text]
     for place in places:
@@ -20,14 +26,22 @@ def locate(text: str) -> Path:
         raise ValueError(f"{there} is not a run: it holds no config.json")
     if text and Path(text).exists():
         raise ValueError(f"{text} is not a run: a run is a folder")
-    known = sorted(path.parent.name for path in root.glob("*/config.json"))
+    newest = sorted(root.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    known = [path.parent.name for path in newest]
     close = get_close_matches(Path(text).name, known, 1)
-    hint = f"did you mean {root / close[0]}?" if close else f"{root}/ holds {', '.join(known) or 'no runs yet'}"
-    raise ValueError(f"{text!r}: there is no such run; {hint}")
+    hints = [f"did you mean {root / close[0]}?"] if close else []
+    if len(known) > _NEWEST:
+        hints.append(f"the newest in {root}/ are {', '.join(known[:_NEWEST])}")
+    elif not close or len(known) > 1:
+        hints.append(f"{root}/ holds {', '.join(sorted(known)) or 'no runs yet'}")
+    raise ValueError(f"{text!r}: there is no such run; {' '.join(hints)}")
 
 
 def locate_checkpoint(text: str) -> tuple[Path, int | None]:
-    """Return the folder of a run, and the iteration if `text` is a checkpoint, `RUN/checkpoints/00000050`. Raises ValueError as `locate` does."""
+    """Return the folder of a run, and the iteration if `text` is a checkpoint, such as `RUN/checkpoints/00000050`.
+
+    Raises ValueError as `locate` does.
+    """
     place = Path(text)
     if place.name.isdecimal() and place.parent.name == "checkpoints":
         return locate(str(place.parent.parent)), int(place.name)

@@ -14,15 +14,18 @@ from lockstep.run.episodes import EPISODE_ROW, write_episode_row
 __all__ = ["IdleTimes", "ShardRecords", "pack_records"]
 
 _TRAINER = ("digest", "iter", "wait", "stop")
-"""Entries of the shard's trainer: leading bits of the digest, seconds since its last record and those of them spent waiting, and the
-number of the signal that requested a stop, 0 if none did."""
+"""Entries of the shard's trainer: leading bits of the digest, seconds since the trainer's last record, seconds of these
+that it waited, and the number of the signal that requested a stop (0: none)."""
 _STATUS_END = len(_TRAINER) + len(STATUS)
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
 _PLAYER_TIMES = len(_TRAINER) + STATUS.index("iter"), len(_TRAINER) + STATUS.index("wait")
 
 
 def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequence[Rollout]) -> Tensor:
-    """Pack the records of the shards that this rank trains on, ascending, `[shards, W]` float64. `trainer` has the entries `_TRAINER`."""
+    """Pack the records of the shards that this rank trains on into rows `[shards, columns]` float64.
+
+    `shards` are their numbers, ascending, and `trainer` has the entries `_TRAINER`.
+    """
     rows = torch.empty(len(shards), _STATUS_END + EPISODE_ROW, dtype=torch.float64)
     for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
         row[: len(_TRAINER)] = trainer
@@ -32,20 +35,20 @@ def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequ
 
 
 class ShardRecords:
-    """The records of all S shards in one iteration."""
+    """Records of all shards in one iteration."""
 
     def __init__(self, rows: NDArray[np.float64]) -> None:
-        """Wrap the gathered rows of `pack_records`, `[S, W]`."""
+        """Wrap the gathered rows of `pack_records`, `[shards, columns]`."""
         self.rows = rows
 
     @property
     def status(self) -> NDArray[np.float64]:
-        """`[S, 8]`: the players' entries, see `STATUS`."""
+        """Entries of the players, `[shards, 8]`, in the order of `STATUS`."""
         return self.rows[:, len(_TRAINER) : _STATUS_END]
 
     @property
     def episodes(self) -> NDArray[np.float64]:
-        """`[S, 86]`, see `write_episode_row`."""
+        """Rows of `write_episode_row`, `[shards, 86]`."""
         return self.rows[:, _STATUS_END:]
 
     @property

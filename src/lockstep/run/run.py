@@ -10,13 +10,14 @@ import torch
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import Shard
-from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, leading_bits
+from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, Stop, leading_bits
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
-from lockstep.run.checkpoint import Checkpoint, Counters, prune, write_checkpoint
+from lockstep.run.checkpoint import Checkpoint, SavedCounters, prune, write_checkpoint
 from lockstep.run.counters import IterationRecord, RunCounters
+from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
 from lockstep.run.folder import RunFolder
 from lockstep.run.records import ShardRecords, pack_records
@@ -24,7 +25,7 @@ from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
 
-__all__ = ["Run", "Telemetry"]
+__all__ = ["Telemetry", "TrainingRun"]
 
 _PERIOD = 0.25
 """Seconds between two times that metrics are written and shown. They are always written before a checkpoint and at the end."""
@@ -52,7 +53,7 @@ class Telemetry(Protocol):
         """Write everything to disk and end all sidecar processes."""
 
 
-class Run:
+class TrainingRun:
     """One run. Every rank has one; only rank 0 writes metrics."""
 
     def __init__(
@@ -65,23 +66,24 @@ class Run:
         trainers: Group,
         iterations: int,
         frames: int = 1,
-        open_telemetry: "Callable[[Run], Telemetry] | None" = None,
+        open_telemetry: "Callable[[TrainingRun], Telemetry] | None" = None,
     ) -> None:
         """Create a run that has not started.
 
-        `lag` is the number of updates that the players' weights are behind. `group` has all ranks, `trainers` those that train. `iterations` is
-        the number of the last iteration, and the first is 1. `frames` are those of a game per step. `open_telemetry` is called once, on rank 0,
-        when training starts.
+        `lag` is the number of updates that the players' weights are behind. `group` has all ranks, `trainers` those
+        that train. `iterations` is the number of the last iteration, and the first is 1. `frames` is the number of
+        frames per step of an Atari game. `open_telemetry` is called once, on rank 0, when training starts.
         """
         self.folder = folder
-        self.last = iterations
         self.done = 0
         """Number of the last finished iteration."""
         self.saved = 0
         """Number of the iteration of the last checkpoint."""
-        self.stop_at: float = iterations
-        """The last iteration that the ranks have agreed on. Every rank knows it before it gets there."""
+        self.stop = Stop(iterations)
+        """Agreement of the ranks on the last iteration. Every rank knows it before it gets there."""
         self.counters = RunCounters(plan, group.size, lag, frames, config.solved_return)
+        self._iterations = iterations
+        self._window = EpisodeWindow()
         self._config = config
         self._plan = plan
         self._lag = lag
@@ -98,19 +100,29 @@ class Run:
     @property
     def progress(self) -> float:
         """Fraction of the run that is done, in [0, 1]."""
-        return self.done / self.last
+        return self.done / self._iterations
+
+    @property
+    def stop_at_return(self) -> float | None:
+        """Value of `run.stop_at_return`."""
+        return self._config.stop_at_return
+
+    @property
+    def last(self) -> int:
+        """The iteration after which training is complete: that of the budget, or the one that reached `run.stop_at_return`."""
+        return int(self.stop.iteration) if self.stop.complete else self._iterations
 
     @property
     def stopped(self) -> bool:
         """True if the ranks agreed to stop before the last iteration."""
-        return self.stop_at < self.last
+        return self.stop.iteration < self.last
 
     def start(self, shards: Sequence[Shard], update: Update) -> None:
         """Open telemetry, and handle signals from now on. `shards` are those that this rank plays."""
-        renews = torch.tensor([[any(shard.engine.renews for shard in shards)]])
-        self._restorable = not bool(self._group.gather(renews, "start").any())
+        restarts_episodes = torch.tensor([[any(shard.engine.restarts_episodes for shard in shards)]])
+        self._restorable = not bool(self._group.gather(restarts_episodes, "start").any())
         if not self._restorable:
-            update.renew()  # on resume, Shard.restore has begun new episodes already
+            update.restart_episodes()  # on resume, Shard.restore has begun new episodes already
         if self._group.rank == 0 and self._open_telemetry is not None:
             self._telemetry = self._open_telemetry(self)
         listen(announce=self._group.rank == 0)
@@ -119,11 +131,11 @@ class Run:
 
     def iterations(self) -> Iterator[int]:
         """Iterate over the remaining iterations, until the last one or until the ranks agree to stop."""
-        while self.done < self.stop_at:
+        while self.done < self.stop.iteration:
             yield self.done + 1
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Measure the time spent inside as `t_name`, without the time spent on communication."""
+        """Count the time inside the `with` block as phase `name`, without the time spent on communication."""
         return self._watch.phase(name)
 
     def status(self) -> list[float]:
@@ -131,7 +143,10 @@ class Run:
         return [float(asked_to_stop()), *self._status_lap().values()]
 
     def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:
-        """Gather the records of trainers and their players, compare digests, and agree on when to stop. Raises ReplicasDiffer."""
+        """Gather the records of trainers and their players, compare digests, and agree on when to stop.
+
+        Raises ReplicasDiffer if the digests of trainers differ, and RankLost if a trainer does not take part in time.
+        """
         if not rollouts:
             return
         self._digest = agent.digest()
@@ -143,12 +158,20 @@ class Run:
             raise ReplicasDiffer(
                 f"ranks hold different weights after iteration {iteration}: resume the run; if it happens again, report it with the config"
             )
-        if self._records.stop_requested:
+        goal_reached = self._is_goal_reached()
+        if self._records.stop_requested or goal_reached:
             # players are ahead by the lag, and all ranks end with the same iteration
-            self.stop_at = min(self.stop_at, iteration + self._lag)
+            self.stop = self.stop.or_earlier(Stop(iteration + self._lag, complete=goal_reached))
+
+    def _is_goal_reached(self) -> bool:
+        """Return True if the mean return of the last 20 episodes is at least `run.stop_at_return`."""
+        if self._config.stop_at_return is None:
+            return False
+        mean = self._window.add(self._records.episodes)["return_mean_20"]
+        return mean is not None and mean >= self._config.stop_at_return
 
     def record(self, iteration: int, losses: Mapping[str, float]) -> None:
-        """Keep the iteration's metrics, on rank 0. They are written a few times per second."""
+        """Queue the metrics of an iteration on rank 0, which writes them a few times per second."""
         self.done = iteration
         if self._group.rank:
             return
@@ -170,10 +193,11 @@ class Run:
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Write a checkpoint at the configured intervals and after the last iteration.
 
-        Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is exact. Ranks that stop
-        early also save, except with such engines: the run then repeats the iterations after the last regular checkpoint, with the same results.
+        Engines that can't be restored start new episodes at every regular checkpoint, in every run, so that resuming is
+        exact. A run that stops early also saves, except with such engines: when it is resumed, it repeats the
+        iterations after the last regular checkpoint, with the same results.
         """
-        regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop_at
+        regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop.iteration
         evaluated = is_due(self.done, self._config.evaluate_every, self.last)
         if regular or evaluated or ends:
             exchange.confirm(self.done)  # with a lag, players do not know yet whether the trainers' update succeeded
@@ -183,21 +207,22 @@ class Run:
             self._telemetry.capture(self.done, update.agent)
         if regular:
             for shard in shards:
-                shard.renew(self.done)
+                shard.restart_episodes(self.done)
             if not self._restorable:
-                update.renew()
+                update.restart_episodes()
 
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Write a checkpoint, all ranks together."""
-        self._write_pending()  # metrics of iterations before a checkpoint must survive a kill,
+        self._write_pending()  # metrics of iterations before a checkpoint must survive a kill
         if self._telemetry is not None:
-            self._telemetry.sync()  # and a loss of power
+            self._telemetry.sync()  # they must survive a loss of power too
         states = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.shard_states()
         if self._lag and self._plan.players[0] == self._group.rank:
             states["acting"] = acting.state()
         if self._group.rank == 0:
             states |= {"agent": update.agent.state(), "optimizer": update.state()}
-        write_checkpoint(self.folder, self.done, self._group, states, self.counters.state())
+        counters = self.counters.state() | {"complete": self.stop.complete and self.done == self.last}
+        write_checkpoint(self.folder, self.done, self._group, states, counters)
         self.saved = self.done
         if self._group.rank == 0:
             pending = self._telemetry.pending_evaluations() if self._telemetry is not None else ()
@@ -206,8 +231,9 @@ class Run:
     def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Restore a checkpoint. Raises ValueError if it does not fit the experiment."""
         try:
-            counters = Counters.of(checkpoint.state)
+            counters = SavedCounters.of(checkpoint.state)
             self.counters.load(counters)
+            self._window = EpisodeWindow(counters.last_returns)
             self.done = self.saved = counters.iteration
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))

@@ -37,6 +37,8 @@ class RunConfig:
     """Output in the terminal. `bar`: a live view; `lines`: one line per iteration; `auto`: `bar`, or `lines` if the output is piped."""
     solved_return: float | None = None
     """Mean return of the last 20 episodes at which the task counts as solved. The run reports when it is reached, and continues."""
+    stop_at_return: float | None = None
+    """Mean return of the last 20 episodes at which training ends, before its budget is used up. None: never."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", self.name):

@@ -23,8 +23,8 @@ __all__ = [
     "follow_launcher",
     "listen",
     "listening",
-    "note",
     "raise_if_asked",
+    "record_signal",
     "set_live_view_active",
 ]
 
@@ -54,9 +54,10 @@ _before: dict[int, _Handler] = {}
 
 
 def listen(announce: bool = True) -> None:
-    """Handle signals: the first one requests a clean stop; one that comes more than a second later is handled as before, which usually ends the process.
+    """Install signal handlers: the first signal requests a clean stop.
 
-    `announce` prints a line for the user. Outside the main thread, which alone can handle signals, nothing changes.
+    For another one more than a second later, the previous handler is called, which usually ends the process. `announce`
+    prints a line for the user. Outside the main thread, which alone can install handlers, this does nothing.
     """
     global _announce
     _announce = announce
@@ -69,7 +70,10 @@ def listen(announce: bool = True) -> None:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Handle signals inside the block. Afterwards the previous handlers are restored, and a signal that came is raised again for them."""
+    """Handle signals as requests to stop inside the `with` block.
+
+    Afterwards, restore the previous handlers. If a signal was received inside, raise it again for them.
+    """
     global _asked
     _asked = 0
     main = threading.current_thread() is threading.main_thread()
@@ -86,20 +90,20 @@ def listening() -> Iterator[None]:
         signal.raise_signal(asked)
 
 
-def note(number: int) -> None:
-    """Count a signal that another handler received as a request to stop."""
+def record_signal(number: int) -> None:
+    """Treat a signal that another handler received as a request to stop."""
     global _asked
     _asked = _asked or number
 
 
 def follow_launcher() -> None:
-    """Also request a clean stop when the process that started this one has ended: a launcher that was killed can't forward a signal."""
+    """Also request a clean stop when the parent process has ended: a killed launcher can't forward a signal."""
     global _launcher
     _launcher = os.getppid()
 
 
 def set_live_view_active(active: bool) -> None:
-    """Set whether the last line of the terminal belongs to the live view, which messages overwrite until it is drawn again."""
+    """Set whether a live view is on the terminal. Messages then overwrite its last line until it is drawn again."""
     global _live_view_active
     _live_view_active = active
 
@@ -118,7 +122,10 @@ def raise_if_asked() -> None:
 
 
 def exit_silently() -> NoReturn:
-    """End a rank silently with exit code 2, after another rank that reports the error: launchers kill all ranks when one ends."""
+    """End this rank silently with exit code 2, after a pause in which another rank reports the error.
+
+    Launchers kill all ranks when one ends.
+    """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     time.sleep(_PATIENCE)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.run.folder import write_aside
+from lockstep.run.folder import write_atomically
 
 __all__ = ["write_rows"]
 
@@ -17,8 +17,8 @@ def write_rows(folder: Path, name: str, rows: Sequence[Mapping[str, object]], ab
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows([{column: _plain(value) for column, value in row.items()} for row in rows])
-    write_aside(folder / f"{name}.csv", text.getvalue().encode())
-    write_aside(folder / f"{name}.json", f"{json.dumps({**about, 'rows': rows}, indent=1)}\n".encode())
+    write_atomically(folder / f"{name}.csv", text.getvalue().encode())
+    write_atomically(folder / f"{name}.json", f"{json.dumps({**about, 'rows': rows}, indent=1)}\n".encode())
 
 
 def _plain(value: object) -> object:

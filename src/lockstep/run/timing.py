@@ -10,10 +10,10 @@ __all__ = ["Lap", "Stopwatch"]
 
 
 class Stopwatch:
-    """Measures seconds per phase. Time outside of a phase counts as `record`."""
+    """Timer of the phases of a rank, in seconds. Time outside of a phase counts as `record`."""
 
     def __init__(self, group: Group) -> None:
-        """Start. The time that `group` spends on communication counts as `wait` and `sync`, in whatever phase it occurs."""
+        """Start measuring. In every phase, time that `group` spends on communication counts as `wait` and `sync`."""
         self._group = group
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._inside = {name: _Phase(self, name) for name in PHASES}
@@ -55,7 +55,7 @@ class _Phase(AbstractContextManager[None]):
 
 
 class Lap:
-    """Measures seconds between calls, in total and per phase."""
+    """Timer of the seconds between two calls, in total and per phase."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self._watch = watch

@@ -1,5 +1,6 @@
-"""Checks that this host and launcher support a config, before anything starts. This module imports PyTorch only where it must ask it.
+"""Checks that this host and launcher support a config, before anything starts.
 
+This module imports PyTorch only in functions that need it.
 `fabric run` passes its options in LT_ACCELERATOR, LT_STRATEGY and LT_PRECISION.
 """
 
@@ -37,7 +38,7 @@ def find_compiler() -> str | None:
 
 
 def compile_problem() -> str | None:
-    """Return why nothing can be compiled here; None if it can."""
+    """Return the reason why nothing can be compiled on this host; None if compilation is possible."""
     if find_compiler() is None:
         return "there is no C++ compiler here (g++, or what CXX names)"
     return version_problem()
@@ -102,7 +103,7 @@ def _check_nccl(config: RuntimeConfig, rank_info: RankInfo | None, trainers: Col
         raise ValueError(
             "runtime.backend is 'nccl': NCCL moves tensors between GPUs, but runtime.device is 'cpu'; use gloo or auto"
         )
-    # a launcher may show every rank a different GPU: then `choose_devices` checks this after the ranks have connected
+    # a launcher may give each rank its own visible GPU: `choose_devices` checks this after the ranks have connected
     visible = 1 if config.device != "cuda" else count
     if rank_info is None and len(trainers) > visible:
         raise ValueError(

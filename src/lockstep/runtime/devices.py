@@ -27,7 +27,7 @@ class Devices:
     trainer: torch.device
     player: torch.device
     own_gpus: bool
-    """Every trainer has a GPU to itself, as NCCL requires."""
+    """True if every trainer has a GPU to itself, as NCCL requires."""
 
 
 def choose_devices(
@@ -38,10 +38,10 @@ def choose_devices(
     trainers: Collection[int],
     players: Collection[int],
 ) -> Devices:
-    """Choose this rank's devices. The ranks of a host use its GPUs in turn. Every rank calls it.
+    """Choose this rank's devices. GPUs are assigned to the ranks of a host round-robin. Every rank calls it.
 
-    Raises ValueError on rank 0 and SystemExit on all others if ranks of one role have different kinds of devices, or if trainers share a GPU
-    although `runtime.backend` is nccl.
+    Raises ValueError on rank 0 and SystemExit on all others if ranks of one role have different kinds of devices, or if
+    trainers share a GPU although `runtime.backend` is nccl.
     """
     local_rank = host_slot.local_rank if rank_info.local_rank is None else rank_info.local_rank
     trainer, player = (_device(name, local_rank) for name in (config.device, config.player_device or config.device))
@@ -82,12 +82,18 @@ def _device(name: str, local_rank: int) -> torch.device:
 
 
 def _gpu_id(device: torch.device) -> int:
-    """Return a checksum of the GPU's UUID. The index does not identify it: a launcher may show every rank a different GPU as cuda:0."""
+    """Return a checksum of the GPU's UUID.
+
+    The index does not identify a GPU: a launcher may make a different GPU visible to each rank, always as cuda:0.
+    """
     return zlib.crc32(str(torch.cuda.get_device_properties(device).uuid).encode())
 
 
 def _set_up_cuda(device: torch.device) -> None:
-    """Select the device and make its results reproducible: by default cuBLAS and some operations use algorithms whose bits differ between calls."""
+    """Select the device and make its results reproducible.
+
+    By default cuBLAS and some operations use algorithms whose results differ in their bits between calls.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # has the effect of `use_deterministic_algorithms`, which imports the whole compiler and so takes seconds
     torch.set_deterministic_debug_mode("warn")

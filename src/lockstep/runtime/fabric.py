@@ -1,7 +1,7 @@
 """Lightning Fabric as the runtime: it decides precision, wraps replicated modules and moves the rows of groups.
 
-Fabric is created in ranks that are already connected: it finds torch.distributed initialized and uses it. `Fabric.launch` is meant for
-scripts that Fabric itself starts, so it is not called, not even under `fabric run`.
+Fabric is created in ranks that are already connected: it finds torch.distributed initialized and uses it.
+`Fabric.launch` is meant for scripts that Fabric itself starts, so it is not called, not even under `fabric run`.
 """
 
 import logging
@@ -31,8 +31,8 @@ from lockstep.runtime.world import World
 def _isolated() -> Iterator[None]:
     """Keep Fabric from changing this process, and hide the options of `fabric run` from it.
 
-    Importing Fabric changes the format of all warnings. The options have already been compared with the config; Fabric would apply
-    them as those of a script that it controls.
+    Importing Fabric changes the format of all warnings. The options have already been compared with the config; Fabric
+    would apply them, as in a script that it controls.
     """
     options = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("LT_")}
     format_warning = warnings.formatwarning
@@ -101,7 +101,7 @@ def _strategy(rank_info: RankInfo, host_slot: HostSlot, device: torch.device, **
         return SingleDeviceStrategy(device)
     detected = TorchElasticEnvironment.detect()
     environment = TorchElasticEnvironment() if detected else _RankEnvironment(rank_info, host_slot.local_rank)
-    # Fabric takes the device at the index of the local rank: every entry of the list is this rank's device
+    # Fabric selects the device at the index of the local rank: every entry of the list is this rank's device
     devices = [device] * (max(host_slot.local_rank, environment.local_rank()) + 1)
     return DDPStrategy(parallel_devices=devices, cluster_environment=environment, **options)  # type: ignore[arg-type]
 
@@ -168,7 +168,7 @@ class FabricGroup(NetworkGroup):
         collective = TorchCollective().create_group(ranks=list(members))  # every rank must call it
         if self.rank in members:
             return _Subgroup(collective, self._p2p, members, counts, self.clock)
-        self._p2p.reserve_tags(2)  # the members use them
+        self._p2p.reserve_tags(2)  # the members' groups reserve them too
         return Solo((), self.clock)
 
 

@@ -23,13 +23,16 @@ class HostSlot:
     local_rank: int
     """Index of the rank among the ranks of its host."""
     cores: int
-    """Number of cores for this rank alone: the usable cores are split over the ranks; with more ranks than cores, 1 each."""
+    """Number of cores for this rank alone: the usable cores are split among the ranks; 1 if there are fewer cores."""
     host_cores: int
     """Number of cores that the host's ranks may use together."""
 
 
 def find_host_slot(group: Group) -> HostSlot:
-    """Return this rank's share of its host. Every rank calls it. Only ranks that are bound to the same set of cores share them."""
+    """Return this rank's share of its host. Every rank calls it.
+
+    Cores are split only among the ranks that are bound to the same set of cores.
+    """
     if group.size == 1:
         return HostSlot(0, usable_cores(), usable_cores())
     rows = group.gather(torch.tensor([[host_id(), *_core_set()]]), "start")

@@ -25,8 +25,8 @@ def join(
 ) -> Runtime:
     """Connect to the other ranks and return this rank's runtime. `trainers` and `players` None: all ranks.
 
-    `config` is one that `check_runtime` has accepted, with its devices resolved. Raises RankLost if not all ranks connect in time. For
-    problems that only show after they have connected it raises ValueError on rank 0 and SystemExit on all others.
+    `config` is one that `check_runtime` has accepted, with its devices resolved. Raises RankLost if not all ranks
+    connect in time. Raises ValueError on rank 0 and SystemExit on all others for problems that appear only after that.
     """
     all_ranks = range(rank_info.size)
     world = World(rank_info, config, _group_class(config))

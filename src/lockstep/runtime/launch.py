@@ -16,7 +16,7 @@ from types import FrameType
 from lockstep.group.memory import create_memory
 from lockstep.processes import exit_codes
 from lockstep.processes.parent import own_command, own_environment
-from lockstep.run.stop import SIGNALS, note
+from lockstep.run.stop import SIGNALS, record_signal
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -25,16 +25,18 @@ __all__ = ["launch"]
 _GRACE_AFTER_FAILURE = 5.0
 """Seconds that the other ranks have to end by themselves after one has failed."""
 _GRACE_AFTER_SUCCESS = 90.0
-"""Seconds that the other ranks have after one has ended with code 0. Rank 0 alone has no limit here: it waits for evaluations, videos and
-trackers, with limits of its own (`telemetry.recorder`)."""
+"""Seconds that the other ranks have after one has ended with code 0. If only rank 0 is left, there is no limit here: it
+waits for evaluations, videos and trackers, with limits of its own (`telemetry.recorder`)."""
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
-    """Run `command`, the arguments after `python -m lockstep`, as `ranks` processes. Return the first exit code that is not 0.
+    """Run `command`, the arguments after `python -m lockstep`, as `ranks` processes. Return the first exit code that is
+    not 0.
 
-    Every process gets these environment variables: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id), LOCKSTEP_MEETING
-    (address of the rendezvous, if the ranks need torch.distributed), LOCKSTEP_PATH (where this process looks for modules) and, if the ranks
-    share memory, LOCKSTEP_MEMORY (its file descriptor). Raises ValueError if `runtime.backend` is shared and the system has no such memory.
+    Every process gets these environment variables: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id),
+    LOCKSTEP_RENDEZVOUS (address of the rendezvous, if the ranks need torch.distributed), LOCKSTEP_PATH (module search path
+    of this process) and, if the ranks share memory, LOCKSTEP_MEMORY (the file descriptor of the memory). Raises
+    ValueError if `runtime.backend` is shared and the system has no anonymous shared memory.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         memory = _create_memory(ranks, config)
@@ -42,7 +44,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> int:
         environment = {
             **own_environment(),
             "LOCKSTEP_SIZE": str(ranks),
-            "LOCKSTEP_MEETING": f"file://{folder}/meeting",
+            "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting",
             **memory_variable,
         }
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
@@ -75,10 +77,13 @@ def _create_memory(ranks: int, config: RuntimeConfig) -> int | None:
 
 
 def _supervise(processes: Sequence["subprocess.Popen[bytes]"], previous_mask: set[int]) -> int:
-    """Forward signals to the ranks and wait for them. `previous_mask` is the signal mask before the launch blocked signals."""
+    """Forward signals to the ranks, and wait until the ranks have ended. Return the exit code of `_wait`.
+
+    `previous_mask` is the signal mask before the launch blocked signals.
+    """
 
     def forward(number: int, frame: FrameType | None) -> None:
-        note(number)
+        record_signal(number)
         for process in processes:
             if process.poll() is None:
                 process.send_signal(number)
@@ -97,7 +102,10 @@ def _supervise(processes: Sequence["subprocess.Popen[bytes]"], previous_mask: se
 
 
 def _wait(processes: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Return the first exit code of the ranks that is not 0. Ranks that run much longer than the first hang: the caller kills them."""
+    """Return the first exit code of the ranks that is not 0.
+
+    Ranks that run much longer than the first one that ended are considered hung: the caller kills them.
+    """
     first_failure, deadline = exit_codes.DONE, float("inf")
     while True:
         codes = [process.poll() for process in processes]

@@ -58,8 +58,9 @@ class _Launcher:
     local_rank: str
     local_size: str
     counts_if_alone: bool = False
-    """The variables of a single rank mean that the launcher started it. If False they are ignored: a scheduler's interactive shell has
-    them too."""
+    """True if these variables show that the launcher started the process even if there is a single rank. If False, they
+    are then ignored: a scheduler's interactive shell has them too.
+    """
 
 
 _LAUNCHERS = (
@@ -78,7 +79,10 @@ _LAUNCHERS = (
 
 
 def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
-    """Read this process's rank from its environment; None if no launcher started it. Raises ValueError, naming a variable that is not valid."""
+    """Read this process's rank from its environment variables; None if no launcher started it.
+
+    Raises ValueError for an invalid variable, which the message names.
+    """
     variables = os.environ if environ is None else environ
     for launcher in _LAUNCHERS:
         if launcher.rank not in variables or launcher.size not in variables:
@@ -97,7 +101,10 @@ def find_rank_info(environ: Mapping[str, str] | None = None) -> RankInfo | None:
 
 
 def launcher_process(rank_info: RankInfo) -> int:
-    """Return the id of the nearest ancestor process without the rank's variables, so not of a shell around the rank; 0 if unknown."""
+    """Return the process id of the launcher; 0 if unknown.
+
+    That is the nearest ancestor without the rank's variables: a shell between launcher and rank has the variables too.
+    """
     variable = next((launcher.rank for launcher in _LAUNCHERS if launcher.name == rank_info.launcher), "LOCKSTEP_RANK")
     process = os.getppid()
     with suppress(OSError, ValueError, IndexError):

@@ -5,7 +5,7 @@ This module does not import PyTorch. The files of the rendezvous `file:///shared
     rank 1 …    meet.rank-1   a random key of this rank
     rank 0      meet.rank-0   a token, then the keys that it has read; rewritten whenever a key changes
     rank 1 …    meet.rank-1   its key, then the token of the meet.rank-0 that contains this key
-    all ranks   meet.TOKEN    the file for torch.distributed, which certainly is new
+    all ranks   meet.TOKEN    a new file, for torch.distributed
 
 Files of an earlier run contain other keys or another token, so no rank uses them.
 """
@@ -93,7 +93,7 @@ class FileRendezvous:
     def wait(self, timeout: float) -> Path:
         """Wait for all ranks and return the path of the file for torch.distributed. `timeout` is in seconds.
 
-        Raises TimeoutError(who, why) if not all ranks come, and OSError if the files can't be written.
+        Raises TimeoutError(who, why) if not all ranks arrive in time, and OSError if the files can't be written.
         """
         deadline = time.monotonic() + timeout
         if self._private:
@@ -168,7 +168,10 @@ def _private_folder(rank_info: RankInfo, variables: Mapping[str, str]) -> Path:
 
 
 def _create_private(folder: Path) -> None:
-    """Create a private folder unless another rank has. Raises PermissionError if another user has created it or can access it."""
+    """Create a private folder, unless another rank has created it.
+
+    Raises PermissionError if another user has created the folder or can access it.
+    """
     with suppress(FileExistsError):
         folder.mkdir(0o700)
     status = folder.lstat()

@@ -1,4 +1,4 @@
-"""The environment that one rank computes in: its group, its devices, its precision."""
+"""Runtime of one rank: its group, its devices and its precision."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -22,14 +22,17 @@ __all__ = ["Runtime", "TorchRuntime", "torch_autocast"]
 
 
 class Runtime(ABC):
-    """One rank's group, devices and precision. At the end of a `with` block the rank leaves the others in order."""
+    """One rank's group, devices and precision.
+
+    As a context manager, it calls `close` at the end; after an exception without waiting for the other ranks.
+    """
 
     def __init__(self, world: World, group: Group, devices: Devices, host_slot: HostSlot) -> None:
         self._world = world
         self._host_slot = host_slot
         self._own_gpus = devices.own_gpus
         self.group = group
-        """All ranks."""
+        """Group of all ranks."""
         self.device = devices.trainer
         self.player_device = devices.player
         self.cores = host_slot.cores
@@ -42,7 +45,8 @@ class Runtime(ABC):
     def replicate(self, module: nn.Module, members: Sequence[int]) -> nn.Module:
         """Wrap `module`, which is on `device`, in a DistributedDataParallel that averages gradients over the ranks `members`.
 
-        Every rank calls it, in the same order. Ranks outside, or a single member, get `module` unchanged.
+        Every rank calls it, in the same order. Return `module` unchanged on ranks that are not members, and if there is
+        only one member.
         """
         if len(members) == 1:
             return module
@@ -69,7 +73,7 @@ class Runtime(ABC):
 
 
 def torch_autocast(config: RuntimeConfig, device: torch.device) -> Autocast:
-    """Return a function that creates PyTorch's autocast context for `runtime.precision`, or one without effect."""
+    """Return a function that creates PyTorch's autocast context for bf16, and a null context for other precisions."""
     return partial(torch.autocast, device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext
 
 

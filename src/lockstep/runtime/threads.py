@@ -12,7 +12,10 @@ __all__ = ["arithmetic_threads", "limit_threads", "preserve_thread_limits", "sha
 
 
 def limit_threads(threads: int) -> None:
-    """Set the number of threads inside PyTorch's and NumPy's operations. It is fixed because another number may round sums differently."""
+    """Set the number of threads inside PyTorch's and NumPy's operations.
+
+    The number is fixed because sums may round differently with another number.
+    """
     torch.set_num_threads(threads)
     threadpool_limits(threads)
 

@@ -64,7 +64,10 @@ class World:
         return self._group_class(backend, rank_info.rank, rank_info.size, timeout, address)
 
     def subgroup(self, members: Sequence[int], backend: str) -> dist.ProcessGroup | None:
-        """Create a process group of the ranks `members`. Return None on all other ranks. Every rank calls it, in the same order."""
+        """Create a process group of the ranks `members`. Return None on all other ranks.
+
+        Every rank calls it, in the same order.
+        """
         self.connect()
         timeout = timedelta(seconds=self.config.timeout)
         process_group = dist.new_group(list(members), timeout=timeout, backend=backend)

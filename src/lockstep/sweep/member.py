@@ -48,9 +48,9 @@ class Member:
 def make_member(
     config: Config, ranks: int | None, values: Mapping[str, object], folder: Path, name: str, preset: str | None = None
 ) -> Member:
-    """Resolve a config and return the member. `ranks` None means the smallest number of ranks that the plan allows. `preset` is the one
-    from which the config comes.
+    """Resolve a config and return the member.
 
+    `ranks` None means the smallest number of ranks that the plan allows. `preset` is the preset of the config, if any.
     Raises ValueError if the config cannot be run.
     """
     config = replace(config, run=replace(config.run, folder=str(folder), name=name, progress="off"))
@@ -65,7 +65,7 @@ def labels(paths: Sequence[str]) -> dict[str, str]:
 
 
 def name_of(values: Mapping[str, object]) -> str:
-    """Return a folder name for a run with these values. Long names are cut and end with a hash."""
+    """Return a folder name for a run with these values. Long names are truncated and end with a hash."""
     short = labels(list(values))
     name = "_".join(f"{short[path]}-{_sanitize(value)}" for path, value in values.items())
     if len(name) <= _MAX_NAME:
@@ -114,4 +114,6 @@ def prepare(member: Member, preset: str | None) -> None:
 def is_done(member: Member) -> bool:
     """Return True if the run has a checkpoint of its last iteration."""
     checkpoints = member.folder.checkpoints()
-    return bool(checkpoints) and checkpoints[-1] >= iterations(member.config)
+    if not checkpoints:
+        return False
+    return checkpoints[-1] >= iterations(member.config) or member.folder.training_ended(checkpoints[-1])

@@ -19,8 +19,8 @@ __all__ = ["Trials"]
 
 _FILE = "trials.db"
 _BATCH_END = "batch_end"
-"""Attribute of the study: one more than the number of the last trial in the newest batch. The values of all trials of a batch are sampled
-before the first of them runs."""
+"""Name of a study attribute: one more than the number of the last trial in the newest batch. The values of all trials
+of a batch are sampled before the first of them runs."""
 
 
 class Trials:
@@ -51,7 +51,10 @@ class Trials:
         self._study.set_user_attr("rules", requested)
 
     def next(self, most: int, total: int) -> list[tuple[int, dict[str, str]]]:
-        """Return the numbers and values of the trials to run: interrupted ones, or else up to `most` new ones, but at most `total` in all."""
+        """Return the numbers and values of the trials to run.
+
+        These are interrupted trials or, if there are none, up to `most` new ones, until the study has `total` trials.
+        """
         import optuna
 
         trials = self._study.get_trials(deepcopy=False)

@@ -61,7 +61,8 @@ class Sweep:
         return members
 
     def check(self, over: Mapping[str, Sequence[str]], spaces: Mapping[str, Search]) -> list[Member]:
-        """Return the members of the sweep, for a search those of a trial with the values of the base experiment, before it starts.
+        """Return the members of a sweep that has not started; for a search, those of a trial with the base config's
+        values.
 
         Raises ValueError if a member cannot be run, or if a bound of a search space is not a valid value of its field.
         """
@@ -81,7 +82,7 @@ class Sweep:
         RunFolder(self.folder).lock()
 
     def train(self, members: Sequence[Member]) -> None:
-        """Train the members that are not done. Raises ValueError, before any starts, if a folder holds another run."""
+        """Train the members that are not done. Raises ValueError, before a run starts, if a folder has another run."""
         for member in members:
             check_folder(member)
         self.members += members
@@ -91,7 +92,7 @@ class Sweep:
         self.codes |= Jobs(self.jobs, self.folder / "logs", self._on_end).run(unfinished)
 
     def search(self, trials: Trials, over: Mapping[str, Sequence[str]], total: int) -> None:
-        """Run trials until there are `total` of them. Trials run in parallel as far as there are jobs for all their seeds."""
+        """Run trials until there are `total` of them, in parallel as far as there are jobs for all seeds of a trial."""
         parallel = max(1, self.jobs // max(1, len(list(combinations(over)))))
         for number, values in trials.finished():  # in earlier calls of the command
             self.members += self._trial_members(over, number, values)

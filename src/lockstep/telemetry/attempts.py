@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 from lockstep.processes.host_name import host_name
 from lockstep.run.environment import packages
-from lockstep.run.folder import RunFolder, write_aside
+from lockstep.run.folder import RunFolder, write_atomically
 from lockstep.run.stop import StoppedEarly, asked_to_stop
 
 if TYPE_CHECKING:
-    from lockstep.run.run import Run
+    from lockstep.run.run import TrainingRun
 
 __all__ = ["Attempt", "Start", "read_starts", "record_attempt"]
 
@@ -57,14 +57,17 @@ class Start:
 
 
 class Attempt:
-    """Handle that gives `record_attempt` access to the run, None until the caller has created it."""
+    """Handle through which `record_attempt` reads the run. `run` is None until the caller has created the run."""
 
-    run: "Run | None" = None
+    run: "TrainingRun | None" = None
 
 
 @contextmanager
 def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, plan: str) -> Iterator[Attempt]:
-    """Append a start to `starts.jsonl` now, and its end when the context exits. For rank 0 only; the arguments are fields of `Start`."""
+    """Append a start to `starts.jsonl` now, and its end when the context exits.
+
+    For rank 0 only. The arguments after `folder` are fields of `Start`.
+    """
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": host_name()}
     _append(folder, {"event": "start", "time": _now(), **start, "packages": packages()})
     attempt = Attempt()
@@ -81,7 +84,7 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
         raise
     finally:
         done = iteration if attempt.run is None else attempt.run.done
-        with suppress(OSError):  # if a full disk ended the run, that error is already on its way to the user
+        with suppress(OSError):  # if a full disk ended the run, that error is already being raised
             _append(folder, {"event": "end", "time": _now(), "iteration": done, "how": how, "why": why})
 
 
@@ -112,7 +115,7 @@ def _error_line(error: BaseException) -> str:
 def _append(folder: RunFolder, entry: Mapping[str, object]) -> None:
     path = folder.path / _FILE
     earlier = path.read_bytes() if path.exists() else b""
-    write_aside(path, earlier + f"{json.dumps(entry)}\n".encode())
+    write_atomically(path, earlier + f"{json.dumps(entry)}\n".encode())
 
 
 def _now() -> str:

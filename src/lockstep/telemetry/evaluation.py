@@ -1,7 +1,8 @@
 """Evaluation during training: a sidecar process (`cli/evaluator.py`) evaluates checkpoints, one after the other.
 
-The sidecar gets only CPU time that nothing else wants, so it may fall behind. The checkpoints that wait for it are kept from rotation, and
-after the last iteration rank 0 waits for the remaining ones. If a run is stopped, they are evaluated when the run is resumed.
+The sidecar uses only CPU time that no other process needs, so it may fall behind. Checkpoints that wait for evaluation
+are not removed, and after the last iteration rank 0 waits for the remaining evaluations. If a run is stopped, the
+remaining checkpoints are evaluated when the run is resumed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,8 @@ class EvaluationSidecar(Sidecar):
     ) -> None:
         """Start the sidecar of the run in `folder`; `config` is the section `run`, with `evaluate_every`.
 
-        The sidecar imports `modules` to find the environment and the policy. `timeout` as in `Sidecar`. `report` is called with every new row of
-        evaluations.jsonl.
+        The sidecar imports `modules` to find the environment and the policy. `timeout` is as in `Sidecar`. `report` is
+        called with every new row of evaluations.jsonl.
         """
         assert config.evaluate_every is not None
         self.evaluations = Evaluations(folder, config.evaluate_every, iterations)
@@ -48,7 +49,7 @@ class EvaluationSidecar(Sidecar):
             self._report(row)
 
     def close(self) -> None:
-        """Wait for the sidecar, see `Sidecar.close`. Raises SidecarFailed also if iterations remain that are not evaluated."""
+        """Wait for the sidecar as `Sidecar.close` does. The message of SidecarFailed lists iterations not evaluated."""
         complete = self._timeout() > 0
         if complete and self.evaluations.pending():
             self._restart()

@@ -1,7 +1,7 @@
 """Loggers: the destinations of metrics, including the terminal. Only rank 0 has loggers.
 
-`metrics.jsonl` is essential. Every other logger is wrapped in `Tolerant`: if one fails, one line on stderr says so, and training continues
-without it.
+`metrics.jsonl` is essential. Other loggers are wrapped in `Tolerant`, except for the progress display: if one fails, a
+line on stderr reports it, and training continues without it.
 """
 
 import functools
@@ -26,7 +26,7 @@ class Logger(Protocol):
         """Log the metrics of one iteration."""
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
-        """Log one evaluation during training, a row of evaluations.jsonl. It may come after metrics of later iterations."""
+        """Log one evaluation during training, a row of evaluations.jsonl. It may follow metrics of later iterations."""
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system, so that killing this process loses none of it."""
@@ -39,7 +39,10 @@ _LoggerT = TypeVar("_LoggerT", bound=Logger)
 
 
 class Tolerant(Generic[_LoggerT]):
-    """Wrapper of a logger that may fail when it is created or used: the first error is printed as a warning, then the logger is dropped."""
+    """Wrapper of a logger that may fail when it is created or used.
+
+    The first error is printed as a warning, then the logger is dropped.
+    """
 
     def __init__(self, name: str, make: Callable[[], _LoggerT]) -> None:
         """Call `make` to create the logger; `name` is its name in the warning."""

@@ -7,7 +7,7 @@ from time import perf_counter
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import set_live_view_active
 from lockstep.telemetry.loggers import Logger
-from lockstep.telemetry.screen import About, about, draw
+from lockstep.telemetry.screen import RunFacts, draw, read_run_facts
 from lockstep.telemetry.status import RunStatus, number
 
 __all__ = ["Bar", "Lines", "Screen", "display"]
@@ -59,8 +59,11 @@ class Screen:
         self.console.show_cursor(True)  # rich hides the cursor, and a killed process could not show it again
         set_live_view_active(self.console.is_terminal)
 
-    def show(self, about_run: About, status: RunStatus, state: str = "") -> None:
-        """Update `status` with its pending rows and redraw the view. `state` is the text of the line `state`, which is omitted if empty."""
+    def show(self, about_run: RunFacts, status: RunStatus, state: str = "") -> None:
+        """Update `status` with its pending rows and redraw the view.
+
+        `state` is the text of the line "state", which is omitted if the text is empty.
+        """
         from rich.text import Text
 
         status.update()
@@ -93,8 +96,8 @@ class Bar:
     """Live view of a run that is being trained in this process."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Load the metrics that the run folder already holds and draw the first view."""
-        self._about, self._status = about(folder), RunStatus()
+        """Load the metrics that are already in the run folder, and draw the first view."""
+        self._about, self._status = read_run_facts(folder), RunStatus()
         for row in folder.readable_metrics():
             self._status.append(row)
         for row in folder.evaluations():
@@ -124,7 +127,11 @@ class Bar:
 
 
 def display(kind: str, folder: RunFolder, iterations: int) -> list[Logger]:
-    """Return the display for `run.progress`, zero or one logger. `auto` is the live view, `bar`, on a terminal, else `lines`; `off` is none."""
+    """Return the display for `run.progress` (`kind`) as a list of at most one logger.
+
+    `bar` is the live view, `lines` prints one line per iteration, `auto` means `bar` on a terminal and `lines`
+    otherwise, and `off` means no display.
+    """
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
     if kind == "bar":

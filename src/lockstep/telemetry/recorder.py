@@ -5,7 +5,7 @@ from functools import partial
 from time import perf_counter
 
 from lockstep.algorithm.agent import Agent
-from lockstep.run.run import Run
+from lockstep.run.run import TrainingRun
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.evaluation import EvaluationSidecar
 from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
@@ -29,8 +29,11 @@ _NICE = 5
 class Recorder:
     """Telemetry of rank 0: `metrics.jsonl`, the progress display, and the loggers in `run.loggers`."""
 
-    def __init__(self, run: Run, config: RunConfig, modules: Sequence[str]) -> None:
-        """Open everything. `modules` are imported by the processes that record videos and evaluate, to find environments and policies."""
+    def __init__(self, run: TrainingRun, config: RunConfig, modules: Sequence[str]) -> None:
+        """Open all loggers.
+
+        The sidecar processes that record videos and evaluate import `modules`, to find environments and policies.
+        """
         self._run = run
         self._config = config
         self._modules = modules
@@ -41,7 +44,7 @@ class Recorder:
         self._evaluation: Tolerant[EvaluationSidecar] | None = None
         if config.evaluate_every is not None:
             self._evaluation = Tolerant("evaluation", self._evaluate)
-            self._loggers.append(self._evaluation)  # closed before all loggers that get its results
+            self._loggers.append(self._evaluation)  # closed before all loggers that receive its results
         self._loggers += display(config.progress, run.folder, run.last)
         self._loggers += self._optional()
 
@@ -79,7 +82,10 @@ class Recorder:
             logger.write_evaluation(row)
 
     def _seconds_left(self, stopped: float) -> float:
-        """Return the seconds that a sidecar process may still take; `stopped` is that time for a run that ends before its last iteration."""
+        """Return the seconds that a sidecar process may still run.
+
+        `stopped` is the number of seconds for a run that ends before its last iteration.
+        """
         if self._run.done < self._run.last:
             return stopped
         self._closing_since = self._closing_since or perf_counter()

@@ -12,7 +12,7 @@ from lockstep.telemetry.status import RunStatus, number
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["About", "about", "clock", "draw"]
+__all__ = ["RunFacts", "clock", "draw", "read_run_facts"]
 
 _LABEL = 11
 _GAP = "  "
@@ -35,8 +35,8 @@ _NAMED = 8
 
 
 @dataclass(frozen=True)
-class About:
-    """Facts about a run that its folder holds besides the metrics."""
+class RunFacts:
+    """Facts about a run that the view shows besides the metrics."""
 
     name: str
     env: str
@@ -50,15 +50,18 @@ class About:
         return self.starts[-1].last if self.starts else None
 
 
-def about(folder: RunFolder) -> About:
+def read_run_facts(folder: RunFolder) -> RunFacts:
     """Read the facts from the run folder. Raises ValueError if its config is broken."""
     tree = folder.tree()
     env, run = (value if isinstance(value := tree.get(section), dict) else {} for section in ("env", "run"))
-    return About(folder.path.name, str(env.get("id", "")), number(run.get("solved_return")), read_starts(folder))
+    return RunFacts(folder.path.name, str(env.get("id", "")), number(run.get("solved_return")), read_starts(folder))
 
 
-def draw(status: RunStatus, run: About, state: str, width: int, ascii_only: bool = False) -> "Text":
-    """Return the view as text, at most `width` columns wide, with a line for `state` unless it is empty. `ascii_only` replaces all other characters."""
+def draw(status: RunStatus, run: RunFacts, state: str, width: int, ascii_only: bool = False) -> "Text":
+    """Return the view as text, at most `width` columns wide, with a line for `state` unless it is empty.
+
+    `ascii_only` replaces all characters that are not ASCII.
+    """
     from rich.text import Text
 
     rows = [
@@ -90,14 +93,14 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def _title(run: About) -> "Text":
+def _title(run: RunFacts) -> "Text":
     from rich.text import Text
 
     ranks = [f"{run.starts[-1].plan}, {_count(run.starts[-1].ranks, 'rank')}"] if run.starts else []
     return Text(run.name, style="bold").append(_GAP + ", ".join([run.env, *ranks]), style="not bold dim")
 
 
-def _iteration(status: RunStatus, run: About, width: int) -> "Text":
+def _iteration(status: RunStatus, run: RunFacts, width: int) -> "Text":
     from rich.text import Text
 
     done = number(status.newest.get("iteration"))
@@ -116,7 +119,7 @@ def _iteration(status: RunStatus, run: About, width: int) -> "Text":
     return Text.assemble(_label("iteration"), head, bar, tail)
 
 
-def _return_line(status: RunStatus, run: About, width: int) -> "Text | None":
+def _return_line(status: RunStatus, run: RunFacts, width: int) -> "Text | None":
     if status.mean_return is None:
         return _labelled("return", ["no episode has ended yet"], width) if status.newest else None
     parts = [f"{status.mean_return:.4g}"]
@@ -229,8 +232,8 @@ def _waiting(status: RunStatus, width: int) -> "Text | None":
     return _labelled("waiting", parts, width)
 
 
-def _starts(run: About, width: int) -> "Text | None":
-    """Return the line with the number of restarts and the causes of the ends before them; None for a run that was started once."""
+def _starts(run: RunFacts, width: int) -> "Text | None":
+    """Return the line with the number of restarts and how the earlier attempts ended; None for a run started once."""
     if len(run.starts) < 2:
         return None
     ends = [start.how for start in run.starts[:-1]]
@@ -259,7 +262,7 @@ def _label(name: str) -> "tuple[str, str]":
 
 
 def _labelled(name: str, parts: Sequence[str], width: int) -> "Text":
-    """Return a line of the label and as many parts as fit, at least the first."""
+    """Return a line with the label and as many parts as fit into `width` columns, at least the first."""
     from rich.text import Text
 
     shown, *rest = parts

@@ -1,7 +1,7 @@
-"""Sidecar processes: started by rank 0 for work that training must not wait for, such as feeding a tracker or recording videos.
+"""Sidecar processes, which rank 0 starts for work that training must not wait for, such as trackers and videos.
 
-A sidecar gets only the path of the run folder and reads there what it needs. So no failure of a sidecar changes the bits of training, and the
-packages that it imports add no thread and no memory to a rank.
+A sidecar gets only the path of the run folder and reads its data there. So no failure of a sidecar changes the bits of
+training, and the packages that it imports add no thread and no memory to a rank.
 
     rank 0 ── seconds left to finish ────▶ stdin of the sidecar     sent when training ends; end of file: rank 0 has ended
            ◀── lines for the terminal ──── stdout of the sidecar
@@ -40,15 +40,16 @@ class SidecarFailed(RuntimeError):
 
 
 class Sidecar:
-    """Sidecar process as rank 0 sees it: a logger that ignores metrics and only checks that the process is alive."""
+    """Handle of a sidecar process in rank 0: a logger that ignores metrics and checks that the process is alive."""
 
     def __init__(
         self, name: str, run: Path, arguments: Sequence[str], timeout: Callable[[], float], nice: int | None = None
     ) -> None:
         """Start `lockstep ARGUMENTS...` as a child process, with the log file logs/NAME.log in the folder `run`.
 
-        `timeout` is called when training ends, and returns the seconds that the sidecar may take to finish its work. `nice` is the niceness of the
-        process. None means that it gets only CPU time that nothing else wants: scheduling class SCHED_IDLE, or niceness 19 on systems without it.
+        `timeout` is called when training ends, and returns the seconds that the sidecar may take to finish its work.
+        `nice` is the niceness of the process. None means that the process uses only CPU time that no other process
+        needs: scheduling class SCHED_IDLE, or niceness 19 on systems without it.
         """
         self._name, self._timeout, self._arguments = name, timeout, tuple(arguments)
         self._log = run / "logs" / f"{name}.log"
@@ -152,7 +153,10 @@ def _lower_priority(process: int, nice: int | None) -> None:
 
 
 class SidecarContext:
-    """Sidecar process as its own code sees it. The process ends when its time runs out, and soon after rank 0 has ended."""
+    """Connection to rank 0 in the sidecar process itself.
+
+    The process ends when its time runs out, and soon after rank 0 has ended.
+    """
 
     def __init__(self) -> None:
         """Ignore stop signals, redirect stdout to the log, and start the thread that waits for the end of training."""
@@ -172,7 +176,7 @@ class SidecarContext:
             os.write(self._output, f"{' '.join(line.split())}\n".encode())
 
     def process_all(self, pending: Callable[[], Sequence[_Item]], process: Callable[[_Item], None]) -> None:
-        """Process the first pending item, one after the other, until training has ended and none is pending."""
+        """Process pending items one after the other, until training has ended and no item is pending."""
         while True:
             # read before the search: once training has ended, no further item is added
             training_ended = self.training_ended.is_set()

@@ -124,7 +124,10 @@ class RunStatus:
         return [value / self._recent.seconds for value in self._recent.idle] if self._recent.seconds else []
 
     def shares(self, role: str) -> dict[str, float]:
-        """Return the recent share of time of each phase of a role, `t_` (rank 0) or `player_t_`; empty without such ranks."""
+        """Return the recent share of time of each phase; empty if the run has no ranks of this role.
+
+        `role` is the prefix of its metrics: `t_` (rank 0) or `player_t_`.
+        """
         phase_seconds = self._recent.phases[role]
         total = sum(phase_seconds.values())
         return {name: seconds / total for name, seconds in phase_seconds.items()} if total > 0 else {}

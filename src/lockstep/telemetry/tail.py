@@ -17,9 +17,10 @@ class MetricsTail:
         self._offset = 0
 
     def read(self) -> tuple[list[dict[str, object]], bool]:
-        """Return the new rows, and True if reading started again, at the first read and after the run was resumed from an earlier checkpoint.
+        """Return the new rows, and True if they begin at the start of the file.
 
-        An incomplete last line is returned by a later call, when it is complete. Lines that are not JSON objects are skipped.
+        That is so at the first read, and after the run was resumed from an earlier checkpoint. An incomplete last line
+        is returned by a later call, when it is complete. Lines that are not JSON objects are skipped.
         """
         try:
             file = self._path.open("rb")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lockstep.run.evaluations import EVALUATIONS
-from lockstep.run.folder import RunFolder, write_aside
+from lockstep.run.folder import RunFolder, write_atomically
 from lockstep.telemetry.loggers import Logger, evaluation_scalars, flatten_config, scalars
 from lockstep.telemetry.sidecar import SidecarContext
 from lockstep.telemetry.tail import MetricsTail
@@ -80,7 +80,7 @@ class WeightsAndBiases:
         self._run.log(scalars(metrics), step=metrics["env_steps"])
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
-        """Add one point to every curve of the group evaluation/, over steps of its own: W&B's step must not go back."""
+        """Add one point to every curve of evaluation/, with a step metric of its own: W&B's step can't decrease."""
         steps = "evaluation/env_steps"
         if not self._evaluates:
             self._run.define_metric(steps, hidden=True)
@@ -188,7 +188,10 @@ class _TrackerState:
     """Upload progress of a tracker, stored in lockstep.json in its folder. The folder stays locked until `close`."""
 
     def __init__(self, folder: Path) -> None:
-        """Lock the folder and load the state. Wait for the process of an earlier attempt if it still holds the lock: it ends soon."""
+        """Lock the folder and load the state.
+
+        If the process of an earlier attempt still holds the lock, wait for its end, which is soon.
+        """
         self.folder = folder
         self._path = folder / "lockstep.json"
         folder.mkdir(exist_ok=True)
@@ -212,7 +215,7 @@ class _TrackerState:
         progress = {"env_steps": self.env_steps, "evaluated": self.evaluated, "videos": self.videos}
         content = json.dumps({"id": self.identity, **progress}).encode()
         if content != self._saved:
-            write_aside(self._path, content)
+            write_atomically(self._path, content)
             self._saved = content
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Videos during training: rank 0 saves agents to videos/.agents, and a sidecar process (`cli/video.py`) records them one after the other.
 
-The sidecar gets only CPU time that nothing else wants, so it may fall behind. At most `_MAX_PENDING` agents wait for it; further ones are
-skipped until it has caught up. After the last iteration the sidecar has some time to finish. If a run is stopped, the pending agents are
-recorded when the run is resumed.
+The sidecar uses only CPU time that no other process needs, so it may fall behind. At most `_MAX_PENDING` agents wait
+for it; further ones are skipped until it has caught up. After the last iteration the sidecar has some time to finish.
+If a run is stopped, the pending agents are recorded when the run is resumed.
 """
 
 import shutil

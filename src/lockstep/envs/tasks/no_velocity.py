@@ -32,7 +32,7 @@ NO_VELOCITY_TASKS = {
     "mountaincar-continuous-no-velocity": NoVelocityTask("MountainCarContinuous-v0", (0,)),  # position
     "pendulum-no-velocity": NoVelocityTask("Pendulum-v1", (0, 1)),  # cosine and sine of the angle
 }
-"""Tasks by the name that `env.id` takes."""
+"""Tasks by their `env.id`."""
 
 
 def selected_space(space: gym.Space[Any], columns: tuple[int, ...]) -> Box:

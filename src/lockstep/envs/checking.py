@@ -1,0 +1,266 @@
+"""Checks of an environment: Gymnasium's API, spaces, values, determinism and replay."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from lockstep.envs.actions import action_converter, each_action
+from lockstep.envs.catalog import has_time_limit, make_engine, make_one
+from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes
+from lockstep.envs.functions import Make, register_function
+from lockstep.envs.interface import Interface, failure_text
+from lockstep.envs.settings import EnvConfig
+from lockstep.envs.single import Recipe
+from lockstep.envs.spaces import Spaces
+from lockstep.randomness import EnvironmentSeeds, stream
+
+__all__ = ["Finding", "check_env", "check_environment"]
+
+_EPISODES = 3
+_STEPS = 1_000
+"""Largest number of steps of an episode that is played."""
+_RESTORED_AFTER = 50
+_UNBOUNDED = 1e3
+"""Bound of random actions whose space has none."""
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    name: str
+    level: Literal["ok", "note", "fail"]
+    """`note`: training works, but the user should know; `fail`: training would end with an error or not be exact."""
+    text: str
+
+
+class _Step(NamedTuple):
+    row: NDArray[Any]
+    reward: float
+    ended: tuple[bool, bool]
+    """Terminated, truncated."""
+    pixels: bytes
+
+    def differs(self, other: "_Step") -> str:
+        """Return what differs: "observation", "reward", "end of the episode", or an empty string."""
+        if self.row.tobytes() != other.row.tobytes() or self.pixels != other.pixels:
+            return "observation"
+        if np.float64(self.reward).tobytes() != np.float64(other.reward).tobytes():
+            return "reward"
+        return "end of the episode" if self.ended != other.ended else ""
+
+
+def check_env(env: str | Make, **options: bool | int | float | str) -> list[Finding]:
+    """Check an environment with random actions, as `lockstep check` does, without rendering and speed.
+
+    Args:
+        env: A Gymnasium id, or a function that makes the environment.
+        **options: Keyword arguments of the environment.
+
+    Returns:
+        The findings. Training on the environment needs all of them to have another level than `fail`.
+
+    Raises:
+        ValueError: The environment can't be created, or its spaces are not supported.
+
+    Example:
+        >>> lockstep.check_env("CartPole-v1")
+    """
+    env_id = env if isinstance(env, str) else register_function(env)
+    return list(check_environment(EnvConfig(env_id, options=options)))
+
+
+def check_environment(config: EnvConfig) -> Iterator[Finding]:
+    """Check the environment of a config on a few episodes with random actions, and iterate over the findings.
+
+    `config.engine`, `count` and `threads` are ignored. Raises ValueError as `describe_env` does if the environment can't be created or its
+    spaces are not supported.
+    """
+    recipe = Recipe(config.id, config.options)
+    interface = Interface.from_recipe(recipe)
+    yield Finding("spaces", "ok", _describe(interface))
+    yield _check_api(config, masked=bool(interface.spaces.mask_size))
+    try:
+        episodes = _play(recipe, interface, range(_EPISODES))
+    except Exception as error:
+        yield Finding("episodes", "fail", f"{config.id} {failure_text(type(error), error)}")
+        return
+    env = make_one(config)
+    env.close()
+    yield from _check_values(episodes, env.observation_space)
+    yield _check_length(config, episodes)
+    again = _play(recipe, interface, range(_EPISODES))
+    same = "equal seeds and actions give equal episodes"
+    yield (
+        determinism := _compare(
+            "determinism", episodes, again, same, "in a second environment with equal seeds and actions"
+        )
+    )
+    if determinism.level == "ok":
+        alone = [_play(recipe, interface, [episode])[0] for episode in range(_EPISODES)]
+        independent = "an episode does not depend on earlier ones"
+        yield _compare("independence", episodes, alone, independent, "if the environment has played no earlier episode")
+    yield _check_resume(config)
+
+
+def _random_actions(spaces: Spaces, generator: np.random.Generator, mask: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Sample one random action, `[1]` or `[1, A]`, as engines take it. `mask` holds 1 for the options of choices that are allowed."""
+    chosen, end = [], 0
+    for count in spaces.choices:
+        allowed = np.arange(count) if mask is None else np.flatnonzero(mask[end : end + count])
+        chosen.append(generator.choice(allowed if allowed.size else count))
+        end += count
+    if spaces.discrete_actions is not None:
+        return np.array(chosen, dtype=np.int64)
+    low, high = np.maximum(spaces.action_low, -_UNBOUNDED), np.minimum(spaces.action_high, _UNBOUNDED)
+    continuous = generator.uniform(low, high, spaces.continuous_size)
+    return np.concatenate([chosen, continuous])[np.newaxis].astype(np.float32)
+
+
+def _play(recipe: Recipe, interface: Interface, episodes: Sequence[int]) -> list[list[_Step]]:
+    """Play consecutive episodes in a new environment, each until its end or for `_STEPS` steps."""
+    first = EpisodeLog(episodes[0], np.zeros((0,)))
+    env = KeyedEpisodes(recipe, interface, EnvironmentSeeds(0, "check", 1), 0, first)
+    convert, spaces = action_converter(interface.action_space), interface.spaces
+    played = []
+    try:
+        observation, _ = env.reset()
+        for episode in episodes:
+            generator, steps = stream(0, "check-actions", episode), [_step_of(observation, 0.0, (False, False), spaces)]
+            while not any(steps[-1].ended) and len(steps) <= _STEPS:
+                actions = _random_actions(spaces, generator, _mask(spaces, steps[-1].row))
+                action = each_action(convert(actions))[0]
+                observation, reward, *ends, _ = env.step(action)
+                steps.append(_step_of(observation, reward, (bool(ends[0]), bool(ends[1])), spaces))
+            played.append(steps)
+            if episode != episodes[-1]:
+                env.waiting = True  # an episode that is longer than `_STEPS` is left
+                observation, *_ = env.step(None)
+    finally:
+        env.close()
+    return played
+
+
+def _step_of(observation: Any, reward: Any, ended: tuple[bool, bool], spaces: Spaces) -> _Step:
+    row, pixels = observation if spaces.images else (observation, np.zeros(0, np.uint8))
+    return _Step(np.array(row), float(reward), ended, pixels.tobytes())
+
+
+def _describe(interface: Interface) -> str:
+    spaces = interface.spaces
+    parts = [f"{spaces.feature_size} numbers ({interface.layout.dtype.name})"] if spaces.feature_size else []
+    parts += ["×".join(map(str, shape)) + " image" for shape in spaces.images]
+    actions = [f"one of {spaces.discrete_actions}"] if spaces.discrete_actions is not None else []
+    if spaces.discrete_actions is None and spaces.choices:
+        actions.append(f"choices of {', '.join(map(str, spaces.choices))}")
+    actions += [f"{spaces.continuous_size} continuous"] if spaces.continuous_size else []
+    masked = ", with a mask of allowed actions" if spaces.mask_size else ""
+    return f"observation {' and '.join(parts)}; action {' and '.join(actions)}{masked}"
+
+
+def _check_api(config: EnvConfig, masked: bool) -> Finding:
+    """Run Gymnasium's own check, which does not know the mask of allowed actions."""
+    from gymnasium.utils.env_checker import check_env
+
+    env = make_one(config)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            check_env(env.unwrapped, skip_render_check=True)
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        return Finding("gymnasium", "note" if masked else "fail", f"check_env of Gymnasium: {text}")
+    finally:
+        env.close()
+    texts = [_plain(str(warning.message)) for warning in caught if warning.category is UserWarning]
+    lines = [
+        " ".join(text.split()) for text in texts if "infinity. This is probably" not in text
+    ]  # they are normalized
+    if lines:
+        return Finding("gymnasium", "note", "; ".join(dict.fromkeys(lines)))
+    return Finding("gymnasium", "ok", f"check_env of Gymnasium {gym.__version__} reports nothing")
+
+
+def _plain(text: str) -> str:
+    """Remove the color codes that Gymnasium's logger adds, and its prefix."""
+    return text.removeprefix("\x1b[33m").removesuffix("\x1b[0m").removeprefix("WARN: ")
+
+
+def _check_values(episodes: Sequence[Sequence[_Step]], space: gym.Space[Any]) -> Iterator[Finding]:
+    rows = np.concatenate([[step.row for step in steps] for steps in episodes])
+    rewards = np.concatenate([[step.reward for step in steps[1:]] for steps in episodes])
+    for name, values in (("observations", rows), ("rewards", rewards)):
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        if bad:
+            yield Finding(name, "fail", f"{bad} of {values.size} values are NaN or infinite")
+        elif values.size:
+            sparse = name == "rewards" and not values.any()
+            text = "all 0 in these episodes: the reward is sparse" if sparse else f"finite, {_range(values)}"
+            yield Finding(name, "note" if sparse else "ok", text)
+    if isinstance(space, Box) and len(space.shape) == 1:
+        outside = int(np.count_nonzero((rows < space.low) | (rows > space.high)))
+        if outside:
+            yield Finding("bounds", "note", f"{outside} of {rows.size} values of observations lie outside of the space")
+
+
+def _range(values: NDArray[Any]) -> str:
+    return f"between {values.min():.4g} and {values.max():.4g}"
+
+
+def _check_length(config: EnvConfig, episodes: Sequence[Sequence[_Step]]) -> Finding:
+    lengths = [len(steps) - 1 for steps in episodes]
+    returns = [sum(step.reward for step in steps) for steps in episodes]
+    played = f"{min(lengths)} to {max(lengths)} steps, return {np.mean(returns):.4g} with random actions"
+    if has_time_limit(config):
+        return Finding("episodes", "ok", played)
+    if all(any(steps[-1].ended) for steps in episodes):
+        return Finding("episodes", "note", f"{played}; no time limit is known, so a policy may never end one")
+    return Finding(
+        "episodes",
+        "note",
+        f"{played}; no time limit is known, and not every episode ended: pass max_episode_steps to register",
+    )
+
+
+def _compare(
+    name: str, first: Sequence[Sequence[_Step]], second: Sequence[Sequence[_Step]], ok: str, condition: str
+) -> Finding:
+    for episode, (steps, others) in enumerate(zip(first, second, strict=True)):
+        for number, (step, other) in enumerate(zip(steps, others, strict=False)):
+            if what := step.differs(other):
+                return Finding(name, "fail", f"the {what} after step {number} of episode {episode} differs {condition}")
+    return Finding(name, "ok", ok)
+
+
+def _check_resume(config: EnvConfig) -> Finding:
+    """Restore engine `gymnasium` in the middle of episodes, and compare what follows."""
+    resolved = EnvConfig(config.id, "gymnasium", 2, options=config.options)
+    engine, restored = (make_engine(resolved, 0, 0, 1) for _ in range(2))
+    try:
+        observations, generator = engine.reset(), stream(0, "check-actions", _EPISODES)
+        for number in range(2 * _RESTORED_AFTER):
+            if number == _RESTORED_AFTER:
+                restored.restore({name: np.array(value) for name, value in engine.state().items()})
+            masks = (_mask(engine.spaces, row) for row in observations)
+            actions = np.concatenate([_random_actions(engine.spaces, generator, mask) for mask in masks])
+            result = engine.step(actions)
+            if number >= _RESTORED_AFTER:
+                pairs = zip(result, restored.step(actions), strict=True)
+                if any(array.tobytes() != other.tobytes() for array, other in pairs):
+                    after = number - _RESTORED_AFTER + 1
+                    return Finding("resume", "fail", f"a restored environment differs after {after} steps")
+            observations = result[0]
+    except Exception as error:
+        return Finding("resume", "fail", " ".join(str(error).split()))
+    finally:
+        engine.close()
+        restored.close()
+    return Finding("resume", "ok", "an environment that is restored by replay continues with the same bits")
+
+
+def _mask(spaces: Spaces, row: NDArray[Any]) -> NDArray[Any] | None:
+    return row[spaces.observation_size - spaces.mask_size :] if spaces.mask_size else None

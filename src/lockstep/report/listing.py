@@ -1,0 +1,97 @@
+"""Overview of many runs: the state and the newest numbers of each, without loading all metrics or PyTorch."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from lockstep.run.evaluations import read_best
+from lockstep.run.folder import RunFolder
+from lockstep.telemetry.attempts import Start, read_starts
+from lockstep.telemetry.status import number
+
+__all__ = ["STATES", "ListedRun", "list_runs"]
+
+State = Literal["running", "done", "stopped", "failed", "killed", "new", "broken"]
+STATES: tuple[State, ...] = get_args(State)
+"""`stopped`: by a signal; `killed`: rank 0 has ended without a record; `new`: it was never started; `broken`: a file can't be read."""
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run in the overview."""
+
+    path: Path
+    """Run folder."""
+    state: State
+    env: str
+    """Value of `env.id`; empty for a broken run."""
+    seed: int | None
+    iteration: int
+    """Number of completed iterations."""
+    steps: int
+    """Environment steps so far."""
+    total_steps: int | None
+    """Value of `run.total_steps`."""
+    return_mean: float | None
+    """Mean return of the last 20 training episodes; before there are 20, of the last iteration."""
+    best_evaluation: float | None
+    """Mean return of the best evaluation during training."""
+    steps_per_second: float | None
+    """Environment steps per second of training, over the whole run."""
+    age: float
+    """Seconds since the metrics were last written; without metrics, since the run was created."""
+
+
+def list_runs(root: Path) -> Iterator[ListedRun]:
+    """Iterate over the runs in a folder, and over those of the sweeps in it, in alphabetical order."""
+    found = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
+    for config in sorted(found):
+        yield _listed(RunFolder(config.parent))
+
+
+def _listed(folder: RunFolder) -> ListedRun:
+    try:
+        config, row, broken = folder.tree(), folder.last_metrics(), False
+    except ValueError:
+        config, row, broken = {}, {}, True
+    env, run = _section(config, "env"), _section(config, "run")
+    mean, best = number(row.get("return_mean_20")), read_best(folder)
+    steps, seconds = int(number(row.get("env_steps")) or 0), number(row.get("seconds"))
+    return ListedRun(
+        path=folder.path,
+        state="broken" if broken else _state(folder),
+        env=str(env.get("id", "")),
+        seed=run.get("seed"),
+        iteration=int(number(row.get("iteration")) or 0),
+        steps=steps,
+        total_steps=run.get("total_steps"),
+        return_mean=number(row.get("return_mean")) if mean is None else mean,
+        best_evaluation=None if best is None else best.return_mean,
+        steps_per_second=steps / seconds if seconds else None,
+        age=_age(folder),
+    )
+
+
+def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _state(folder: RunFolder) -> State:
+    starts, in_use = read_starts(folder), folder.in_use()
+    last: Start | None = starts[-1] if starts else None
+    if in_use is None:  # a file system without locks: a killed run counts as running
+        in_use = last is not None and last.ended is None
+    if in_use:
+        return "running"
+    if last is None:
+        return "new"
+    return last.how or "killed"
+
+
+def _age(folder: RunFolder) -> float:
+    metrics = folder.path / "metrics.jsonl"
+    path = metrics if metrics.exists() else folder.path / "config.json"
+    return max(0.0, time.time() - path.stat().st_mtime)

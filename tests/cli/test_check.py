@@ -1,0 +1,70 @@
+"""`lockstep check`: findings and speeds through the command line."""
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli.main import main
+
+MODULE = """
+import gymnasium as gym
+import numpy as np
+
+class Noisy(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.random.uniform(-1, 1, 3).astype(np.float32), 0.0, False, True, {}
+
+gym.register("Noisy-v0", Noisy, max_episode_steps=9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.extra("envpool", "pygame")
+def test_findings_and_speed_of_every_engine(run_cli) -> None:
+    done = run_cli("check", "CartPole-v1")
+    assert (done.rc, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "CartPole-v1"
+    assert "  ok    spaces        observation 4 numbers (float32); action one of 2" in lines
+    assert "  ok    rendering     frames of 600 × 400 pixels" in lines
+    rates = {line.split()[0]: line.split()[1:] for line in lines[lines.index(next(filter(_is_title, lines))) + 1 :]}
+    assert list(rates) == ["gymnasium", "gymnasium-vector", "gymnasium-async", "envpool"]
+    assert all(int(rate[0].replace(",", "")) > 100 for rate in rates.values())
+    assert [name for name, rate in rates.items() if "auto)" in rate] == ["gymnasium-vector"]
+
+
+def _is_title(line: str) -> bool:
+    return line.startswith("steps per second")
+
+
+def test_failed_check_ends_with_code_1(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(MODULE)
+    done = run_cli("check", "--env.module", "noisy")
+    assert done.rc == 1, done
+    lines = done.stdout.splitlines()
+    assert lines[0] == "Noisy-v0"
+    failed = [line.split()[1] for line in lines if line.startswith("  FAIL")]
+    assert failed == ["gymnasium", "determinism", "resume"]
+    assert not any(map(_is_title, lines))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("CartPole-v9x",), "env.id is 'CartPole-v9x': there is no such environment; did you mean 'CartPole-v1'?"),
+        (("CartPole-v1", "--env", "Acrobot-v1"), "CartPole-v1: the environment is given twice, also as --env"),
+        (("CartPole-v1", "--ppo.epochs", "3"), "ppo.epochs: check takes only the fields of the section env"),
+        (("CartPole-v1", "--no-sped"), "--no-sped: unknown flag; did you mean --no-speed?"),
+    ],
+)
+def test_bad_input_is_reported_in_one_line(
+    words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *words]) == 2
+    assert capsys.readouterr() == ("", f"lockstep: {line}\n")

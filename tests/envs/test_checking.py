@@ -1,0 +1,114 @@
+"""Checks of an environment: each kind of fault is found, and environments without faults pass."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
+
+import lockstep
+from lockstep.envs.checking import Finding
+
+created = 0
+
+
+class Walk(gym.Env[Any, Any]):
+    """Random walk of at most 30 steps, with the fault that `fault` names."""
+
+    def __init__(self, fault: str = "") -> None:
+        global created
+        created += 1
+        self.fault, self.instance, self.episode = fault, created, 0
+        self.observation_space, self.action_space = Box(-50, 50, (2,), np.float32), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps, self.place = 0, float(self.np_random.normal())
+        self.episode += 1
+        return self._observation(), {}
+
+    def _observation(self) -> Any:
+        place = self.place
+        if self.fault == "shared state" and self.steps == 3:
+            place += self.instance
+        if self.fault == "earlier episodes" and self.steps == 3:
+            place += self.episode
+        if self.fault == "bounds" and self.steps == 3:
+            place = 60
+        return np.array([place, self.steps], np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.fault == "raises" and self.steps == 4:
+            raise KeyError("door")
+        self.steps += 1
+        self.place += float(self.np_random.normal()) * (2 * int(action) - 1)
+        reward = np.nan if self.fault == "nan" and self.steps == 2 else self.place * (self.fault != "sparse")
+        ended = self.steps == 30 and self.fault != "endless"
+        return self._observation(), float(reward), ended, False, {}
+
+
+class Masked(Walk):
+    """The same, with a mask that allows one of two actions; the other one is an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Dict({"place": Box(-50, 50, (2,), np.float32), "action_mask": MultiBinary(2)})  # type: ignore[assignment]
+
+    def _observation(self) -> Any:
+        return {"place": super()._observation(), "action_mask": np.array([self.steps % 2, 1 - self.steps % 2], np.int8)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self._observation()["action_mask"][action]
+        return super().step(action)
+
+
+def found(fault: str) -> dict[str, Finding]:
+    return {finding.name: finding for finding in lockstep.check_env(Walk, fault=fault)}
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Masked, Walk])
+def test_environment_without_faults_passes(env: Any) -> None:
+    levels = {finding.name: finding.level for finding in lockstep.check_env(env)}
+    assert "fail" not in levels.values(), levels
+    assert levels["determinism"] == levels["independence"] == levels["resume"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "level", "text"),
+    [
+        (
+            "shared state",
+            "determinism",
+            "fail",
+            "observation after step 3 of episode 0 differs in a second environment",
+        ),
+        (
+            "earlier episodes",
+            "independence",
+            "fail",
+            "observation after step 3 of episode 1 differs if the environment",
+        ),
+        ("nan", "rewards", "fail", "3 of 90 values are NaN or infinite"),
+        ("bounds", "bounds", "note", "3 of 186 values of observations lie outside of the space"),
+        ("raises", "episodes", "fail", "failed: KeyError: 'door'"),
+        ("sparse", "rewards", "note", "the reward is sparse"),
+        ("endless", "episodes", "note", "not every episode ended: pass max_episode_steps to register"),
+    ],
+)
+def test_fault_is_found(fault: str, name: str, level: str, text: str) -> None:
+    finding = found(fault)[name]
+    assert finding.level == level
+    assert text in finding.text
+
+
+def test_environment_that_depends_on_earlier_episodes_can_not_be_resumed() -> None:
+    findings = found("earlier episodes")
+    assert findings["determinism"].level == "ok"
+    assert findings["resume"].level == "fail"
+    assert "independence" not in found("shared state"), "it shows nothing if episodes are not deterministic"
+
+
+def test_unsupported_space_raises_in_one_line() -> None:
+    with pytest.raises(ValueError, match="there is no such environment"):
+        lockstep.check_env("CartPole-v9x")

@@ -18,7 +18,7 @@ PREPARED = {
     "README.md": ["lockstep train lunarlander --name second", "lockstep train lunarlander --seed 3 --name third"],
     "docs/sweep.md": ["lockstep train cartpole --out runs/cartpole-sweep/runs"],
     "docs/reports.md": ["lockstep train --name first"],
-    "docs/monitoring.md": ["lockstep train --name first"],
+    "docs/monitoring.md": ["lockstep train --name first", "lockstep train --out experiments"],
     "docs/troubleshooting.md": ["lockstep train --name first"],
     "docs/export.md": ["lockstep train --name first"],
     "docs/hub.md": ["lockstep train --name first"],

@@ -54,6 +54,13 @@ def test_failed_check_ends_with_code_1(run_cli, tmp_path: Path) -> None:
     assert not any(map(_is_title, lines))
 
 
+def test_an_environment_without_render_mode_is_noted(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(MODULE)
+    done = run_cli("check", "--env.module", "noisy", "--env.options", "{max_episode_steps: 5}", "--no-speed")
+    (note,) = [line for line in done.stdout.splitlines() if " rendering " in line]
+    assert "no videos: Noisy-v0 can't be created with render_mode='rgb_array': " in note
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [

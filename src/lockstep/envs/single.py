@@ -88,7 +88,7 @@ class Recipe:
                 rendering = {} if render_mode is None else {"render_mode": render_mode}
                 return gym.make(spec, disable_env_checker=True, **rendering, **self.options)  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:
-            raise self._problem(error) from error
+            raise self._problem(error, render_mode) from error
 
     @property
     def columns(self) -> tuple[int, ...] | None:
@@ -189,7 +189,7 @@ class Recipe:
             if name in self.options:
                 raise ValueError(f"env.options has {name!r}, which lockstep sets itself; leave it out")
 
-    def _problem(self, error: BaseException) -> ValueError | EnvironmentFailed:
+    def _problem(self, error: BaseException, render_mode: str | None = None) -> ValueError | EnvironmentFailed:
         """Return the exception to raise for an error in the creation of the environment."""
         if isinstance(error, SystemExit):
             failure = EnvironmentFailed(
@@ -204,6 +204,8 @@ class Recipe:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", reason)
         if unknown and unknown[1] in self.options:
             return ValueError(f"env.options has {unknown[1]!r}, which {self.env_id} does not take")
+        if render_mode is not None:
+            return ValueError(f"{self.env_id} can't be created with render_mode={render_mode!r}: {reason}")
         if self.options:
             return ValueError(
                 f"env.options is {dict(self.options)}: {self.env_id} can't be created with these options: {reason}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lockstep.api import Run, evaluate, load, resume, train
     from lockstep.config import Config
     from lockstep.envs.checking import check_env
+    from lockstep.experiment.hooks import Iteration
     from lockstep.experiment.policy import TrainedPolicy
     from lockstep.models.registry import register_core, register_encoder
     from lockstep.report.evaluate import Evaluation
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Config",
     "Evaluation",
+    "Iteration",
     "Run",
     "RunSummary",
     "TrainedPolicy",
@@ -45,6 +47,7 @@ _MODULES = {
     "check_env": "lockstep.envs.checking",
     "Config": "lockstep.config",
     "Evaluation": "lockstep.report.evaluate",
+    "Iteration": "lockstep.experiment.hooks",
     "RunSummary": "lockstep.report.summary",
     "TrainedPolicy": "lockstep.experiment.policy",
 }

@@ -11,18 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockstep import presets
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
-from lockstep.config.compose import dropped_fields, import_env_module
-from lockstep.config.compose import load as compose
-from lockstep.config.decode import encode, known_sections
-from lockstep.config.flags import SHORT
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, is_function, register_function
-from lockstep.envs.settings import EnvConfig
 from lockstep.experiment.execute import create_run, open_run
+from lockstep.experiment.hooks import Hook, import_hook, importable_hook
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
+from lockstep.experiment.program import compose_config, settings_tree
 from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
     extended_by,
@@ -47,8 +43,6 @@ if TYPE_CHECKING:
     from lockstep.report.summary import RunSummary
 
 __all__ = ["Run", "evaluate", "load", "resume", "train"]
-
-_Tree = dict[str, dict[str, object]]
 
 
 class Run:
@@ -131,6 +125,7 @@ def train(
     env: str | Make | Mapping[str, object] | None = None,
     config: Config | str | os.PathLike[str] | None = None,
     ranks: int = 1,
+    on_iteration: Hook | None = None,
     **settings: object,
 ) -> Run:
     """Train an agent until its budget of environment steps is used up, in a new folder of `runs/`.
@@ -144,6 +139,9 @@ def train(
         config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
         ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
             other processes can import: an id, or a function of an importable module.
+        on_iteration: A function that is called after every iteration with an `Iteration`: its metrics, a copy of the policy, and `stop()`,
+            which ends training. It may return a dict of numbers, which are recorded as metrics. With more ranks, only rank 0 calls it,
+            in another process.
         **settings: Fields of the config, in three forms: the short names `total_steps=100_000`, `seed=1`, `out='runs'`,
             `plan='coupled'` (shown with their defaults) and `name`; a section as a dict, `ppo={"learning_rate": 1e-3}`; a single field,
             `**{"ppo.learning_rate": 1e-3}`. `lockstep train --help` lists all fields with their defaults.
@@ -165,8 +163,10 @@ def train(
         >>> lockstep.evaluate(run, episodes=20).return_mean
     """
     _refuse_launchers(ranks)
-    tree, make = _settings_tree({**settings, **({} if env is None else {"env": env})})
-    start = resolve_start(_compose_config(preset, config, tree), None, ranks)
+    tree, make = settings_tree({**settings, **({} if env is None else {"env": env})})
+    composed = compose_config(preset, config, tree)
+    hook = _choose_hook(on_iteration, composed, ranks)
+    start = resolve_start(composed, None, ranks)
     resolved = resolve(start.config, ranks, start.plan, preset)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
@@ -176,7 +176,7 @@ def train(
         warnings.warn(line, stacklevel=2)
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
-        return _train_to_end(Run(folder.path, make), start.plan, 0, modules)
+        return _train_to_end(Run(folder.path, make), start.plan, 0, modules, hook)
 
 
 def resume(
@@ -186,6 +186,7 @@ def resume(
     ranks: int = 1,
     iteration: int | None = None,
     total_steps: int | None = None,
+    on_iteration: Hook | None = None,
     **settings: object,
 ) -> Run:
     """Continue a run from a checkpoint, with the same bits as a run that was never stopped.
@@ -196,6 +197,7 @@ def resume(
         ranks: The number of processes, as in `train`. It may differ from that of the first start.
         iteration: The checkpoint to continue from. None: the newest; 0: the start.
         total_steps: A larger budget, in environment steps. None: the budget of the run.
+        on_iteration: A function that is called after every iteration, as in `train`.
         **settings: Fields that do not change the results, such as `plan` and `runtime`, in the forms of `train`.
 
     Returns:
@@ -214,7 +216,15 @@ def resume(
     # lock the run before reading its config and checkpoints: another process may be writing them
     with RunFolder.open(path).locked():
         opened = Run(run, env)
-        extended = extended_by(opened.config, _settings_tree(settings)[0], total_steps)
+        tree = settings_tree(settings)[0]
+        extended = extended_by(opened.config, tree, total_steps)
+        if "hooks" not in tree.get("run", {}):
+            if extended.run.hooks is not None and on_iteration is None:
+                raise ValueError(
+                    f"run.hooks is {extended.run.hooks!r} in this run: a run folder can't import modules; give on_iteration or run.hooks again"
+                )
+            extended = dataclasses.replace(extended, run=dataclasses.replace(extended.run, hooks=None))
+        hook = _choose_hook(on_iteration, extended, ranks)
         if opened._make is not None:  # the id contains the function's module, which may have changed since the start
             extended = dataclasses.replace(
                 extended, env=dataclasses.replace(extended.env, id=register_function(opened._make))
@@ -223,7 +233,7 @@ def resume(
         extended = start.config
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
         resume_from = prepare_resume(opened.folder, opened.config, extended, iteration)
-        return opened if resume_from is None else _train_to_end(Run(opened), start.plan, resume_from, modules)
+        return opened if resume_from is None else _train_to_end(Run(opened), start.plan, resume_from, modules, hook)
 
 
 def load(
@@ -312,51 +322,6 @@ def _open_checkpoint(run: str | os.PathLike[str] | Run, env: Make | None, iterat
     return Run(path, env), iteration
 
 
-def _settings_tree(settings: Mapping[str, object]) -> tuple[_Tree, Make | None]:
-    """Return settings as a config tree, and the function that makes environments, if any. The tree has its id."""
-    tree: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in known_sections() and isinstance(value, Mapping):
-            fields = {f"{name}.{field}": item for field, item in value.items()}
-        else:
-            fields = {SHORT.get(name, name): value}
-        for path, item in fields.items():
-            section, dot, field = path.partition(".")
-            if not dot:
-                tree[section] = item  # not a section: `decode` raises ValueError for it
-            elif field in tree.setdefault(section, {}):
-                raise ValueError(f"{path} is given twice")
-            else:
-                tree[section][field] = os.fspath(item) if isinstance(item, os.PathLike) else item
-    env = tree.get("env", {})
-    make = env.get("id")
-    if make is None or isinstance(make, str):
-        return tree, None
-    env["id"] = register_function(make)
-    return tree, make
-
-
-def _compose_config(preset: str | None, config: Config | str | os.PathLike[str] | None, tree: _Tree) -> Config:
-    """Compose a config: settings override `config`, which overrides the preset. Raises ValueError if they conflict."""
-    preset_tree: Any = presets.read(preset) if preset else None
-    env_id = tree.get("env", {}).get("id")
-    base, file = preset_tree, None if config is None or isinstance(config, Config) else Path(config)
-    if isinstance(config, Config):
-        if preset:
-            raise ValueError(f"preset is {preset!r}: a complete Config was given too; remove one of the two")
-        base = encode(config)
-        # `compose` accepts a module from flags only, because files are not trusted; a Config comes from the program itself
-        if module := base["env"].pop("module"):
-            tree = {**tree, "env": {"module": module, **tree.get("env", {})}}
-        if env_id and base["env"]["id"] == EnvConfig.id:
-            # the default, most likely not set: the goal of the Config is not for that environment
-            del base["env"]["id"]
-    flags = import_env_module(base, file, tree, example=presets.example(preset))
-    for line in dropped_fields(base, file, flags):
-        warnings.warn(line, stacklevel=3)  # at the call of `train`
-    return compose(base, file, flags)
-
-
 def _refuse_launchers(ranks: int) -> None:
     """Raise ValueError if a launcher such as torchrun started this program, or for ranks started by a side thread."""
     rank_info = find_rank_info()
@@ -369,16 +334,29 @@ def _refuse_launchers(ranks: int) -> None:
         raise ValueError(f"ranks is {ranks}: ranks can be started from the main thread only")
 
 
-def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str]) -> Run:
+def _choose_hook(on_iteration: Hook | None, config: Config, ranks: int) -> Hook | None:
+    """Return the hook of a start, from the argument or `run.hooks`. Raises ValueError if both are given, or ranks can't import it."""
+    named = import_hook(config.run.hooks)
+    if named is not None and on_iteration is not None:
+        raise ValueError(f"run.hooks is {config.run.hooks!r}: on_iteration was given too; remove one of the two")
+    if on_iteration is not None and not callable(on_iteration):
+        raise ValueError(f"on_iteration is {on_iteration!r}: it must be a function")
+    if on_iteration is not None and ranks > 1:
+        importable_hook(on_iteration, ranks)
+    return on_iteration or named
+
+
+def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str], hook: Hook | None) -> Run:
     """Train from `resume_from` until the run is complete or stopped. The caller holds the lock of the run folder."""
     folder, config = run.folder, run.config
     with listening():
         if plan.ranks == 1:
             # at its end, listening() passes the signal on to the program
             with _process_state_restored(), suppress(StoppedEarly):
-                run_rank(RankInfo(0, 1, 0, 1), folder, config, plan, resume_from)
+                run_rank(RankInfo(0, 1, 0, 1), folder, config, plan, resume_from, hook)
         else:
-            raise_for_exit_code(launch_ranks(folder, config, plan.ranks, resume_from, modules))
+            name = None if hook is None else importable_hook(hook, plan.ranks)
+            raise_for_exit_code(launch_ranks(folder, config, plan.ranks, resume_from, modules, name))
     return run
 
 

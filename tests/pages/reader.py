@@ -47,11 +47,11 @@ def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
     return _create(config, preset, ranks)
 
 
-def start_if_needed(page: str, folder: RunFolder, plan: Plan, resume_from: int) -> int:
+def start_if_needed(page: str, folder: RunFolder, plan: Plan, resume_from: int, hook: str | None) -> int:
     """Call `start` if the page needs the run. Release its lock, as the end of the command's process would."""
     try:
         needed = plan.ranks == 1 or f"runs/{folder.path.name}" in page
-        return _start(folder, plan, resume_from) if needed else 0
+        return _start(folder, plan, resume_from, hook) if needed else 0
     finally:
         folder.unlock()
 

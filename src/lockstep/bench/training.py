@@ -14,6 +14,7 @@ from pathlib import Path
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
+from lockstep.config.flags import module_flags
 from lockstep.phases import PHASES
 from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
 from lockstep.processes.exit_codes import DONE, PREEMPTED
@@ -102,8 +103,7 @@ def prepared(
         file = Path(temporary) / "config.json"
         file.write_text(json.dumps({"version": VERSION, **encode(dataclasses.replace(config, run=run))}))
         arguments: tuple[str, ...] = ("train", "--config", str(file), "--ranks", str(ranks), "--run.progress", progress)
-        if config.env.module:
-            arguments += ("--env.module", config.env.module)
+        arguments += tuple(module_flags(config))
         yield module_command("lockstep", *arguments), RunFolder(Path(temporary) / "measured")
 
 

@@ -1,4 +1,4 @@
-"""`lockstep rank FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched.
+"""`lockstep rank [--hook HOOK] FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched.
 
 An internal command.
 """
@@ -22,6 +22,7 @@ def main(argv: Sequence[str]) -> int:
     # These imports take seconds, in which the parent may be killed or a signal may arrive: they follow the calls above.
     from lockstep.cli.work import train_rank
     from lockstep.envs.functions import import_reference
+    from lockstep.experiment.hooks import import_hook
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.rank_info import RankInfo
 
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> int:
         rendezvous=environment.get("LOCKSTEP_RENDEZVOUS", ""),
     )
     add_parent_path()
-    for module in argv[2:]:
+    hook, (folder, iteration, *modules) = (argv[1], argv[2:]) if argv[0] == "--hook" else (None, argv)
+    for module in modules:
         import_reference(module)
-    return train_rank(rank_info, RunFolder(Path(argv[0])), int(argv[1]))
+    return train_rank(rank_info, RunFolder(Path(folder)), int(iteration), None if rank else import_hook(hook))

@@ -1,6 +1,6 @@
 """Start of the ranks of a run folder, for `train` and `resume`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from lockstep.algorithm.plan import Plan
@@ -11,7 +11,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import exit_silently, follow_launcher, listen
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
+__all__ = ["check_hook_of_run", "import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
 
 
 def import_env_module_of_run(config: Config, module: object) -> None:
@@ -25,6 +25,18 @@ def import_env_module_of_run(config: Config, module: object) -> None:
             f"{config.env.module} again if you trust it"
         )
     import_environments(None if module is None else str(module))
+
+
+def check_hook_of_run(config: Config, flags: Mapping[str, object]) -> None:
+    """Check that a run with a hook is resumed with one, or without on purpose. `flags` are those of the section `run`.
+
+    Raises ValueError if only the config of the run names a hook: the folder may come from an untrusted source.
+    """
+    if config.run.hooks is not None and "hooks" not in flags:
+        raise ValueError(
+            f"run.hooks is {config.run.hooks!r} in this run: a run folder can't import modules; pass --run.hooks "
+            f"{config.run.hooks} again if you trust it, or --run.hooks none"
+        )
 
 
 @contextmanager
@@ -48,17 +60,21 @@ def listen_under_launcher(rank_info: RankInfo | None) -> None:
         follow_launcher()
 
 
-def start(folder: RunFolder, plan: Plan, resume_from: int) -> int:
-    """Start the ranks on this host, one in this process, and return the exit code. The caller holds the run's lock."""
+def start(folder: RunFolder, plan: Plan, resume_from: int, hook: str | None) -> int:
+    """Start the ranks on this host, one in this process, and return the exit code. The caller holds the run's lock.
+
+    `hook` is the value of `--run.hooks`.
+    """
     if plan.ranks == 1:
         listen()
         from lockstep.cli.work import train_alone
+        from lockstep.experiment.hooks import import_hook
 
-        return train_alone(folder, plan, resume_from)
+        return train_alone(folder, plan, resume_from, import_hook(hook))
     from lockstep.experiment.execute import open_run
     from lockstep.experiment.start import launch_ranks
 
     _, config = open_run(folder.path)
     # the user named the module on the command line: `import_env_module_of_run` has imported it
     modules = [config.env.module] if config.env.module else []
-    return launch_ranks(folder, config, plan.ranks, resume_from, modules)
+    return launch_ranks(folder, config, plan.ranks, resume_from, modules, hook)

@@ -34,9 +34,11 @@ def main(argv: Sequence[str]) -> int:
         config = load(preset, args.config, flags)
         listen_under_launcher(rank_info)
         from lockstep.experiment.execute import create_run
+        from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.resolve import resolve
         from lockstep.experiment.start import resolve_start, start_warnings
 
+        hook = import_hook(config.run.hooks)
         resolved_start = resolve_start(config, rank_info, args.ranks)
         rank_info, plan = resolved_start.rank_info, resolved_start.plan
         resolved_config = resolve(resolved_start.config, plan.ranks, plan, args.preset)
@@ -49,10 +51,10 @@ def main(argv: Sequence[str]) -> int:
     if rank_info is not None:
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(rank_info, resolved_config, plan, args.preset)
+        return train_under_launcher(rank_info, resolved_config, plan, args.preset, hook)
     folder = create_run(resolved_config, args.preset, plan.ranks)
     folder.lock()
-    return start(folder, plan, resume_from=0)
+    return start(folder, plan, 0, config.run.hooks)
 
 
 def _parser() -> Arguments:

@@ -12,6 +12,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
+from lockstep.experiment.hooks import Hook, HookFailed
 from lockstep.experiment.resolve import iterations
 from lockstep.experiment.start import completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
@@ -28,23 +29,25 @@ _MESSAGE_BYTES = 4096
 """Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
 
 
-def train_alone(folder: RunFolder, plan: Plan, resume_from: int) -> int:
+def train_alone(folder: RunFolder, plan: Plan, resume_from: int, hook: Hook | None) -> int:
     """Train the run in this process, as its only rank. Return the exit code."""
-    return _train(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from)
+    return _train(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from, hook)
 
 
-def train_rank(rank_info: RankInfo, folder: RunFolder, resume_from: int) -> int:
+def train_rank(rank_info: RankInfo, folder: RunFolder, resume_from: int, hook: Hook | None) -> int:
     """Train the run as one of the ranks that lockstep itself has launched. Return the exit code."""
     _, config = open_run(folder.path)
-    return _train(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from)
+    return _train(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from, hook)
 
 
-def _train(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> int:
+def _train(
+    rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int, hook: Hook | None
+) -> int:
     rank = rank_info.rank
-    return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from)))
+    return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from, hook)))
 
 
-def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset: str | None) -> int:
+def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset: str | None, hook: Hook | None) -> int:
     """Train a new run as one of the ranks that a launcher started. Return the exit code. Rank 0 creates the folder."""
 
     def prepare() -> tuple[RunFolder, int]:
@@ -55,14 +58,20 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
     def work() -> int:
         with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
             folder, _ = _choose_on_rank_0(runtime.group, prepare)
-            run = execute(folder, open_run(folder.path)[1], plan, runtime, 0)
+            run = execute(folder, open_run(folder.path)[1], plan, runtime, 0, hook)
         return _finish(rank_info.rank, run)
 
     return _guarded(rank_info.rank, work)
 
 
 def resume_under_launcher(
-    rank_info: RankInfo, folder: RunFolder, config_before: Config, config: Config, plan: Plan, iteration: int | None
+    rank_info: RankInfo,
+    folder: RunFolder,
+    config_before: Config,
+    config: Config,
+    plan: Plan,
+    iteration: int | None,
+    hook: Hook | None,
 ) -> int:
     """Resume a run as one of the ranks that a launcher started. Return the exit code.
 
@@ -78,7 +87,7 @@ def resume_under_launcher(
         with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
             _, resume_from = _choose_on_rank_0(runtime.group, prepare)
             if resume_from < iterations(config):
-                run = execute(folder, config, plan, runtime, resume_from)
+                run = execute(folder, config, plan, runtime, resume_from, hook)
                 return _finish(rank_info.rank, run)
         if rank_info.rank == 0:
             print(completion_text(folder, config))
@@ -122,7 +131,9 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
     try:
         return work()
     except tuple(codes) as error:
-        if isinstance(error, EnvironmentFailed) and error.__cause__:  # shows the line in the environment's own code
+        if (
+            isinstance(error, (EnvironmentFailed, HookFailed)) and error.__cause__
+        ):  # shows the line in the user's own code
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
@@ -139,7 +150,8 @@ def _result_text(run: TrainingRun) -> str:
     else:
         lines.append(f"done: {run.done} iterations, {counters.env_steps:,} steps in {counters.seconds:.1f} s")
     if run.stop.complete:
-        lines.append(f"ended: run.stop_at_return ({run.stop_at_return:g}) was reached")
+        goal = run.stop_at_return
+        lines.append(f"ended: {'by a hook' if goal is None else f'run.stop_at_return ({goal:g}) was reached'}")
     if episodes.mean is not None:
         lines.append(f"return: {episodes.mean:.4g}, mean of the last {len(episodes.returns)} episodes")
     if counters.solved_at is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode, known_sections
 from lockstep.config.files import read
+from lockstep.config.flags import MODULES
 from lockstep.config.gin_aliases import Iterations
 from lockstep.config.task_fields import DroppedField, drop_task_fields
 from lockstep.config.versions import former_defaults
@@ -87,7 +88,7 @@ def _merge_sources(preset: Tree | None, file: Path | None, flags: Tree) -> tuple
     version, file_content = read(file) if file is not None else (VERSION, {})
     file_tree = _nest_dotted_keys(file_content, file)
     for tree in (preset or {}, file_tree):
-        _check_module(tree, flags)
+        _check_modules(tree, flags)
     merged: dict[str, object] = {**former_defaults(version)}
     dropped: list[DroppedField] = []
     for tree in (preset or {}, file_tree, flags):
@@ -146,19 +147,20 @@ def _nest_dotted_keys(tree: Tree, file: Path | None) -> dict[str, object]:
     return nested
 
 
-def _check_module(tree: Tree, flags: Tree) -> None:
-    """Raise ValueError if a preset or a file sets `env.module` and the flags do not.
+def _check_modules(tree: Tree, flags: Tree) -> None:
+    """Raise ValueError if a preset or a file names a module and the flags do not.
 
     Importing runs code, and a file may come from an untrusted author, so only flags, which the user or the program
     gives, may name a module.
     """
-    (module, flag_module) = (
-        env.get("module") if isinstance(env := source.get("env"), Mapping) else None for source in (tree, flags)
-    )
-    if module is not None and flag_module is None:
-        raise ValueError(
-            f"env.module is {module!r}: a config file can't import modules; pass --env.module on the command line if you trust it"
-        )
+    for section, field in MODULES:
+        fields, given = tree.get(section), flags.get(section)
+        named = fields.get(field) if isinstance(fields, Mapping) else None
+        if named is not None and not (isinstance(given, Mapping) and field in given):
+            raise ValueError(
+                f"{section}.{field} is {named!r}: a config file can't import modules; pass --{section}.{field} on the command line "
+                "if you trust it"
+            )
 
 
 def _drop_respelled_count(earlier: object, later: Tree) -> object:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args, get_origin
 
+from lockstep.config import Config
 from lockstep.config.decode import known_fields, nearest_field
 
-__all__ = ["SHORT", "as_flags", "as_text", "find_field", "parse_flags"]
+__all__ = ["MODULES", "SHORT", "as_flags", "as_text", "find_field", "module_flags", "parse_flags"]
 
 SHORT = {
     "env": "env.id",
@@ -19,6 +20,9 @@ SHORT = {
     "out": "run.folder",
 }
 """Fields by their short flag without dashes: `--env` is short for `--env.id`."""
+
+MODULES = (("env", "module"), ("run", "hooks"))
+"""Sections and fields that name modules to import."""
 
 
 def parse_flags(
@@ -78,6 +82,12 @@ def as_flags(tree: Mapping[str, Mapping[str, object]]) -> list[str]:
             # after a space, a value that starts with a dash would be read as a flag
             words += [f"{flag}={values[0]}"] if len(values) == 1 and _is_flag(values[0]) else [flag, *values]
     return words
+
+
+def module_flags(config: Config) -> list[str]:
+    """Return the flags for the modules that a config names, which a command accepts only on its command line."""
+    values = {section: {field: getattr(getattr(config, section), field)} for section, field in MODULES}
+    return as_flags({section: fields for section, fields in values.items() if None not in fields.values()})
 
 
 def as_text(value: object) -> str:

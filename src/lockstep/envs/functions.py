@@ -12,6 +12,7 @@ from lockstep.envs.modules import import_environments
 
 __all__ = [
     "Make",
+    "attribute",
     "check_registered",
     "import_reference",
     "is_function",
@@ -56,13 +57,13 @@ def registered_function(env_id: str) -> Make | None:
     return _FUNCTIONS.get(env_id)
 
 
-def reference(make: Make) -> str | None:
+def reference(make: Callable[..., Any]) -> str | None:
     """Return `module:function`, by which another process can import the function, or None if it can't."""
     module, name = getattr(make, "__module__", None), getattr(make, "__qualname__", None)
     if not module or not name or module == "__main__":
         return None
     try:
-        return f"{module}:{name}" if _attribute(module, name) is make else None
+        return f"{module}:{name}" if attribute(module, name) is make else None
     except (AttributeError, KeyError):
         return None
 
@@ -76,10 +77,11 @@ def import_reference(text: str) -> None:
     module, _, name = text.partition(":")
     import_environments(module)
     if name:
-        register_function(_attribute(module, name))
+        register_function(attribute(module, name))
 
 
-def _attribute(module: str, name: str) -> Any:
+def attribute(module: str, name: str) -> Any:
+    """Return the attribute of an imported module; `name` may have dots. Raises AttributeError if there is none."""
     return reduce(getattr, name.split("."), sys.modules[module])
 
 

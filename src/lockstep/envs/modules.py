@@ -9,15 +9,15 @@ from importlib import import_module
 __all__ = ["import_environments", "import_registered"]
 
 
-def import_environments(module: str | None) -> None:
-    """Import a module; do nothing for None. Raises ValueError if the import fails.
+def import_environments(module: str | None, field: str = "env.module") -> None:
+    """Import a module that `field` of the config names; do nothing for None. Raises ValueError if the import fails.
 
     Importing runs code: call this only with a name that a user typed.
     """
     if module is None:
         return
     if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", module):
-        raise ValueError(f"env.module is {module!r}: it must be the name of a module, such as my_envs for my_envs.py")
+        raise ValueError(f"{field} is {module!r}: it must be the name of a module, such as my_envs for my_envs.py")
     here = os.getcwd()  # noqa: PTH109
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)  # `python -m` does the same
@@ -27,11 +27,11 @@ def import_environments(module: str | None) -> None:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module == missing or module.startswith(f"{missing}.")):
             raise ValueError(
-                f"env.module is {module!r}: there is no module {missing!r}, neither in {here} nor among the installed packages"
+                f"{field} is {module!r}: there is no module {missing!r}, neither in {here} nor among the installed packages"
             ) from None
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise ValueError(
-            f"env.module is {module!r}: importing it failed: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+            f"{field} is {module!r}: importing it failed: {type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
         ) from error
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lockstep.algorithm.agent import Agent
     from lockstep.algorithm.plan import Plan
     from lockstep.experiment.build import RankComponents
+    from lockstep.experiment.hooks import Hook
     from lockstep.group.group import Group
     from lockstep.run.run import TrainingRun
     from lockstep.runtime.runtime import Runtime
@@ -68,23 +69,32 @@ def open_run(path: Path) -> tuple[RunFolder, Config]:
     return folder, decode(tree, decode(former_defaults(version), Config()))
 
 
-def execute(folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int) -> "TrainingRun":
-    """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks.
+def execute(
+    folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int, hook: "Hook | None" = None
+) -> "TrainingRun":
+    """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks. Rank 0 calls `hook`.
 
-    Raises ValueError if the checkpoint does not fit, EnvironmentFailed, NonFinite, RankLost and ReplicasDiffer.
+    Raises ValueError if the checkpoint does not fit, EnvironmentFailed, HookFailed, NonFinite, RankLost and ReplicasDiffer.
     """
     from lockstep.telemetry.attempts import Attempt, record_attempt
 
     group = runtime.group
     start = folder, resume_from, iterations(config), group.size, config.plan.kind
     with nullcontext(Attempt()) if group.rank else record_attempt(*start) as attempt:
-        return _execute(folder, config, plan, runtime, resume_from, attempt)
+        return _execute(folder, config, plan, runtime, resume_from, attempt, hook)
 
 
 def _execute(
-    folder: RunFolder, config: Config, plan: "Plan", runtime: "Runtime", resume_from: int, attempt: "Attempt"
+    folder: RunFolder,
+    config: Config,
+    plan: "Plan",
+    runtime: "Runtime",
+    resume_from: int,
+    attempt: "Attempt",
+    hook: "Hook | None",
 ) -> "TrainingRun":
     from lockstep.experiment.build import build
+    from lockstep.experiment.hooks import bind_hook
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, remove_checkpoints_after
     from lockstep.run.evaluations import remove_evaluations_after
@@ -99,7 +109,16 @@ def _execute(
     modules = importable(config, "run") if config.run.capture_video or config.run.evaluate_every else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)
     run = TrainingRun(
-        folder, config.run, plan, config.plan.lag, group, components.trainers, iterations(config), frames, telemetry
+        folder,
+        config.run,
+        plan,
+        config.plan.lag,
+        group,
+        components.trainers,
+        iterations(config),
+        frames,
+        telemetry,
+        None if hook is None else bind_hook(hook, config, folder.path),
     )
     attempt.run = run
     try:

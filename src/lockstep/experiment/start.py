@@ -19,6 +19,7 @@ from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.rendezvous import choose_rendezvous
 
 if TYPE_CHECKING:
+    from lockstep.experiment.hooks import Hook
     from lockstep.run.run import TrainingRun
 
 __all__ = [
@@ -39,7 +40,10 @@ __all__ = [
 RESUMABLE_FIELDS = (
     *(f"plan.{field}" for field in ("kind", "players", "trainers")),
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
-    *(f"run.{field}" for field in ("progress", "loggers", "capture_video", "evaluate_every", "evaluate_episodes")),
+    *(
+        f"run.{field}"
+        for field in ("progress", "loggers", "capture_video", "evaluate_every", "evaluate_episodes", "hooks")
+    ),
     "env.module",
     "env.timeout",
 )
@@ -93,6 +97,8 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
 def completion_text(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
     newest = max(folder.checkpoints(), default=0)
+    if newest < iterations(config) and config.run.stop_at_return is None:
+        return f"{folder.path} is complete: a hook ended training in iteration {newest}"
     if newest < iterations(config):
         return f"{folder.path} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"
     return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
@@ -161,6 +167,7 @@ def exit_codes() -> dict[type[Exception], int]:
     from lockstep.algorithm.non_finite import NonFinite
     from lockstep.compiling.kernels import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed
+    from lockstep.experiment.hooks import HookFailed
     from lockstep.group.group import RankLost
     from lockstep.run.stop import StoppedEarly
 
@@ -168,28 +175,34 @@ def exit_codes() -> dict[type[Exception], int]:
         StoppedEarly: PREEMPTED,
         CompilerFailed: FAILED,
         EnvironmentFailed: FAILED,
+        HookFailed: FAILED,
         NonFinite: NON_FINITE,
         RankLost: RANK_LOST,
         ReplicasDiffer: REPLICAS_DIFFER,
     }
 
 
-def launch_ranks(folder: RunFolder, config: Config, ranks: int, resume_from: int, modules: Sequence[str]) -> int:
+def launch_ranks(
+    folder: RunFolder, config: Config, ranks: int, resume_from: int, modules: Sequence[str], hook: str | None = None
+) -> int:
     """Run the ranks as processes of this host, and return the first exit code that is not 0. The caller has locked the run.
 
-    Each process imports `modules`; `module:function` names a function that creates the environment.
+    Each process imports `modules`; `module:function` names a function that creates the environment. Rank 0 imports `hook`.
     """
     from lockstep.runtime.launch import launch
 
-    return launch(["rank", str(folder.path), str(resume_from), *modules], ranks, config.runtime)
+    hooks = [] if hook is None else ["--hook", hook]
+    return launch(["rank", *hooks, str(folder.path), str(resume_from), *modules], ranks, config.runtime)
 
 
-def run_rank(rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int) -> "TrainingRun":
+def run_rank(
+    rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int, hook: "Hook | None" = None
+) -> "TrainingRun":
     """Join the other ranks, and train as `execute` does."""
     from lockstep.runtime.join import join
 
     with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
-        return execute(folder, config, plan, runtime, resume_from)
+        return execute(folder, config, plan, runtime, resume_from, hook)
 
 
 def raise_for_exit_code(code: int) -> None:

@@ -11,11 +11,12 @@ from lockstep.algorithm.plan import Plan
 from lockstep.rollout import STATUS, Rollout
 from lockstep.run.episodes import EPISODE_ROW, write_episode_row
 
-__all__ = ["IdleTimes", "ShardRecords", "pack_records"]
+__all__ = ["HOOK_STOPS", "IdleTimes", "ShardRecords", "pack_records"]
 
 _TRAINER = ("digest", "iter", "wait", "stop")
 """Entries of the shard's trainer: leading bits of the digest, seconds since the trainer's last record, seconds of these
-that it waited, and the number of the signal that requested a stop (0: none)."""
+that it waited, and the number of the signal that requested a stop (0: none; HOOK_STOPS: a hook ends training)."""
+HOOK_STOPS = -1
 _STATUS_END = len(_TRAINER) + len(STATUS)
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
 _PLAYER_TIMES = len(_TRAINER) + STATUS.index("iter"), len(_TRAINER) + STATUS.index("wait")
@@ -62,6 +63,11 @@ class ShardRecords:
         """True if a trainer or a player was asked to stop."""
         stop = self.rows[:, len(_TRAINER) - 1 : len(_TRAINER) + 1]  # the trainer's entry, then the player's
         return bool(stop.any())
+
+    @property
+    def hook_stops(self) -> bool:
+        """True if a hook ends training."""
+        return bool((self.rows[:, len(_TRAINER) - 1] == HOOK_STOPS).any())
 
 
 class IdleTimes:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
 from lockstep.run.folder import RunFolder
-from lockstep.run.records import ShardRecords, pack_records
+from lockstep.run.records import HOOK_STOPS, ShardRecords, pack_records
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
 
-__all__ = ["Telemetry", "TrainingRun"]
+__all__ = ["HookResult", "Telemetry", "TrainingRun"]
 
 _PERIOD = 0.25
 """Seconds between two times that metrics are written and shown. They are always written before a checkpoint and at the end."""
@@ -53,6 +53,15 @@ class Telemetry(Protocol):
         """Write everything to disk and end all sidecar processes."""
 
 
+class HookResult(NamedTuple):
+    """Result of a user's function that is called after an iteration."""
+
+    metrics: Mapping[str, float]
+    """Metrics to record with those of the iteration."""
+    stop: bool
+    """True to end training."""
+
+
 class TrainingRun:
     """One run. Every rank has one; only rank 0 writes metrics."""
 
@@ -67,12 +76,14 @@ class TrainingRun:
         iterations: int,
         frames: int = 1,
         open_telemetry: "Callable[[TrainingRun], Telemetry] | None" = None,
+        hook: Callable[[Mapping[str, object], Agent], HookResult] | None = None,
     ) -> None:
         """Create a run that has not started.
 
         `lag` is the number of updates that the players' weights are behind. `group` has all ranks, `trainers` those
         that train. `iterations` is the number of the last iteration, and the first is 1. `frames` is the number of
         frames per step of an Atari game. `open_telemetry` is called once, on rank 0, when training starts.
+        `hook` is called on rank 0 after every iteration, with its metrics and the trained agent.
         """
         self.folder = folder
         self.done = 0
@@ -95,6 +106,8 @@ class TrainingRun:
         self._write_at = 0.0
         self._open_telemetry = open_telemetry
         self._telemetry: Telemetry | None = None
+        self._hook = hook if group.rank == 0 else None
+        self._hook_stops = False
         self._restorable = True
 
     @property
@@ -119,6 +132,7 @@ class TrainingRun:
 
     def start(self, shards: Sequence[Shard], update: Update) -> None:
         """Open telemetry, and handle signals from now on. `shards` are those that this rank plays."""
+        self._agent = update.agent
         restarts_episodes = torch.tensor([[any(shard.engine.restarts_episodes for shard in shards)]])
         self._restorable = not bool(self._group.gather(restarts_episodes, "start").any())
         if not self._restorable:
@@ -151,17 +165,18 @@ class TrainingRun:
             return
         self._digest = agent.digest()
         lap = self._trainer_lap()
-        entries = [leading_bits(self._digest), lap["iter"], lap["wait"], asked_to_stop()]
+        request = HOOK_STOPS if self._hook_stops else asked_to_stop()
+        entries = [leading_bits(self._digest), lap["iter"], lap["wait"], request]
         rows = pack_records(entries, self._plan.trained_by(self._group.rank), rollouts)
         self._records = ShardRecords(self._trainers.gather(rows, "record").numpy())
         if not self._records.digests_agree:
             raise ReplicasDiffer(
                 f"ranks hold different weights after iteration {iteration}: resume the run; if it happens again, report it with the config"
             )
-        goal_reached = self._is_goal_reached()
-        if self._records.stop_requested or goal_reached:
+        complete = self._is_goal_reached() or self._records.hook_stops
+        if self._records.stop_requested or complete:
             # players are ahead by the lag, and all ranks end with the same iteration
-            self.stop = self.stop.or_earlier(Stop(iteration + self._lag, complete=goal_reached))
+            self.stop = self.stop.or_earlier(Stop(iteration + self._lag, complete))
 
     def _is_goal_reached(self) -> bool:
         """Return True if the mean return of the last 20 episodes is at least `run.stop_at_return`."""
@@ -176,18 +191,21 @@ class TrainingRun:
         if self._group.rank:
             return
         self._pending.append(IterationRecord(iteration, self._digest, self._records, self._lap(), losses))
-        if perf_counter() >= self._write_at:
+        if self._hook is not None or perf_counter() >= self._write_at:
             self._write_pending()
 
     def _write_pending(self) -> None:
         """Write the metrics of several iterations at once, in a fifth of the time: code and tables stay in the caches."""
-        for record in self._pending:
-            metrics = self.counters.add(record)
+        while self._pending:
+            metrics = self.counters.add(self._pending.pop(0))
+            if self._hook is not None:
+                result = self._hook(metrics, self._agent)
+                self._hook_stops |= result.stop
+                metrics |= result.metrics
             if self._telemetry is not None:
                 self._telemetry.write(metrics)
         if self._telemetry is not None:
             self._telemetry.flush()
-        self._pending.clear()
         self._write_at = perf_counter() + _PERIOD
 
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
@@ -221,7 +239,8 @@ class TrainingRun:
             states["acting"] = acting.state()
         if self._group.rank == 0:
             states |= {"agent": update.agent.state(), "optimizer": update.state()}
-        counters = self.counters.state() | {"complete": self.stop.complete and self.done == self.last}
+        complete = self.stop.complete and self.done == self.last
+        counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
         write_checkpoint(self.folder, self.done, self._group, states, counters)
         self.saved = self.done
         if self._group.rank == 0:
@@ -235,6 +254,7 @@ class TrainingRun:
             self.counters.load(counters)
             self._window = EpisodeWindow(counters.last_returns)
             self.done = self.saved = counters.iteration
+            self._hook_stops = checkpoint.state.get("hook_stops") is True
             update.agent.load(checkpoint.tensors("agent"))
             update.load(checkpoint.tensors("optimizer"))
             update.load_shard_states(checkpoint.tensors)

@@ -39,6 +39,9 @@ class RunConfig:
     """Mean return of the last 20 episodes at which the task counts as solved. The run reports when it is reached, and continues."""
     stop_at_return: float | None = None
     """Mean return of the last 20 episodes at which training ends, before its budget is used up. None: never."""
+    hooks: str | None = None
+    """Module with a function `on_iteration`, or `module:function`, which is called after every iteration. Only accepted on the command
+    line and from programs, never from a file. None: no hook."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", self.name):

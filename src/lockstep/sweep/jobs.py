@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from lockstep.config.flags import module_flags
 from lockstep.processes.children import module_command, module_environment
 from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.processes.parent import die_with_parent
@@ -67,10 +68,7 @@ class Jobs:
         return codes
 
     def _start(self, member: Member, slot: int) -> "subprocess.Popen[bytes]":
-        arguments = ["resume", str(member.folder.path), "--ranks", str(member.ranks)]
-        module = member.config.env.module
-        if module is not None:
-            arguments += ["--env.module", module]
+        arguments = ["resume", str(member.folder.path), "--ranks", str(member.ranks), *module_flags(member.config)]
         with (self.logs / f"{member.name}.log").open("ab") as log:
             return subprocess.Popen(
                 module_command("lockstep", *arguments),

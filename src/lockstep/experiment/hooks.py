@@ -1,0 +1,156 @@
+"""Functions of users that rank 0 calls after every iteration."""
+
+import math
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property, partial
+from pathlib import Path
+
+from lockstep.algorithm.agent import Agent
+from lockstep.config import Config
+from lockstep.envs.catalog import make_one
+from lockstep.envs.functions import attribute, reference
+from lockstep.envs.modules import import_environments
+from lockstep.experiment.build import restore_agent
+from lockstep.experiment.policy import TrainedPolicy
+from lockstep.randomness import stream
+from lockstep.run.run import HookResult
+
+__all__ = ["Hook", "HookFailed", "Iteration", "bind_hook", "import_hook", "importable_hook"]
+
+_FUNCTION = "on_iteration"
+"""Function of a module that is named without a function."""
+_WARN_AFTER = 30.0
+"""Seconds after which a hook that has not returned is named in a warning: other ranks wait for rank 0 meanwhile."""
+
+
+class HookFailed(RuntimeError):
+    """A hook raised an error, which is the cause, or returned something other than metrics."""
+
+
+class Iteration:
+    """A finished iteration of training, as a hook receives it."""
+
+    def __init__(self, metrics: Mapping[str, object], path: Path, load: Callable[[], TrainedPolicy]) -> None:
+        self.metrics = dict(metrics)
+        """Metrics of the iteration, as in `metrics.jsonl`. docs/metrics.md describes the keys."""
+        self.path = path
+        """Folder of the run."""
+        self.stopped = False
+        """True after `stop` was called."""
+        self._load = load
+
+    @property
+    def number(self) -> int:
+        """Number of the iteration; the first is 1."""
+        return int(str(self.metrics["iteration"]))
+
+    @cached_property
+    def policy(self) -> TrainedPolicy:
+        """A copy of the policy after this iteration, which selects the most probable actions. Changing it does not change the run."""
+        return self._load()
+
+    def stop(self) -> None:
+        """End training. All ranks end together after the next iteration (with `plan.lag` 1, the one after it), and the run is complete."""
+        self.stopped = True
+
+
+Hook = Callable[[Iteration], Mapping[str, float] | None]
+"""Function that is called after every iteration. It may return numbers, which are recorded with the metrics of the iteration."""
+
+
+def import_hook(text: str | None) -> Hook | None:
+    """Import the hook that `run.hooks` names: `module`, with the function `on_iteration`, or `module:function`. None for None.
+
+    Importing runs code: call this only with a name that a user or a program gave. Raises ValueError in one line if there is no such
+    function, or the import fails.
+    """
+    if text is None:
+        return None
+    module, _, name = text.partition(":")
+    name = name or _FUNCTION
+    import_environments(module, "run.hooks")
+    try:
+        function = attribute(module, name)
+    except AttributeError:
+        raise ValueError(f"run.hooks is {text!r}: {module} has no function {name!r}") from None
+    if not callable(function):
+        raise ValueError(f"run.hooks is {text!r}: {name} is a {type(function).__name__}, not a function")
+    return function  # type: ignore[no-any-return]
+
+
+def importable_hook(hook: Hook, ranks: int) -> str:
+    """Return `module:function`, by which another process imports the hook. Raises ValueError if it can't."""
+    found = reference(hook)
+    if found is None:
+        raise ValueError(
+            f"ranks is {ranks}: other processes can't find on_iteration, which this program defines; put it into a module that it imports"
+        )
+    return found
+
+
+def bind_hook(hook: Hook, config: Config, path: Path) -> Callable[[Mapping[str, object], Agent], HookResult]:
+    """Return the function that calls `hook` with the metrics of an iteration and the agent, for the run in the folder `path`."""
+    name = getattr(hook, "__qualname__", type(hook).__name__)
+
+    def call(metrics: Mapping[str, object], agent: Agent) -> HookResult:
+        iteration = Iteration(metrics, path, partial(_copy_policy, config, agent, int(str(metrics["iteration"]))))
+        try:
+            with _warning(name):
+                returned = hook(iteration)
+        except Exception as error:
+            raise HookFailed(
+                f"the hook {name} failed after iteration {iteration.number}: {type(error).__name__}: {error}"
+            ) from error
+        return HookResult(_checked(name, returned, metrics), iteration.stopped)
+
+    return call
+
+
+def _copy_policy(config: Config, agent: Agent, iteration: int) -> TrainedPolicy:
+    saved = {name: tensor.detach().cpu().clone() for name, tensor in agent.state().items()}
+    env = make_one(config.env)
+    env.close()
+    generator = stream(config.run.seed, "evaluation-actions")
+    copy = restore_agent(config, agent.spaces, saved)
+    return TrainedPolicy(copy, env.observation_space, env.action_space, generator, iteration=iteration)
+
+
+def _checked(name: str, returned: object, metrics: Mapping[str, object]) -> dict[str, float]:
+    """Return the metrics that a hook returned. Raises HookFailed if they are not finite numbers under new names."""
+    if returned is None:
+        return {}
+    if not isinstance(returned, Mapping):
+        raise HookFailed(f"the hook {name} returned {returned!r:.80}: it must be a dict of numbers, or None")
+    checked = {}
+    for key, value in returned.items():
+        if not isinstance(key, str) or not re.fullmatch(r"[\w./-]{1,100}", key):
+            raise HookFailed(
+                f"the hook {name} returned the name {key!r:.80}: it must be 1 to 100 of A-Z a-z 0-9 . _ / -"
+            )
+        if key in metrics:
+            raise HookFailed(f"the hook {name} returned {key!r}, which is a metric of lockstep: choose another name")
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise HookFailed(f"the hook {name} returned {key} = {value!r:.80}: it must be a finite number")
+        checked[key] = number
+    return checked
+
+
+@contextmanager
+def _warning(name: str) -> Iterator[None]:
+    """Print a warning if the block takes long: other ranks wait for this one, and report only that it does not answer."""
+    line = f"lockstep: the hook {name} has not returned for {_WARN_AFTER:g} s; training waits for it"
+    timer = threading.Timer(_WARN_AFTER, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -41,7 +41,7 @@ def test_train_commands_create_a_run(command: str, tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     for block in (block for document in DOCUMENTS for block in blocks(document) if block.title):
         (tmp_path / str(block.title)).write_text(block.text)
-    monkeypatch.setattr(train, "start", lambda folder, ranks, resume_from: 0)
+    monkeypatch.setattr(train, "start", lambda *_: 0)
     assert train.main(shlex.split(command, comments=True)) == 0
 
 

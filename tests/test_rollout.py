@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lockstep.rollout import EPISODE_COLUMNS, STATUS, Rollout, Sizes
+from lockstep.rollout import EPISODE_COLUMNS, PLAYER_FIELDS, Rollout, Sizes
 
 STEPS, COUNT, SIZE, ACTION = 5, 3, 4, 2
 
@@ -27,7 +27,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
         "statistics_sums": ((1 + 2 * 3 + 1 + 2,), torch.float64),
         "means": ((3 + 1,), torch.float64),
         "episodes": ((STEPS, COUNT, EPISODE_COLUMNS), torch.float64),
-        "status": ((len(STATUS),), torch.float64),
+        "status": ((len(PLAYER_FIELDS),), torch.float64),
     }
 
 

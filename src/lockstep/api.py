@@ -30,7 +30,7 @@ from lockstep.experiment.start import (
     run_rank,
     start_warnings,
 )
-from lockstep.hub.fetching import find
+from lockstep.hub.fetching import find_checkpoint
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
@@ -318,7 +318,7 @@ def _open_checkpoint(run: str | os.PathLike[str] | Run, env: Make | None, iterat
     """Open a run, and return it with the checkpoint to load."""
     if isinstance(run, Run):
         return Run(run, env), iteration
-    path, iteration = find(os.fspath(run), iteration)
+    path, iteration = find_checkpoint(os.fspath(run), iteration)
     return Run(path, env), iteration
 
 

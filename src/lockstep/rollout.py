@@ -24,11 +24,11 @@ from torch import Tensor
 
 from lockstep.phases import PHASES
 
-__all__ = ["EPISODE_COLUMNS", "STATUS", "Rollout", "Sizes"]
+__all__ = ["EPISODE_COLUMNS", "PLAYER_FIELDS", "Rollout", "Sizes"]
 
 EPISODE_COLUMNS = 2
 """Number of columns of `Rollout.episodes`: return, length."""
-STATUS = ("stop", "iter", *PHASES)
+PLAYER_FIELDS = ("stop", "iter", *PHASES)
 """Entries of `Rollout.status`: "stop" is the number of the signal that requested a stop, 0 if none did; "iter" are the seconds since its previous
 rollout was complete; the others are the seconds of each phase."""
 
@@ -90,7 +90,7 @@ class Rollout:
     episodes: Tensor
     """Return and length (steps) of the episode that ended at a row, `[T, B, 2]` float64; NaN if none ended there."""
     status: Tensor
-    """Stop request and times of the player, `[8]` float64, see `STATUS`."""
+    """Stop request and times of the player, `[8]` float64, see `PLAYER_FIELDS`."""
 
     @staticmethod
     def specs(sizes: Sizes) -> list[tuple[tuple[int, ...], torch.dtype]]:
@@ -111,7 +111,7 @@ class Rollout:
             ((sum(1 + 2 * size for size in sizes.statistics),), torch.float64),
             ((sum(sizes.statistics),), torch.float64),
             ((*rows, EPISODE_COLUMNS), torch.float64),
-            ((len(STATUS),), torch.float64),
+            ((len(PLAYER_FIELDS),), torch.float64),
         ]
 
     @classmethod

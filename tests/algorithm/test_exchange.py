@@ -13,10 +13,10 @@ from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.group.channel import LocalChannel, Spec
 from lockstep.group.solo import Solo
-from lockstep.rollout import STATUS, Rollout
+from lockstep.rollout import PLAYER_FIELDS, Rollout
 
 STEPS, COUNT = 3, 2
-NOTHING = [0.0] * len(STATUS)
+NOTHING = [0.0] * len(PLAYER_FIELDS)
 
 
 class Rank(Solo):

@@ -58,7 +58,7 @@ def resume_by_api(folder: RunFolder) -> None:
 def resume_by_launcher(folder: RunFolder) -> None:
     _, config = open_run(folder.path)
     plan = Plan.make(config.plan, 1)
-    assert resume_under_launcher(RankInfo(0, 1, 0, 1), folder, config, config, plan, None) == 0
+    assert resume_under_launcher(RankInfo(0, 1, 0, 1), folder, config, config, plan, None, None) == 0
 
 
 @pytest.mark.parametrize("resume", [resume_by_command, resume_by_api, resume_by_launcher])

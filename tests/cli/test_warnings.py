@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_train_warns_if_checkpoints_cut_episodes(
     words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def return_at_once(folder: RunFolder, ranks: int, resume_from: int) -> int:
+    def return_at_once(folder: RunFolder, *_: object) -> int:
         folder.unlock()
         return 0
 

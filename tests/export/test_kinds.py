@@ -148,8 +148,8 @@ def test_exported_policy_gives_the_same_actions(form: str, name: str, tmp_path: 
     run, metadata = load_exported(path)
     assert (metadata["env_id"], metadata["digest"]) == ("made", agent.digest())
     inputs, outputs = (json.loads(metadata[part]) for part in ("inputs", "outputs"))
-    assert list(inputs) == [port.name for port in exported.inputs]
-    assert list(outputs) == [port.name for port in exported.outputs]
+    assert list(inputs) == [spec.name for spec in exported.inputs]
+    assert list(outputs) == [spec.name for spec in exported.outputs]
     assert ("value" in outputs) == kind.value
     assert ("state" in inputs, "next_state" in outputs) == (bool(agent.state_size),) * 2
     policy = TrainedPolicy(agent, kind.seen, kind.acted, stream(1, "drawn"))

@@ -55,11 +55,11 @@ def test_the_download_is_a_run_folder_in_the_cache_of_the_client(model: dict[str
 
 
 def test_checkpoint_is_selected_by_its_folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find(str(trained / "checkpoints/00000002"), None) == (trained, 2)
+    assert find_checkpoint(str(trained / "checkpoints/00000002"), None) == (trained, 2)
     assert lockstep.load(trained / "checkpoints/00000002").iteration == 2
     monkeypatch.chdir(trained.parent.parent)
     with pytest.raises(ValueError, match=r"iteration is 4: .* is the checkpoint of iteration 2"):
-        find(str(trained / "checkpoints/00000002"), 4)
+        find_checkpoint(str(trained / "checkpoints/00000002"), 4)
     with pytest.raises(ValueError, match="has checkpoints of 2, 4"):
         lockstep.load(trained / "checkpoints/00000003")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lockstep.algorithm.plan import Plan
-from lockstep.rollout import STATUS
+from lockstep.rollout import PLAYER_FIELDS
 from lockstep.run.checkpoint import SavedCounters
 from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EPISODE_ROW
@@ -17,7 +17,7 @@ LAP = {"iter": 2.0, "rollout": 1.0, "learn": 0.5, "sync": 0.0, "wait": 0.5, "pub
 def record_of(iteration: int = 1, episode_return: float | None = None, episodes: int = 1) -> IterationRecord:
     """Return an iteration of two shards with 60 and 40 steps, in which `episodes` episodes of 5 steps ended on shard 0."""
     trainer = [123.0, 2.0, 0.5, 0.0]
-    status = [dict.fromkeys(STATUS, seconds) | {"iter": 8.0, "wait": 4.0} for seconds in (1.0, 3.0)]
+    status = [dict.fromkeys(PLAYER_FIELDS, seconds) | {"iter": 8.0, "wait": 4.0} for seconds in (1.0, 3.0)]
     rows = np.full((2, EPISODE_ROW), np.nan)
     rows[:, :4] = [[60, 0, 0, 0], [40, 0, 0, 0]]
     if episode_return is not None:
@@ -53,7 +53,10 @@ def test_frames_are_counted_if_a_step_has_several() -> None:
 def test_times_of_players_are_means_over_shards() -> None:
     metrics = counters_of(ONE_TRAINER).add(record_of())
     times = {name: value for name, value in metrics.items() if name.startswith("player_t_")}
-    assert times == {f"player_t_{name}": 2.0 for name in STATUS[2:]} | {"player_t_iter": 8.0, "player_t_wait": 4.0}
+    assert times == {f"player_t_{name}": 2.0 for name in PLAYER_FIELDS[2:]} | {
+        "player_t_iter": 8.0,
+        "player_t_wait": 4.0,
+    }
     assert metrics["idle"] == [0.25, 0.5]
     assert not any(name.startswith("player_t_") for name in counters_of().add(record_of()))
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lockstep.algorithm.plan import Plan
-from lockstep.rollout import STATUS, Rollout, Sizes
+from lockstep.rollout import PLAYER_FIELDS, Rollout, Sizes
 from lockstep.run.episodes import EPISODE_ROW
 from lockstep.run.records import IdleTimes, ShardRecords, pack_records
 
@@ -15,7 +15,7 @@ ONE_TRAINER = Plan(players=(1, 2), trainers=(0, 0))
 def rollout_of(stop: float = 0.0, seconds: float = 4.0, waited: float = 1.0) -> Rollout:
     """Return three steps of two environments, of which one row is a reset row and one episode ends."""
     rollout = Rollout.empty(Sizes(3, 2, 1, None, (), torch.float32))
-    status = dict.fromkeys(STATUS, 0.25) | {"stop": stop, "iter": seconds, "wait": waited}
+    status = dict.fromkeys(PLAYER_FIELDS, 0.25) | {"stop": stop, "iter": seconds, "wait": waited}
     rollout.status[:] = torch.tensor(list(status.values()), dtype=torch.float64)
     rollout.valid[0, 1] = False
     rollout.episodes[2, 1] = torch.tensor([30.0, 7.0])
@@ -37,7 +37,7 @@ def test_rows_contain_records_of_trainer_player_and_episodes() -> None:
     assert rows.dtype == torch.float64
     records = ShardRecords(rows.numpy())
     assert records.status.shape == (2, 8)
-    assert dict(zip(STATUS, records.status[1], strict=True)) == {
+    assert dict(zip(PLAYER_FIELDS, records.status[1], strict=True)) == {
         "stop": 0, "iter": 8, "rollout": 0.25, "learn": 0.25, "sync": 0.25, "wait": 1, "publish": 0.25, "record": 0.25,
     }  # fmt: skip
     # valid steps, episodes, total length, total, minimum and maximum return; then time, environment, return and length

@@ -24,7 +24,7 @@ from lockstep.group.solo import Solo
 from lockstep.loop import train
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
-from lockstep.rollout import STATUS
+from lockstep.rollout import PLAYER_FIELDS
 from lockstep.run import run as runs
 from lockstep.run import stop
 from lockstep.run.checkpoint import Checkpoint
@@ -209,7 +209,7 @@ def test_observation_statistics_cover_all_valid_observations(lag: int) -> None:
     observed = []
     for iteration in range(1, 6):
         collect(components.shards, components.exchange.acting, iteration)
-        rollouts = components.exchange.route(iteration, [0.0] * len(STATUS))
+        rollouts = components.exchange.route(iteration, [0.0] * len(PLAYER_FIELDS))
         observed += [rollout.observations[:-1][rollout.valid] for rollout in rollouts]
         components.update(rollouts, iteration, 0.0)
         components.exchange.publish(iteration, Stop(9))

@@ -5,7 +5,7 @@ from time import perf_counter
 import pytest
 
 from lockstep.group.solo import Solo
-from lockstep.rollout import STATUS
+from lockstep.rollout import PLAYER_FIELDS
 from lockstep.run import timing
 from lockstep.run.timing import Lap, Stopwatch
 
@@ -39,7 +39,7 @@ def test_phases_waiting_times_and_the_rest_add_up(time: FakeClock) -> None:
     assert passed == {
         "iter": 15, "rollout": 4, "learn": 5, "sync": 2, "wait": 3, "publish": 0, "record": 1,
     }  # fmt: skip
-    assert ["iter", *list(passed)[1:]] == list(STATUS[1:])
+    assert ["iter", *list(passed)[1:]] == list(PLAYER_FIELDS[1:])
     assert lap() == dict.fromkeys(passed, 0)
 
 

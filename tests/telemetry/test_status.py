@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lockstep.phases import PHASES
-from lockstep.rollout import STATUS
+from lockstep.rollout import PLAYER_FIELDS
 from lockstep.telemetry.status import RunStatus, number
 
 
@@ -25,7 +25,7 @@ def status_after(*rows: dict[str, object]) -> RunStatus:
 
 def test_phases_have_the_order_of_all_tables() -> None:
     assert PHASES == ("rollout", "learn", "sync", "wait", "publish", "record")
-    assert ("stop", "iter", *PHASES) == STATUS
+    assert ("stop", "iter", *PHASES) == PLAYER_FIELDS
 
 
 def test_status_without_metrics() -> None:

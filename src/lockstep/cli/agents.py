@@ -72,11 +72,11 @@ class LoadedPolicy:
         """
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.policy import evaluation_seeds, load_policy
-        from lockstep.hub.fetching import find
+        from lockstep.hub.fetching import find_checkpoint
         from lockstep.hub.repository import PREFIX
         from lockstep.runtime.threads import limit_threads
 
-        path, iteration = find(run, iteration)
+        path, iteration = find_checkpoint(run, iteration)
         folder = RunFolder.open(path)
         import_env_module_of_run(open_run(path)[1], module)
         self.config, self.policy = load_policy(folder, iteration, sample, seed)

@@ -8,7 +8,7 @@ from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.modules import import_environments
 from lockstep.run.folder import RunFolder
-from lockstep.run.stop import exit_silently, follow_launcher, listen
+from lockstep.run.stop import exit_silently, listen, stop_with_launcher
 from lockstep.runtime.rank_info import RankInfo
 
 __all__ = ["check_hook_of_run", "import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
@@ -57,7 +57,7 @@ def listen_under_launcher(rank_info: RankInfo | None) -> None:
     """Handle signals as requests to stop, if a launcher started this rank. Otherwise `start` or `cli/rank.py` does."""
     if rank_info is not None:
         listen(announce=rank_info.rank == 0)
-        follow_launcher()
+        stop_with_launcher()
 
 
 def start(folder: RunFolder, plan: Plan, resume_from: int, hook: str | None) -> int:

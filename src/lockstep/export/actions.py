@@ -38,21 +38,21 @@ class ActionDecoder(nn.Module):
         if self._size:
             self.register_buffer("_low", torch.from_numpy(spaces.action_low).to(agent.dtype))
             self.register_buffer("_high", torch.from_numpy(spaces.action_high).to(agent.dtype))
-        self.ports = [
+        self.specs = [
             TensorSpec(name_of(ACTION, path), leaf.shape, torch_type(leaf.dtype), f"action{place_of(path)} for step()")
             for path, leaf in leaves(space)
         ]
         """Descriptions of all outputs."""
         if self._options:
             meaning = f"of the options of all choices: {', '.join(map(str, spaces.choices))}"
-            self.ports.append(TensorSpec("logits", (self._options,), agent.dtype, meaning))
+            self.specs.append(TensorSpec("logits", (self._options,), agent.dtype, meaning))
         if self._size:
             fitted = "tanh brings them onto the bounds" if self._squash else "they are clipped to the bounds"
             for name, meaning in (
                 ("mean", f"of continuous components side by side, before {fitted}"),
                 ("log_std", "natural logarithm of their standard deviations, before the same"),
             ):
-                self.ports.append(TensorSpec(name, (self._size,), agent.dtype, meaning))
+                self.specs.append(TensorSpec(name, (self._size,), agent.dtype, meaning))
 
     def forward(self, parameters: Tensor) -> dict[str, Tensor]:
         """Decode parameters `[N, D]` to the outputs by name."""

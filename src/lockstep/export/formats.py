@@ -41,7 +41,7 @@ class Format:
 
 
 def _trace(program: Program) -> ExportedProgram:
-    example = {port.name: torch.zeros(_TRACED, *port.shape, dtype=port.dtype) for port in program.inputs}
+    example = {spec.name: torch.zeros(_TRACED, *spec.shape, dtype=spec.dtype) for spec in program.inputs}
     batch = Dim("batch", min=1)
     with torch.no_grad():
         return torch.export.export(program.eval(), (example,), dynamic_shapes=({name: {0: batch} for name in example},))
@@ -66,7 +66,7 @@ def _unpack_torch(content: bytes) -> Callable[[Arrays], Arrays]:
 
 
 def _pack_onnx(program: Program, about: Mapping[str, str]) -> bytes:
-    inputs, outputs = ([port.name for port in ports] for ports in (program.inputs, program.outputs))
+    inputs, outputs = ([spec.name for spec in specs] for specs in (program.inputs, program.outputs))
     with _quiet():
         traced = _trace(program)
         exported = torch.onnx.export(traced, (), input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
@@ -79,9 +79,9 @@ def _pack_onnx(program: Program, about: Mapping[str, str]) -> bytes:
     return content
 
 
-def _describe(graph: Any, ports: list[TensorSpec]) -> None:
+def _describe(graph: Any, specs: list[TensorSpec]) -> None:
     """Name the batch dimension, and describe each array."""
-    meanings = {port.name: port.meaning for port in ports}
+    meanings = {spec.name: spec.meaning for spec in specs}
     del graph.value_info[:]  # intermediate values have other names for the dimension
     for value in (*graph.input, *graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"

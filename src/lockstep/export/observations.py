@@ -38,7 +38,7 @@ class ObservationEncoder(nn.Module):
         if agent.spaces.mask_size and not self._masks:
             self._masks = [INFO_MASK]
         self.codes = nn.ModuleList(_OneHot(leaf) for _, leaf in features if isinstance(leaf, Discrete | MultiDiscrete))
-        self.ports = _ports(space, agent.spaces)
+        self.specs = _specs(space, agent.spaces)
         """Descriptions of all inputs except the state."""
         statistics = agent.observation_statistics
         self._normalized = statistics is not None
@@ -85,17 +85,17 @@ def _channels_first(images: Tensor, leaf: Box) -> Tensor:
     return images
 
 
-def _ports(space: Space[object], spaces: Spaces) -> list[TensorSpec]:
+def _specs(space: Space[object], spaces: Spaces) -> list[TensorSpec]:
     kinds = [
         (feature_leaves(space), ""),
         (image_leaves(space), ", an image"),
         (mask_leaves(space), ", not 0 for options that are allowed"),
     ]
-    ports = [_tensor_spec(leaf, note) for kind_leaves, note in kinds for leaf in kind_leaves]
+    specs = [_tensor_spec(leaf, note) for kind_leaves, note in kinds for leaf in kind_leaves]
     if spaces.mask_size and not mask_leaves(space):
         meaning = f"info[{MASK!r}], not 0 for options that are allowed: those of all choices side by side"
-        ports.append(TensorSpec(INFO_MASK, (spaces.mask_size,), torch.int8, meaning))
-    return ports
+        specs.append(TensorSpec(INFO_MASK, (spaces.mask_size,), torch.int8, meaning))
+    return specs
 
 
 def _tensor_spec(path_and_leaf: Leaf, note: str) -> TensorSpec:

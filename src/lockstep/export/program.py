@@ -30,7 +30,7 @@ class Program(nn.Module):
         self.policy.intrinsic_head = None
         apart = self.policy.critic_trunk is not None and not agent.state_size
         self._separate = apart and self.policy.is_mlp
-        self.inputs, self.outputs = list(self.observation_encoder.ports), list(self.action_decoder.ports)
+        self.inputs, self.outputs = list(self.observation_encoder.specs), list(self.action_decoder.specs)
         if apart and not self._separate:
             self.policy.critic_trunk = nn.Identity()  # unused, so that its weights are not exported
         else:

@@ -86,9 +86,9 @@ def export_policy(
     return Exported(path, program.inputs, program.outputs, distance)
 
 
-def _described(ports: Sequence[TensorSpec]) -> str:
+def _described(specs: Sequence[TensorSpec]) -> str:
     return json.dumps(
-        {port.name: {"type": port.type_name, "shape": ["N", *port.shape], "meaning": port.meaning} for port in ports}
+        {spec.name: {"type": spec.type_name, "shape": ["N", *spec.shape], "meaning": spec.meaning} for spec in specs}
     )
 
 

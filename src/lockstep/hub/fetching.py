@@ -8,7 +8,7 @@ from lockstep.hub.repository import PREFIX, Repository, client, readable_errors
 from lockstep.run.evaluations import Choice
 from lockstep.run.locate import locate_checkpoint
 
-__all__ = ["fetch", "find"]
+__all__ = ["fetch", "find_checkpoint"]
 
 _LARGEST = {AGENT: 4_000_000_000, CONFIG: 1_000_000, STATE: 1_000_000}
 """Largest sizes of the files in bytes. The weights of a large network with images have some ten million bytes. `restore_agent` checks that
@@ -17,7 +17,7 @@ _TIMEOUT = 10.0
 """Seconds to wait for a response."""
 
 
-def find(run: str, iteration: Choice) -> tuple[Path, Choice]:
+def find_checkpoint(run: str, iteration: Choice) -> tuple[Path, Choice]:
     """Return the run folder and the chosen checkpoint for a run as given by the user.
 
     `run` is `hub:USER/NAME`, the folder of a checkpoint, or a run. Raises ValueError if the run or the checkpoint does not exist.

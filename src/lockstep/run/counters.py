@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockstep.algorithm.plan import Plan
-from lockstep.rollout import STATUS
+from lockstep.rollout import PLAYER_FIELDS
 from lockstep.run.checkpoint import SavedCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.records import IdleTimes, ShardRecords
@@ -72,7 +72,7 @@ class RunCounters:
         if not self._player_only:
             return {}
         mean = shards.status[self._player_only].mean(0).tolist()
-        return {f"player_t_{name}": mean[place] for place, name in enumerate(STATUS) if place}
+        return {f"player_t_{name}": mean[place] for place, name in enumerate(PLAYER_FIELDS) if place}
 
     def state(self) -> dict[str, object]:
         """Return the counters for a checkpoint."""

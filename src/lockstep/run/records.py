@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.plan import Plan
-from lockstep.rollout import STATUS, Rollout
+from lockstep.rollout import PLAYER_FIELDS, Rollout
 from lockstep.run.episodes import EPISODE_ROW, write_episode_row
 
 __all__ = ["HOOK_STOPS", "IdleTimes", "ShardRecords", "pack_records"]
@@ -17,9 +17,9 @@ _TRAINER = ("digest", "iter", "wait", "stop")
 """Entries of the shard's trainer: leading bits of the digest, seconds since the trainer's last record, seconds of these
 that it waited, and the number of the signal that requested a stop (0: none; HOOK_STOPS: a hook ends training)."""
 HOOK_STOPS = -1
-_STATUS_END = len(_TRAINER) + len(STATUS)
+_PLAYER_END = len(_TRAINER) + len(PLAYER_FIELDS)
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
-_PLAYER_TIMES = len(_TRAINER) + STATUS.index("iter"), len(_TRAINER) + STATUS.index("wait")
+_PLAYER_TIMES = len(_TRAINER) + PLAYER_FIELDS.index("iter"), len(_TRAINER) + PLAYER_FIELDS.index("wait")
 
 
 def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequence[Rollout]) -> Tensor:
@@ -27,11 +27,11 @@ def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequ
 
     `shards` are their numbers, ascending, and `trainer` has the entries `_TRAINER`.
     """
-    rows = torch.empty(len(shards), _STATUS_END + EPISODE_ROW, dtype=torch.float64)
+    rows = torch.empty(len(shards), _PLAYER_END + EPISODE_ROW, dtype=torch.float64)
     for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
         row[: len(_TRAINER)] = trainer
-        row[len(_TRAINER) : _STATUS_END] = rollout.status
-        write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_STATUS_END:])
+        row[len(_TRAINER) : _PLAYER_END] = rollout.status
+        write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_PLAYER_END:])
     return rows
 
 
@@ -44,13 +44,13 @@ class ShardRecords:
 
     @property
     def status(self) -> NDArray[np.float64]:
-        """Entries of the players, `[shards, 8]`, in the order of `STATUS`."""
-        return self.rows[:, len(_TRAINER) : _STATUS_END]
+        """Entries of the players, `[shards, 8]`, in the order of `PLAYER_FIELDS`."""
+        return self.rows[:, len(_TRAINER) : _PLAYER_END]
 
     @property
     def episodes(self) -> NDArray[np.float64]:
         """Rows of `write_episode_row`, `[shards, 86]`."""
-        return self.rows[:, _STATUS_END:]
+        return self.rows[:, _PLAYER_END:]
 
     @property
     def digests_agree(self) -> bool:

@@ -153,7 +153,7 @@ class TrainingRun:
         return self._watch.phase(name)
 
     def status(self) -> list[float]:
-        """Return this rank's entries as a player, in the order of `STATUS`."""
+        """Return this rank's entries as a player, in the order of `PLAYER_FIELDS`."""
         return [float(asked_to_stop()), *self._status_lap().values()]
 
     def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:

@@ -20,12 +20,12 @@ __all__ = [
     "StoppedEarly",
     "asked_to_stop",
     "exit_silently",
-    "follow_launcher",
     "listen",
     "listening",
     "raise_if_asked",
     "record_signal",
     "set_live_view_active",
+    "stop_with_launcher",
 ]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -96,7 +96,7 @@ def record_signal(number: int) -> None:
     _asked = _asked or number
 
 
-def follow_launcher() -> None:
+def stop_with_launcher() -> None:
     """Also request a clean stop when the parent process has ended: a killed launcher can't forward a signal."""
     global _launcher
     _launcher = os.getppid()

@@ -31,6 +31,8 @@ from lockstep.processes.parent import die_with_parent
 
 ROOT = Path(__file__).parents[1]
 _PIECE = 65536
+_started_with = dict(os.environ)
+"""Environment of this process before it imported other modules, some of which add variables."""
 
 
 class Finished(NamedTuple):
@@ -193,13 +195,12 @@ def run_program(
         os.close(file)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace")
-    base = dict(os.environ)
     os.environ.clear()
     os.environ.update(environ)
     if "LOCKSTEP_PARENT" in environ:  # with which a rank ends
         os.environ["LOCKSTEP_PARENT"] = str(os.getppid())
     if SERVERS in environ:
-        fork_ranks(base)
+        fork_ranks(_started_with)
     sys.argv[1:] = words
     sys.path[:1] = [] if safe else [cwd]
     if module.startswith("tests."):

@@ -45,6 +45,7 @@ def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path, alone: Pa
     assert digests(tmp_path / "runs" / "plain")[-1] != digests(alone)[-1], "nothing was compiled"
 
 
+@pytest.mark.exhaustive  # a minute: the trainer has to compile for longer than the timeout
 @pytest.mark.usefixtures("alone")  # after it the compiler has its results stored
 def test_player_waits_while_the_trainer_compiles(run_cli, tmp_path: Path) -> None:
     slow = tmp_path / "slow-compiler"

@@ -12,7 +12,7 @@ from tests.hub.fake_hub import FakeHub
 import lockstep
 from lockstep.cli.main import main
 from lockstep.envs.single import Recipe
-from lockstep.hub.fetching import fetch, find
+from lockstep.hub.fetching import fetch, find_checkpoint
 from lockstep.hub.files import published
 from lockstep.hub.repository import Repository
 from lockstep.run.folder import RunFolder

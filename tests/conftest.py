@@ -59,6 +59,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+SET_BY_MODULES = (
+    *("LD_LIBRARY_PATH", "MPLBACKEND", "MPLCONFIGDIR", "MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_VIDEODRIVER"),
+    *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR", "TRACKIO_DIR"),
+)
+"""Variables that modules set in the process of the tests. Subprocesses that had them would not be forked: see `tests.forked.suits`."""
+_AT_START = {name: os.environ[name] for name in SET_BY_MODULES if name in os.environ}
+
+
 @cache
 def _has_module_fixtures(module: str) -> bool:
     return 'scope="module"' in (ROOT / module).read_text()
@@ -116,11 +124,12 @@ def root() -> Path:
 
 def plain_environ() -> dict[str, str]:
     """Return environment variables for a subprocess that runs the code of this checkout and prints plain text, 120 columns wide."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "DISPLAY")}
+    left_out = ("FORCE_COLOR", "DISPLAY", *SET_BY_MODULES)
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     shown = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
     alone = {"PET_STANDALONE": "1"}  # otherwise torchrun uses the same port in all tests
-    return inherited | shown | alone | {"PYTHONPATH": path}
+    return inherited | _AT_START | shown | alone | {"PYTHONPATH": path}
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 It trains every case with the policy in DistributedDataParallel, and writes weights, optimizer state and metrics to `RANK.CASE.npy`.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -89,3 +90,4 @@ if __name__ == "__main__":
     for case, words in CASES.items():
         np.save(folder / f"{rank}.{case}.npy", train(case, group, words.get("shares", EQUAL)[rank], replicate))
     group.close()
+    os._exit(0)  # as `lockstep` does: threads of Gloo sometimes abort a process in which the interpreter is finalized

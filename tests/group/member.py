@@ -310,8 +310,11 @@ def main(kind: str, scenario: str, rank: int, size: int, address: str, descripto
 
 if __name__ == "__main__":
     kind, scenario, rank, size, address, *rest = sys.argv[1:]
+    code = 0
     try:
         main(kind, scenario, int(rank), int(size), address, int(rest[0]) if rest else -1)
     except RankLost as error:
-        print(error, flush=True)
-        sys.exit(3)
+        print(error)
+        code = 3
+    sys.stdout.flush()
+    os._exit(code)  # as `lockstep` does: threads of Gloo sometimes abort a process in which the interpreter is finalized

@@ -317,6 +317,5 @@ if __name__ == "__main__":
         print(error)
         code = 3
     sys.stdout.flush()
-    os._exit(
-        code
-    )  # as `lockstep` does: threads of Gloo sometimes abort a process in which the interpreter is finalized
+    # as `lockstep` does: threads of Gloo sometimes abort a process in which the interpreter is finalized
+    os._exit(code)

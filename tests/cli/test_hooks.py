@@ -81,6 +81,15 @@ def test_resumed_run_ends_after_the_same_iteration_and_needs_its_hook_again(
 
 
 @pytest.mark.slow
+def test_run_with_a_goal_that_was_not_reached_is_reported_as_ended_by_its_hook(run_cli) -> None:
+    hook = ("--run.hooks", "my_hooks")
+    ended = run_cli("train", *TASK, *SHORT, *hook, "--run.stop-at-return", 500, "--ranks", 1, "--name", "goal")
+    assert "ended: by a hook\n" in ended.stdout
+    resumed = run_cli("resume", "goal", *hook)
+    assert resumed.stdout == f"runs/goal is complete: a hook ended training in iteration {LAST}\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_error_of_a_hook_is_shown_with_its_line(run_cli, tmp_path: Path, ranks: int) -> None:
     failed = run_cli("train", *TASK, *SHORT, "--ranks", ranks, "--run.hooks", "my_hooks:fails", "--name", "failed")

@@ -35,7 +35,7 @@ class Stop(NamedTuple):
 
     iteration: float
     complete: bool = False
-    """True if training ends because its goal is reached, False if it can be resumed or has used its budget."""
+    """True if training ends because its goal is reached or a hook ends it, False if it can be resumed or has used its budget."""
 
     def or_earlier(self, other: "Stop") -> "Stop":
         """Return the one that comes first; of two for the same iteration, the complete one."""

@@ -131,9 +131,7 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
     try:
         return work()
     except tuple(codes) as error:
-        if (
-            isinstance(error, (EnvironmentFailed, HookFailed)) and error.__cause__
-        ):  # shows the line in the user's own code
+        if isinstance(error, (EnvironmentFailed, HookFailed)) and error.__cause__:  # shows the line in the user's code
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
@@ -150,8 +148,8 @@ def _result_text(run: TrainingRun) -> str:
     else:
         lines.append(f"done: {run.done} iterations, {counters.env_steps:,} steps in {counters.seconds:.1f} s")
     if run.stop.complete:
-        goal = run.stop_at_return
-        lines.append(f"ended: {'by a hook' if goal is None else f'run.stop_at_return ({goal:g}) was reached'}")
+        reason = "by a hook" if run.ended_by_hook else f"run.stop_at_return ({run.stop_at_return:g}) was reached"
+        lines.append(f"ended: {reason}")
     if episodes.mean is not None:
         lines.append(f"return: {episodes.mean:.4g}, mean of the last {len(episodes.returns)} episodes")
     if counters.solved_at is not None:

@@ -97,7 +97,7 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
 def completion_text(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
     newest = max(folder.checkpoints(), default=0)
-    if newest < iterations(config) and config.run.stop_at_return is None:
+    if newest < iterations(config) and folder.ended_by_hook(newest):
         return f"{folder.path} is complete: a hook ended training in iteration {newest}"
     if newest < iterations(config):
         return f"{folder.path} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"

@@ -228,12 +228,19 @@ class RunFolder:
         return self.path / "checkpoints" / f"{iteration:08d}"
 
     def training_ended(self, iteration: int) -> bool:
-        """Return True if training was complete with a checkpoint before its budget was used up, because of `run.stop_at_return`."""
+        """Return True if training was complete with a checkpoint before its budget was used up, by `run.stop_at_return` or a hook."""
+        return self._has_flag(iteration, "complete")
+
+    def ended_by_hook(self, iteration: int) -> bool:
+        """Return True if a hook had ended training when the checkpoint was written."""
+        return self._has_flag(iteration, "hook_stops")
+
+    def _has_flag(self, iteration: int, name: str) -> bool:
         try:
             state = _object(self.checkpoint(iteration) / "state.json")
         except ValueError:
             return False
-        return state.get("complete") is True
+        return state.get(name) is True
 
     def checkpoints(self) -> list[int]:
         """Return the iterations that have a checkpoint, ascending."""

@@ -121,8 +121,13 @@ class TrainingRun:
         return self._config.stop_at_return
 
     @property
+    def ended_by_hook(self) -> bool:
+        """True on rank 0 if a hook ends training."""
+        return self._hook_stops
+
+    @property
     def last(self) -> int:
-        """The iteration after which training is complete: that of the budget, or the one that reached `run.stop_at_return`."""
+        """The iteration after which training is complete: that of the budget, or the one in which `run.stop_at_return` or a hook ended training."""
         return int(self.stop.iteration) if self.stop.complete else self._iterations
 
     @property

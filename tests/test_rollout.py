@@ -27,6 +27,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
         "statistics_sums": ((1 + 2 * 3 + 1 + 2,), torch.float64),
         "means": ((3 + 1,), torch.float64),
         "episodes": ((STEPS, COUNT, EPISODE_COLUMNS), torch.float64),
+        "infos": ((STEPS, COUNT, 0), torch.float64),
         "status": ((len(PLAYER_FIELDS),), torch.float64),
     }
 
@@ -37,6 +38,7 @@ def test_sums_are_float64_in_a_float32_rollout() -> None:
         "statistics_sums",
         "means",
         "episodes",
+        "infos",
         "status",
     }
 

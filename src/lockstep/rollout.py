@@ -1,9 +1,9 @@
 """Rollout buffer: the tensors that one shard collects in one iteration, which are sent from the player to the trainer.
 
 Letters of shapes, used everywhere: `T` steps, `B` environments of one shard, `O` observation size, `P` bytes of an
-observation's images, `A` action size, `S` size of the state of a policy with memory, `L` steps of a sequence. Time is
-the first dimension. Row `t` holds the observation, the action taken on it, and the reward and flags that the
-environment returned.
+observation's images, `A` action size, `S` size of the state of a policy with memory, `L` steps of a sequence, `K` number
+of `env.info_metrics`. Time is the first dimension. Row `t` holds the observation, the action taken on it, and the reward
+and flags that the environment returned.
 
 Episode ends follow one convention (next-step autoreset): the observation that the environment returns with
 `terminated | truncated` is the last one of its episode, and the row that holds this observation is a reset row. Its
@@ -55,6 +55,8 @@ class Sizes:
     """Size S of the state; 0 for a policy without memory."""
     sequence: int = 1
     """Sequence length L, a divisor of T."""
+    infos: int = 0
+    """Number K of `env.info_metrics`."""
 
 
 @dataclass
@@ -89,6 +91,8 @@ class Rollout:
     """Float64 means that were subtracted before the sums in `statistics_sums`."""
     episodes: Tensor
     """Return and length (steps) of the episode that ended at a row, `[T, B, 2]` float64; NaN if none ended there."""
+    infos: Tensor
+    """Numbers `[T, B, K]` float64 of `env.info_metrics` of the episode that ended at a row; NaN if none ended there."""
     status: Tensor
     """Stop request and times of the player, `[8]` float64, see `PLAYER_FIELDS`."""
 
@@ -111,6 +115,7 @@ class Rollout:
             ((sum(1 + 2 * size for size in sizes.statistics),), torch.float64),
             ((sum(sizes.statistics),), torch.float64),
             ((*rows, EPISODE_COLUMNS), torch.float64),
+            ((*rows, sizes.infos), torch.float64),
             ((len(PLAYER_FIELDS),), torch.float64),
         ]
 

@@ -10,6 +10,7 @@ import pickle
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from tests.envs.sample_environments import PREFIX, register
 from torch import nn
@@ -20,6 +21,7 @@ from lockstep.config import Config
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment.execute import create_run, execute
+from lockstep.experiment.hooks import Iteration
 from lockstep.experiment.resolve import resolve
 from lockstep.models.registry import register_encoder
 from lockstep.models.settings import PolicyConfig
@@ -90,6 +92,12 @@ TASKS = {
         policy=recurrent("lstm", normalize_observations=True, noise_exponent=0.5),
         ppo=PPOConfig(separate_grad_norms=True),
     ),
+    "wrapped": Config(
+        env=dataclasses.replace(
+            PENDULUM, wrappers=("FrameStackObservation(stack_size=3)", "RescaleAction(min_action=-1, max_action=1)")
+        ),
+        policy=PolicyConfig(hidden=(16,), normalize_observations=True),
+    ),
 }
 METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
 SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 50, "neighbours": 3}
@@ -132,6 +140,7 @@ MATRICES = {
             ("image", {"shared": SHARED, "vtrace": VTRACE}),
             ("dict", {"own": OWN, "shared": SHARED}),
             ("masked", {"own": OWN, "vtrace": VTRACE}),
+            ("wrapped", {"own": OWN, "shared": SHARED}),
         )
         for name, plan in plans.items()
     },
@@ -156,6 +165,11 @@ def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folde
             progress="off",
         ),
     )
+
+
+def read_policy(iteration: Iteration) -> dict[str, float]:
+    """Hook that uses the policy. It must not change the run, so ranks with it have the digests of a rank without."""
+    return {"value": iteration.policy.value(np.ones(iteration.policy.observation_space.shape, np.float32))}
 
 
 def refuse_pickling(*arguments: object, **options: object) -> None:
@@ -185,7 +199,8 @@ def main(
             if rank == 0:
                 create_run(config, None, size)
             runtime.group.barrier("start")
-            execute(RunFolder(folder / column), config, Plan.make(config.plan, size), runtime, 0)
+            hook = read_policy if size > 1 and column.startswith("wrapped") else None
+            execute(RunFolder(folder / column), config, Plan.make(config.plan, size), runtime, 0, hook)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,18 @@ from lockstep.rollout import Rollout, Sizes
 
 __all__ = ["Shard", "collect", "rollout_sizes"]
 
-_PLAYED = ("observations", "pixels", "states", "actions", "rewards", "terminated", "truncated", "values", "log_probs")
+_PLAYED = (
+    "observations",
+    "pixels",
+    "states",
+    "actions",
+    "rewards",
+    "terminated",
+    "truncated",
+    "values",
+    "log_probs",
+    "infos",
+)
 """Tensors of a rollout that `_play` fills."""
 
 
@@ -83,13 +94,13 @@ class Shard:
             self.pixels.copy_(torch.from_numpy(self.engine.pixels))
 
 
-def rollout_sizes(agent: Agent, steps: int, count: int, sequence: int = 1) -> Sizes:
-    """Return the sizes of the rollouts that `agent` collects: `steps` T, `count` B, `sequence` L."""
+def rollout_sizes(agent: Agent, steps: int, count: int, sequence: int = 1, infos: int = 0) -> Sizes:
+    """Return the sizes of the rollouts that `agent` collects: `steps` T, `count` B, `sequence` L, `infos` K."""
     spaces, statistics = agent.spaces, (agent.observation_statistics, agent.return_statistics)
     action_size = spaces.action_size if spaces.discrete_actions is None else None
     sizes = tuple(running.mean.numel() for running in statistics if running is not None)
     rows, pixels, state = spaces.observation_size, spaces.pixel_count, agent.state_size
-    return Sizes(steps, count, rows, action_size, sizes, agent.dtype, pixels, state, sequence)
+    return Sizes(steps, count, rows, action_size, sizes, agent.dtype, pixels, state, sequence, infos)
 
 
 def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool = False) -> list[Rollout]:
@@ -124,7 +135,8 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
     memory = _memory(shards, wide, agent)
     actor = agent.actor(noise, wide.actions.numpy(), memory)
     engines = [(shard.engine, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
-    image_engines = engines if agent.spaces.images else []
+    infos = wide.infos.numpy()
+    image_engines, info_engines = engines if agent.spaces.images else [], engines if infos.size else []
     for t in range(steps):
         actions = actor.act(t, observations[t], pixels[t])
         for engine, columns in engines:
@@ -132,6 +144,8 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
             observations[t + 1, columns], rewards[t, columns], terminated[t, columns], truncated[t, columns] = results
         for engine, columns in image_engines:
             pixels[t + 1, columns] = engine.pixels
+        for engine, columns in info_engines:
+            infos[t, columns] = engine.infos
     wide.log_probs.copy_(actor.log_probs())
     wide.values.copy_(actor.values(wide.observations, wide.pixels))
     if memory is not None:
@@ -153,9 +167,10 @@ def _wide_rollout(rollouts: Sequence[Rollout]) -> Rollout:
     first = rollouts[0]
     action_size = None if first.actions.dim() == 2 else first.actions.shape[2]
     steps, count = first.rewards.shape
-    rows, pixels, state = (tensor.shape[2] for tensor in (first.observations, first.pixels, first.states))
+    parts = first.observations, first.pixels, first.states, first.infos
+    rows, pixels, state, infos = (tensor.shape[2] for tensor in parts)
     dtype, count = first.observations.dtype, count * len(rollouts)
-    return Rollout.empty(Sizes(steps, count, rows, action_size, (), dtype, pixels, state, first.sequence_length))
+    return Rollout.empty(Sizes(steps, count, rows, action_size, (), dtype, pixels, state, first.sequence_length, infos))
 
 
 def _split_columns(wide: Rollout, rollouts: Sequence[Rollout]) -> None:

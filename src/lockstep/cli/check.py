@@ -88,8 +88,8 @@ def _print_speeds(config: Config) -> None:
     automatic = resolve_config(config, 1)[0].env.engine
     print(f"steps per second of {config.env.count} environments, in one process, without training")
     for engine in get_args(EngineName)[1:]:
-        chosen = dataclasses.replace(config, env=dataclasses.replace(config.env, engine=engine))
         try:
+            chosen = dataclasses.replace(config, env=dataclasses.replace(config.env, engine=engine))
             rate = engine_rate(resolve_config(chosen, 1)[0], 1, _SECONDS)
         except ValueError:
             continue  # this engine does not have the environment

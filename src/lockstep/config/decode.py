@@ -5,6 +5,7 @@ The type of a field alone decides which values it accepts. Numbers may be text, 
 
 import dataclasses
 import math
+import re
 import types
 from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
@@ -26,6 +27,8 @@ _TYPE_DESCRIPTIONS = {
 """Descriptions of the plain types, for error messages."""
 _MAX_EXACT_INTEGER = 2**53
 """The magnitude up to which a float represents every whole number exactly."""
+_LIST_ITEM = re.compile(r"(?:[^,\s()]|\((?:[^()]|\([^()]*\))*\))+|[()]")
+"""Text without commas and spaces, except for those in parentheses."""
 _short_repr = Repr()
 _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 60
 
@@ -223,11 +226,14 @@ def _decode_mapping(value: object, hint: Any, path: str) -> object:
 
 
 def _split_list(value: object) -> list[object]:
-    """Return the items of a list. Text is split at commas and spaces; another value becomes a list of one item."""
+    """Return the items of a list. Text is split at commas and spaces outside parentheses; another value becomes a list of one item."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, str):
-        return list(value.strip().strip("[]()").replace(",", " ").split())
+        text = value.strip()
+        if text[:1] + text[-1:] in ("[]", "()"):
+            text = text[1:-1]
+        return _LIST_ITEM.findall(text)
     return [value]
 
 

@@ -5,9 +5,15 @@ from typing import NamedTuple
 
 __all__ = ["DroppedField", "drop_task_fields"]
 
-_TASK_FIELDS = (("env", "options"), ("run", "solved_return"), ("run", "stop_at_return"))
-"""A goal is on the scale of one environment's returns, and options are keyword arguments of one environment's
-constructor. Budgets, engines and hyperparameters stay: they may suit another environment."""
+_TASK_FIELDS = (
+    ("env", "options"),
+    ("env", "wrappers"),
+    ("env", "info_metrics"),
+    ("run", "solved_return"),
+    ("run", "stop_at_return"),
+)
+"""A goal is on the scale of one environment's returns, options are keyword arguments of one environment's constructor,
+and wrappers and `info` are those of one environment. Budgets, engines and hyperparameters stay: they may suit another environment."""
 
 
 class DroppedField(NamedTuple):
@@ -47,7 +53,7 @@ def drop_task_fields(
         fields = tree.get(section)
         if isinstance(fields, Mapping) and field in fields:
             tree[section] = {name: value for name, value in fields.items() if name != field}
-            if fields[field] not in (None, {}):
+            if fields[field] not in (None, {}, [], ()):
                 dropped.append(DroppedField(section, field, fields[field], first_id, later_id))
     return tree, dropped
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter
 from lockstep.envs.engine import EnvironmentFailed, State, Step
+from lockstep.envs.infos import batch_values
 from lockstep.envs.layout import ContractViolation, ObservationLayout
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces, describe
@@ -35,6 +36,9 @@ class BatchReader:
         self._count = count
         self.pixels = np.zeros((count, 0), dtype=np.uint8)
         """Images `[B, P]` of the observations that were read last."""
+        self._info_metrics = recipe.info_metrics
+        self.infos = np.full((count, len(recipe.info_metrics)), np.nan)
+        """Numbers `[B, K]` of `env.info_metrics` of the step that was read last."""
 
     def read_reset(self, observations: Any, infos: Any) -> NDArray[Any]:
         """Return the rows `[B, O]` of the observations and infos of a reset."""
@@ -47,9 +51,11 @@ class BatchReader:
 
     def read_step(self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Step:
         """Return the results of a step with the observations as rows `[B, O]`."""
-        if self._rows_unchanged:
-            return self.select_columns(observations), rewards, terminated, truncated
         try:
+            if self._info_metrics:
+                self.infos = batch_values(self._info_metrics, infos, terminated | truncated)
+            if self._rows_unchanged:
+                return self.select_columns(observations), rewards, terminated, truncated
             return self._rows(observations, infos, terminated | truncated), rewards, terminated, truncated
         except ContractViolation as error:
             raise EnvironmentFailed(f"{self._name} {error} (after a step)") from None
@@ -90,6 +96,10 @@ class RestartingEngine:
     @property
     def pixels(self) -> NDArray[np.uint8]:
         return self._reader.pixels
+
+    @property
+    def infos(self) -> NDArray[np.float64]:
+        return self._reader.infos
 
     def step(self, actions: NDArray[Any]) -> Step:
         return self._reader.read_step(*self._envs.step(self._convert(actions)))

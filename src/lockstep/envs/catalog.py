@@ -44,7 +44,7 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
     assert config.count % shards == 0, (config.count, shards)
     count = config.count // shards
     first = shard * count
-    recipe = Recipe(config.id, config.options)
+    recipe = Recipe.from_config(config)
     seeds = EnvironmentSeeds(seed, _BATCH_STREAMS.get(config.engine, _SINGLE_STREAM), config.count)
     match config.engine:
         case "gymnasium":
@@ -77,7 +77,7 @@ def describe_env(config: EnvConfig) -> Spaces:
     similar known one), a missing package (with the extra to install), options that the environment does not accept,
     spaces that are not supported, and an engine that does not have the environment.
     """
-    recipe = Recipe(config.id, config.options)
+    recipe = Recipe.from_config(config)
     if config.engine == "envpool":
         pool = recipe.make_envpool([0])
         try:
@@ -99,7 +99,7 @@ def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, 
     `actions.action_converter`. `config.engine` is ignored: an environment that only envpool has can't be created.
     Raises ValueError as `describe_env` does.
     """
-    return Recipe(config.id, config.options)(render_mode)
+    return Recipe.from_config(config)(render_mode)
 
 
 def first_seed(config: EnvConfig, seed: int, index: int) -> int:
@@ -141,7 +141,7 @@ def restarted_episode_limit(config: EnvConfig) -> int | None:
 
     Return None if the length is unknown, or if the engine does not begin new episodes.
     """
-    recipe = Recipe(config.id, config.options)
+    recipe = Recipe.from_config(config)
     if not restarts_episodes(config):
         return None
     if recipe.game is not None:

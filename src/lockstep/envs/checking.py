@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -80,7 +81,7 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
     `config.engine`, `count` and `threads` are ignored. Raises ValueError as `describe_env` does if the environment can't be created or its
     spaces are not supported.
     """
-    recipe = Recipe(config.id, config.options)
+    recipe = Recipe.from_config(config)
     interface = Interface.from_recipe(recipe)
     yield Finding("spaces", "ok", _describe(interface))
     yield _check_api(config, masked=bool(interface.spaces.mask_size))
@@ -238,7 +239,7 @@ def _compare(
 
 def _check_resume(config: EnvConfig) -> Finding:
     """Restore engine `gymnasium` in the middle of episodes, and compare what follows."""
-    resolved = EnvConfig(config.id, "gymnasium", 2, options=config.options)
+    resolved = replace(config, engine="gymnasium", count=2)
     engine, restored = (make_engine(resolved, 0, 0, 1) for _ in range(2))
     try:
         observations, generator = engine.reset(), stream(0, "check-actions", _EPISODES)

@@ -44,13 +44,17 @@ the other. `gymnasium-async` was never the fastest.
 """
 
 
-def choose_engine(env_id: str, per_shard: int, options: Mapping[str, Any] | None = None) -> EngineName:
+def choose_engine(
+    env_id: str, per_shard: int, options: Mapping[str, Any] | None = None, wrapped: bool = False
+) -> EngineName:
     """Return the engine that was measured to be the fastest for `per_shard` environments per shard.
 
-    Return `gymnasium` for environments that were not measured, and for environments with options: these are arguments
-    of Gymnasium's environments, which other engines may not accept. Return `ale` for Atari games: it is faster than
+    Return `gymnasium` for environments that were not measured, for `wrapped` environments, and for environments with
+    options: these are arguments of Gymnasium's environments, which other engines may not accept. Return `ale` for Atari games: it is faster than
     envpool and `gymnasium` for any number; but only envpool supports `episodic_life`.
     """
+    if wrapped:
+        return "gymnasium"
     if is_game(env_id):
         episodic_life = (options or {}).get("episodic_life", False)
         return "envpool" if episodic_life else "ale"

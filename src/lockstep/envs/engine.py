@@ -43,6 +43,10 @@ class Engine(Protocol):
     def pixels(self) -> NDArray[np.uint8]:
         """Images `[B, P]` of the current observations; the next step may overwrite them."""
 
+    @property
+    def infos(self) -> NDArray[np.float64]:
+        """Numbers `[B, K]` of `env.info_metrics` from the last step, NaN where no episode ended."""
+
     def reset(self) -> NDArray[Any]:
         """Begin the first episodes and return the observations `[B, O]`.
 

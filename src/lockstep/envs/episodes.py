@@ -9,6 +9,7 @@ from gymnasium.spaces import Box, Dict, Tuple
 from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
+from lockstep.envs.infos import EPISODE_INFO, episode_values
 from lockstep.envs.interface import Interface, exit_text, split_reset
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
@@ -37,8 +38,8 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     An observation is its row `[O]`, or `(row, pixels)` for an environment with images. Episode e of environment i
     begins with `reset(seed=seeds(i, e))`. So the number of the episode and the actions since its start determine the
     state of the environment: engines restore environments from these by replay. The wrapper drops the `info` of the
-    environment, except for its mask: no caller reads it, and sending it between processes costs more than sending the
-    observation.
+    environment, except for its mask and `env.info_metrics`: no caller reads it, and sending it between processes costs
+    more than sending the observation.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._log = log
         self._progress = np.zeros(1, dtype=np.int64) if progress is None else progress
         self._layout = layout
+        self._info_metrics = recipe.info_metrics
         self._has_images = bool(spaces.images)
         self._plain = layout.plain
         self._step = self.env.step
@@ -106,8 +108,11 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         # the comparison of shapes is needed because NumPy would broadcast an observation of shape (1,)
         if self._first_step or reward is None or (self._plain and getattr(observation, "shape", None) != self._shape):
             self._check_step(observation, reward)
+        passed_on: dict[str, Any] = {}
         if terminated or truncated:
             self.waiting = True
+            if self._info_metrics:
+                passed_on[EPISODE_INFO] = episode_values(self._info_metrics, info)
         if not self._plain:
             try:
                 observation = self._convert(observation, info)
@@ -116,7 +121,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             except Exception:
                 self._layout.check(observation)
                 raise
-        return observation, reward, terminated, truncated, {}
+        return observation, reward, terminated, truncated, passed_on
 
     def _begin(self, episode: int) -> Any:
         if self.episode >= 0 and self._recipe.keeps_state_across_episodes:

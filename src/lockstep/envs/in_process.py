@@ -10,7 +10,9 @@ from lockstep.envs.actions import each_action
 from lockstep.envs.engine import EnvironmentFailed, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
 from lockstep.envs.history import History
+from lockstep.envs.infos import EPISODE_INFO
 from lockstep.envs.interface import failure_text
+from lockstep.envs.layout import ContractViolation
 from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
 from lockstep.randomness import EnvironmentSeeds
@@ -28,6 +30,7 @@ class InProcessEngine(ReplayedEngine):
         self._rewards = np.zeros(count)
         self._terminated = np.zeros(count, dtype=np.bool_)
         self._truncated = np.zeros(count, dtype=np.bool_)
+        self._infos: list[dict[str, Any]] = [{}] * count
 
     def _make(self, logs: Sequence[EpisodeLog | None]) -> list[KeyedEpisodes]:
         return [
@@ -59,18 +62,25 @@ class InProcessEngine(ReplayedEngine):
         self._history.record(actions_to_log(actions, converted))
         observations, rewards = self._observations, self._rewards
         terminated, truncated = self._terminated, self._truncated
+        infos = self._infos
         index, pairs = 0, zip(self._envs, each_action(converted), strict=True)
         try:
             if self.spaces.images:
                 pixels = self.pixels
                 for index, (env, action) in enumerate(pairs):
-                    observation, rewards[index], terminated[index], truncated[index], _ = env.step(action)
+                    observation, rewards[index], terminated[index], truncated[index], infos[index] = env.step(action)
                     observations[index], pixels[index] = observation
             else:
                 for index, (env, action) in enumerate(pairs):
-                    observations[index], rewards[index], terminated[index], truncated[index], _ = env.step(action)
+                    result = env.step(action)
+                    observations[index], rewards[index], terminated[index], truncated[index], infos[index] = result
         except Exception as error:
-            raise self._failure(index, error) from error
+            # a violation that this package detected itself has no line of the environment's code to show
+            shown = error.__cause__ if isinstance(error, ContractViolation) else error
+            raise self._failure(index, error) from shown
+        if self.infos.size:
+            for index, info in enumerate(infos):
+                self.infos[index] = info.get(EPISODE_INFO, np.nan)
         self._history.add(rewards, terminated, truncated)
         return observations, rewards, terminated, truncated
 

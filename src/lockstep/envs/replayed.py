@@ -34,6 +34,7 @@ class ReplayedEngine:
         self._convert = action_converter(self._interface.action_space)
         self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
         self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
+        self.infos = np.full((count, len(recipe.info_metrics)), np.nan)
         self._history = History(count)
 
     def _replay(self, logs: Sequence[EpisodeLog]) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """The `env` and `rollout` sections of the config."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
+
+from lockstep.envs.wrapper_calls import parse_wrapper
 
 __all__ = ["EngineName", "EnvConfig", "RolloutConfig"]
 
@@ -26,6 +29,13 @@ class EnvConfig:
     """Alternative to `count`: number of environments per rank of the run that creates the experiment (weak scaling)."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Keyword arguments of the environment, such as `{continuous: true}` for LunarLander."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around the environment, the innermost first, each written as a call: `FrameStackObservation(stack_size=4)`.
+    Names are those of Gymnasium's wrappers, or of classes in `env.module`. Only for the engines `gymnasium` and
+    `gymnasium-async`."""
+    info_metrics: tuple[str, ...] = ()
+    """Names of numbers that the environment returns in `info` at the end of an episode, such as `is_success`. Their means
+    over the episodes of an iteration are recorded as the metrics `info/NAME`."""
     module: str | None = None
     """Your own module, which is imported first, also from the current folder. It may register `id` with Gymnasium, and
     cores and encoders. Accepted from the command line or a program, never from a file."""
@@ -43,6 +53,17 @@ class EnvConfig:
             raise ValueError(f"env.per_rank is {self.per_rank}: it must be at least 1")
         if self.threads is not None and not 1 <= self.threads <= 4096:
             raise ValueError(f"env.threads is {self.threads}: it must be between 1 and 4096")
+        for wrapper in self.wrappers:
+            parse_wrapper(wrapper)
+        if self.wrappers and self.engine not in ("auto", "gymnasium", "gymnasium-async"):
+            raise ValueError(
+                f"env.engine is {self.engine!r}, which can't apply env.wrappers; use 'gymnasium' or 'gymnasium-async'"
+            )
+        for name in self.info_metrics:
+            if not re.fullmatch(r"[\w./-]{1,80}", name):
+                raise ValueError(f"env.info_metrics has {name!r:.90}: a name must be 1 to 80 of A-Z a-z 0-9 . _ / -")
+            if self.info_metrics.count(name) > 1:
+                raise ValueError(f"env.info_metrics has {name!r} twice")
         if not 0 < self.timeout <= 1e6:
             raise ValueError(f"env.timeout is {self.timeout}: it must be above 0 and at most 1e6 seconds")
 

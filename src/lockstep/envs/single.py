@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -20,7 +20,10 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
 from lockstep.envs.functions import is_function, make_registered
+from lockstep.envs.settings import EnvConfig
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS, SelectColumns, selected_space
+from lockstep.envs.wrapper_calls import parse_wrapper
+from lockstep.envs.wrappers import wrap
 
 __all__ = ["Recipe"]
 
@@ -60,9 +63,24 @@ class Recipe:
 
     env_id: str
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    wrappers: tuple[str, ...] = ()
+    info_metrics: tuple[str, ...] = ()
+    module: str | None = None
+    """Module of the user, imported already, which may define wrappers."""
+
+    @classmethod
+    def from_config(cls, config: EnvConfig) -> "Recipe":
+        """Return the recipe of a config."""
+        return cls(config.id, config.options, config.wrappers, config.info_metrics, config.module)
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """Create one environment. Without `render_mode` it does not render, which doubles the speed of LunarLander."""
+        env = self._make(render_mode)
+        for wrapper in self.wrappers:
+            env = wrap(env, parse_wrapper(wrapper), self.module)
+        return env
+
+    def _make(self, render_mode: str | None) -> gym.Env[Any, Any]:
         check_id(self.env_id)
         if self.columns is not None:
             return SelectColumns(self._base(render_mode), self.columns)
@@ -97,7 +115,7 @@ class Recipe:
 
     @property
     def _base(self) -> "Recipe":
-        return Recipe(base_of(self.env_id), self.options)
+        return replace(self, env_id=base_of(self.env_id), wrappers=())
 
     def select_columns(self, space: gym.Space[Any]) -> gym.Space[Any]:
         """Return the part of an observation space that `columns` select.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from lockstep.envs.engine import EnvironmentFailed, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
 from lockstep.envs.history import History
+from lockstep.envs.infos import EPISODE_INFO
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.replayed import ReplayedEngine
@@ -176,9 +177,12 @@ class SubprocessEngine(ReplayedEngine):
         assert workers is not None
         converted = self._convert(actions)
         self._history.record(actions_to_log(actions, converted))
-        observations, rewards, terminated, truncated, _ = self._call(
+        observations, rewards, terminated, truncated, infos = self._call(
             "step", lambda: workers.step_async(converted), workers.step_wait
         )
+        if self.infos.size:
+            ended = (terminated | truncated)[:, np.newaxis]
+            self.infos[:] = np.where(ended, infos.get(EPISODE_INFO, np.nan), np.nan)
         self._set_observations(observations)
         self._history.add(rewards, terminated, truncated)
         return self._observations, rewards, terminated, truncated

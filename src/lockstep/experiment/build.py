@@ -60,7 +60,8 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     acting = agent
     if training and separate:
         acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
-    sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, config.rollout.sequence_length or 1)
+    sequence, infos = config.rollout.sequence_length or 1, len(env.info_metrics)
+    sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, sequence, infos)
     exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate)
     exchange.begin(0)
     own_shards = [

@@ -119,6 +119,7 @@ def _execute(
         frames,
         telemetry,
         None if hook is None else bind_hook(hook, config, folder.path),
+        config.env.info_metrics,
     )
     attempt.run = run
     try:

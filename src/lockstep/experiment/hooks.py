@@ -4,17 +4,20 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from gymnasium import Space
 
 from lockstep.algorithm.agent import Agent
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import attribute, reference
 from lockstep.envs.modules import import_environments
-from lockstep.experiment.build import restore_agent
+from lockstep.experiment.build import make_agent
 from lockstep.experiment.policy import TrainedPolicy
 from lockstep.randomness import stream
 from lockstep.run.run import HookResult
@@ -95,11 +98,12 @@ def importable_hook(hook: Hook, ranks: int) -> str:
 def bind_hook(hook: Hook, config: Config, path: Path) -> Callable[[Mapping[str, object], Agent], HookResult]:
     """Return the function that calls `hook` with the metrics of an iteration and the agent, for the run in the folder `path`."""
     name = getattr(hook, "__qualname__", type(hook).__name__)
+    overdue, policies = _Overdue(name), _Policies(config)
 
     def call(metrics: Mapping[str, object], agent: Agent) -> HookResult:
-        iteration = Iteration(metrics, path, partial(_copy_policy, config, agent, int(str(metrics["iteration"]))))
+        iteration = Iteration(metrics, path, partial(policies.copy, agent, int(str(metrics["iteration"]))))
         try:
-            with _warning(name):
+            with overdue:
                 returned = hook(iteration)
         except Exception as error:
             raise HookFailed(
@@ -110,13 +114,27 @@ def bind_hook(hook: Hook, config: Config, path: Path) -> Callable[[Mapping[str, 
     return call
 
 
-def _copy_policy(config: Config, agent: Agent, iteration: int) -> TrainedPolicy:
-    saved = {name: tensor.detach().cpu().clone() for name, tensor in agent.state().items()}
-    env = make_one(config.env)
-    env.close()
-    generator = stream(config.run.seed, "evaluation-actions")
-    copy = restore_agent(config, agent.spaces, saved)
-    return TrainedPolicy(copy, env.observation_space, env.action_space, generator, iteration=iteration)
+class _Policies:
+    """Copies of the policy in training."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @cached_property
+    def _spaces(self) -> tuple[Space[Any], Space[Any]]:
+        """Observation and action space of a single environment. Creating an environment takes milliseconds."""
+        env = make_one(self._config.env)
+        env.close()
+        return env.observation_space, env.action_space
+
+    def copy(self, agent: Agent, iteration: int) -> TrainedPolicy:
+        """Return a policy with the present weights of `agent`."""
+        saved = {name: tensor.detach().cpu() for name, tensor in agent.state().items()}
+        copied = make_agent(self._config, spaces=agent.spaces)
+        copied.load(saved)
+        return TrainedPolicy(
+            copied, *self._spaces, stream(self._config.run.seed, "evaluation-actions"), iteration=iteration
+        )
 
 
 def _checked(name: str, returned: object, metrics: Mapping[str, object]) -> dict[str, float]:
@@ -143,14 +161,37 @@ def _checked(name: str, returned: object, metrics: Mapping[str, object]) -> dict
     return checked
 
 
-@contextmanager
-def _warning(name: str) -> Iterator[None]:
-    """Print a warning if the block takes long: other ranks wait for this one, and report only that it does not answer."""
-    line = f"lockstep: the hook {name} has not returned for {_WARN_AFTER:g} s; training waits for it"
-    timer = threading.Timer(_WARN_AFTER, lambda: print(line, file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+class _Overdue:
+    """Context manager that prints a warning if its block takes long: other ranks wait for this one, and report only that it does not answer.
+
+    A timer is started at most every 30 s, because starting a thread in every iteration would take longer than most hooks.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._line = f"lockstep: the hook {name} has not returned for {_WARN_AFTER:g} s; training waits for it"
+        self._entered: float | None = None
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        self._entered = monotonic()
+        if self._timer is None:
+            self._start_timer(_WARN_AFTER)
+
+    def __exit__(self, *_: object) -> None:
+        self._entered = None
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._check)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _check(self) -> None:
+        self._timer = None  # before reading _entered: a block that is entered now starts the next timer
+        entered = self._entered
+        if entered is None:
+            return
+        remaining = entered + _WARN_AFTER - monotonic()
+        if remaining > 0:
+            self._start_timer(remaining)
+        else:
+            print(self._line, file=sys.stderr, flush=True)

@@ -67,7 +67,7 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
         )
     _check_ppo(config)
     if env.engine == "auto":
-        env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options))
+        env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options, bool(env.wrappers)))
     spaces = describe_env(env)
     check_family(preset, env.id, bool(spaces.images), spaces.continuous_size > 0)
     config = _with_spaces(config, spaces)

@@ -1,6 +1,6 @@
 """The counters of a run, and the metrics of its iterations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.algorithm.plan import Plan
@@ -27,10 +27,12 @@ class IterationRecord:
 class RunCounters:
     """SavedCounters of steps, seconds and episodes on rank 0, which turn records of iterations into metrics."""
 
-    def __init__(self, plan: Plan, ranks: int, lag: int, frames: int, goal: float | None) -> None:
+    def __init__(
+        self, plan: Plan, ranks: int, lag: int, frames: int, goal: float | None, info_metrics: Sequence[str] = ()
+    ) -> None:
         """Start at 0. `frames` is the number of frames per step of an Atari game, `goal` is `run.solved_return`.
 
-        `lag` is the number of updates that the players' weights are behind.
+        `lag` is the number of updates that the players' weights are behind. `info_metrics` are the names of `env.info_metrics`.
         """
         self.env_steps = 0
         self.seconds = 0.0
@@ -42,6 +44,7 @@ class RunCounters:
         self._idle = IdleTimes(plan, ranks)
         self._lag = lag
         self._frames = frames
+        self._info_metrics = [f"info/{name}" for name in info_metrics]
 
     def add(self, record: IterationRecord) -> dict[str, object]:
         """Count an iteration, and return its metrics."""
@@ -64,6 +67,7 @@ class RunCounters:
             "idle": self._idle(shards),
             "lag": min(self._lag, record.iteration - 1),
             **episodes,
+            **dict(zip(self._info_metrics, shards.info_means(), strict=True)),
             **record.losses,
             "digest": record.digest,
         }

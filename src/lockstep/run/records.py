@@ -18,6 +18,7 @@ _TRAINER = ("digest", "iter", "wait", "stop")
 that it waited, and the number of the signal that requested a stop (0: none; HOOK_STOPS: a hook ends training)."""
 HOOK_STOPS = -1
 _PLAYER_END = len(_TRAINER) + len(PLAYER_FIELDS)
+_EPISODES_END = _PLAYER_END + EPISODE_ROW
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
 _PLAYER_TIMES = len(_TRAINER) + PLAYER_FIELDS.index("iter"), len(_TRAINER) + PLAYER_FIELDS.index("wait")
 
@@ -27,11 +28,15 @@ def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequ
 
     `shards` are their numbers, ascending, and `trainer` has the entries `_TRAINER`.
     """
-    rows = torch.empty(len(shards), _PLAYER_END + EPISODE_ROW, dtype=torch.float64)
+    infos = rollouts[0].infos.shape[2]
+    rows = torch.empty(len(shards), _EPISODES_END + 2 * infos, dtype=torch.float64)
     for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
         row[: len(_TRAINER)] = trainer
         row[len(_TRAINER) : _PLAYER_END] = rollout.status
-        write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_PLAYER_END:])
+        write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_PLAYER_END:_EPISODES_END])
+        if infos:
+            numbers = rollout.infos.numpy()
+            row[_EPISODES_END:] = *np.nansum(numbers, axis=(0, 1)), *np.count_nonzero(~np.isnan(numbers), axis=(0, 1))
     return rows
 
 
@@ -50,7 +55,12 @@ class ShardRecords:
     @property
     def episodes(self) -> NDArray[np.float64]:
         """Rows of `write_episode_row`, `[shards, 86]`."""
-        return self.rows[:, _PLAYER_END:]
+        return self.rows[:, _PLAYER_END:_EPISODES_END]
+
+    def info_means(self) -> list[float | None]:
+        """Return the means `[K]` of `env.info_metrics` over the episodes that ended; None where no episode has a number."""
+        sums, counts = np.split(self.rows[:, _EPISODES_END:].sum(0), 2)
+        return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
 
     @property
     def digests_agree(self) -> bool:

@@ -77,13 +77,15 @@ class TrainingRun:
         frames: int = 1,
         open_telemetry: "Callable[[TrainingRun], Telemetry] | None" = None,
         hook: Callable[[Mapping[str, object], Agent], HookResult] | None = None,
+        info_metrics: Sequence[str] = (),
     ) -> None:
         """Create a run that has not started.
 
         `lag` is the number of updates that the players' weights are behind. `group` has all ranks, `trainers` those
         that train. `iterations` is the number of the last iteration, and the first is 1. `frames` is the number of
         frames per step of an Atari game. `open_telemetry` is called once, on rank 0, when training starts.
-        `hook` is called on rank 0 after every iteration, with its metrics and the trained agent.
+        `hook` is called on rank 0 after every iteration, with its metrics and the trained agent. `info_metrics` are the names
+        of `env.info_metrics`.
         """
         self.folder = folder
         self.done = 0
@@ -92,7 +94,7 @@ class TrainingRun:
         """Number of the iteration of the last checkpoint."""
         self.stop = Stop(iterations)
         """Agreement of the ranks on the last iteration. Every rank knows it before it gets there."""
-        self.counters = RunCounters(plan, group.size, lag, frames, config.solved_return)
+        self.counters = RunCounters(plan, group.size, lag, frames, config.solved_return, info_metrics)
         self._iterations = iterations
         self._window = EpisodeWindow()
         self._config = config
@@ -103,6 +105,7 @@ class TrainingRun:
         self._records = ShardRecords(np.zeros((0, 0)))
         self._digest = ""
         self._pending: list[IterationRecord] = []
+        self._rows: list[dict[str, object]] = []
         self._write_at = 0.0
         self._open_telemetry = open_telemetry
         self._telemetry: Telemetry | None = None
@@ -196,21 +199,27 @@ class TrainingRun:
         if self._group.rank:
             return
         self._pending.append(IterationRecord(iteration, self._digest, self._records, self._lap(), losses))
-        if self._hook is not None or perf_counter() >= self._write_at:
+        if self._hook is not None:
+            self._call_hook(self._hook)
+        if perf_counter() >= self._write_at:
             self._write_pending()
+
+    def _call_hook(self, hook: Callable[[Mapping[str, object], Agent], HookResult]) -> None:
+        metrics = self.counters.add(self._pending.pop())
+        self._rows.append(metrics)  # before the call: they are also written if the hook fails
+        result = hook(metrics, self._agent)
+        self._hook_stops |= result.stop
+        metrics |= result.metrics
 
     def _write_pending(self) -> None:
         """Write the metrics of several iterations at once, in a fifth of the time: code and tables stay in the caches."""
-        while self._pending:
-            metrics = self.counters.add(self._pending.pop(0))
-            if self._hook is not None:
-                result = self._hook(metrics, self._agent)
-                self._hook_stops |= result.stop
-                metrics |= result.metrics
-            if self._telemetry is not None:
-                self._telemetry.write(metrics)
+        self._rows += map(self.counters.add, self._pending)
+        self._pending.clear()
         if self._telemetry is not None:
+            for metrics in self._rows:
+                self._telemetry.write(metrics)
             self._telemetry.flush()
+        self._rows.clear()
         self._write_at = perf_counter() + _PERIOD
 
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:

@@ -99,6 +99,7 @@ def test_error_of_a_hook_is_shown_with_its_line(run_cli, tmp_path: Path, ranks: 
     assert "lockstep: the hook fails failed after iteration 1: KeyError: 'no such key'" in failed.stderr
     state = json.loads((tmp_path / "runs/failed/starts.jsonl").read_text().splitlines()[-1])
     assert state["how"] == "failed"
+    assert [row["iteration"] for row in rows(tmp_path / "runs/failed")] == [1]
 
 
 @pytest.mark.slow

@@ -103,6 +103,17 @@ def test_goals_and_options_stay_without_a_change_of_environment(
     assert dropped_fields(base, None, flags) == []
 
 
+def test_another_environment_drops_the_wrappers_and_the_names_of_info() -> None:
+    base = {"env": {"id": "A-v1", "wrappers": ["ClipReward(max_reward=1)"], "info_metrics": "is_success"}}
+    dropped = dropped_fields(base, None, {"env": {"id": "B-v1"}})
+    assert [line.split(" is dropped")[0] for line in dropped] == [
+        "env.wrappers ['ClipReward(max_reward=1)']",
+        "env.info_metrics is_success",
+    ]
+    config = load(base, None, {"env": {"id": "B-v1"}})
+    assert (config.env.wrappers, config.env.info_metrics) == ((), ())
+
+
 def test_values_that_a_later_source_sets_are_not_reported_as_dropped() -> None:
     flags = {"env": {"id": "B-v1", "options": "{}"}, "run": {"solved_return": "5"}}
     assert load(PRESET, None, flags).run.solved_return == 5

@@ -9,6 +9,8 @@ from tests.envs.test_engines import actions_of, trajectory
 
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import EnvironmentFailed
+from lockstep.envs.infos import batch_values
+from lockstep.envs.layout import ContractViolation
 from lockstep.envs.settings import EnvConfig
 
 ENV_ID = "lockstep-tests/InfoMetrics-v0"
@@ -16,17 +18,18 @@ LENGTH = 4
 
 
 class Info(gym.Env[Any, Any]):
-    """Environment whose episodes have 4 steps. It reports the number of its episode and half of its steps."""
+    """Environment whose episodes have 4 steps, or 2 to 5 if `varied`. It reports half of its steps and a random number."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, wrong: str = "", render_mode: str | None = None) -> None:
-        self.episode, self.wrong = -1, wrong
+    def __init__(self, varied: bool = False, render_mode: str | None = None) -> None:
+        self.varied = varied
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.draw = float(self.np_random.random())
+        self.length = 2 + int(4 * self.draw) if self.varied else LENGTH
         self.steps = 0
         return np.zeros(2, np.float32), {}
 
@@ -34,7 +37,8 @@ class Info(gym.Env[Any, Any]):
         self.steps += 1
         values: dict[str, Any] = {"text": "done", "infinite": np.inf, "pair": [1, 2]}
         info = {"draw": self.draw, "is_success": np.bool_(True), "maybe": np.nan, "half": self.steps / 2} | values
-        return np.zeros(2, np.float32), 1.0, False, self.steps == LENGTH, info if self.steps == LENGTH else {}
+        ended = self.steps == self.length
+        return np.zeros(2, np.float32), 1.0, False, ended, info if ended else {}
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +47,11 @@ def registered() -> None:
         gym.register(ENV_ID, Info)
 
 
-def collected(engine_name: Any, names: tuple[str, ...], steps: int = 2 * (LENGTH + 1)) -> np.ndarray:
+def collected(
+    engine_name: Any, names: tuple[str, ...], steps: int = 2 * (LENGTH + 1), options: dict[str, Any] | None = None
+) -> np.ndarray:
     """Return the numbers `[steps, 2, K]`."""
-    engine = make_engine(EnvConfig(ENV_ID, engine_name, 2, info_metrics=names), 0, 0, 1)
+    engine = make_engine(EnvConfig(ENV_ID, engine_name, 2, options=options or {}, info_metrics=names), 0, 0, 1)
     try:
         engine.reset()
         found = []
@@ -69,6 +75,24 @@ def test_engines_return_the_same_numbers() -> None:
     one, other = (collected(engine, ("draw",)) for engine in ("gymnasium", "gymnasium-async"))
     assert one.tobytes() == other.tobytes()
     assert len(np.unique(one[~np.isnan(one)])) == 4
+
+
+@pytest.mark.parametrize("engine", ["gymnasium", "gymnasium-async"])
+def test_environment_whose_episode_goes_on_has_no_number(engine: str) -> None:
+    found = collected(engine, ("half", "draw"), 12, {"varied": True})
+    ended = ~np.isnan(found)
+    assert (ended[..., 0] == ended[..., 1]).all()
+    assert (ended[..., 0].sum(axis=1) == 1).any(), "in no step did exactly one episode end"
+    for half, draw in found[ended[..., 0]]:
+        assert half * 2 == 2 + int(4 * draw)
+
+
+def test_numbers_of_a_batch_are_those_of_environments_that_have_them() -> None:
+    infos = {"x": np.array([1.0, 0.0, 3.0]), "_x": np.array([True, False, True])}
+    values = batch_values(("x",), infos, np.array([True, False, False]))
+    assert values.tolist() == pytest.approx(np.array([[1], [np.nan], [np.nan]]), nan_ok=True)
+    with pytest.raises(ContractViolation, match=r"returned no 'x' in info"):
+        batch_values(("x",), infos, np.array([False, True, False]))
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])

@@ -1,0 +1,92 @@
+"""Calls of hooks: the warning about one that does not return."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from lockstep.algorithm.agent import Agent
+from lockstep.config import Config
+from lockstep.experiment import hooks
+
+
+class Clock:
+    """Time that passes when a test says so, with the timers that are due."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= end]:
+            first = min(due, key=lambda timer: timer[0])
+            self.timers.remove(first)
+            self.now = first[0]
+            first[1]()
+        self.now = end
+
+    def timer(self, seconds: float, function: Callable[[], None]) -> Any:
+        clock = self
+
+        class Timer:
+            daemon = False
+
+            def start(self) -> None:
+                clock.timers.append((clock.now + seconds, function))
+
+        return Timer()
+
+
+@pytest.fixture(name="clock")
+def fixture_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(hooks, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(hooks.threading, "Timer", clock.timer)
+    return clock
+
+
+@pytest.fixture(name="call")
+def fixture_call(clock: Clock, tmp_path: Path) -> Callable[[float], None]:
+    """Function that calls a hook which takes some seconds."""
+    bound = hooks.bind_hook(lambda iteration: clock.advance(cast(float, iteration.metrics["wait"])), Config(), tmp_path)
+
+    def call(seconds: float) -> None:
+        metrics: dict[str, Any] = {"iteration": 1, "wait": seconds}
+        bound(metrics, cast(Agent, None))
+
+    return call
+
+
+def test_hook_that_does_not_return_is_named_once_per_call(
+    call: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        call(100)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all("has not returned for 30 s; training waits for it" in line for line in lines)
+
+
+def test_short_calls_are_not_warned_of_and_start_few_timers(
+    call: Callable[[float], None], clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(100):
+        call(1)
+        clock.advance(0.5)
+        assert len(clock.timers) <= 1
+    assert capsys.readouterr().err == ""
+
+
+def test_call_that_blocks_after_short_calls_is_warned_of_after_30_seconds(
+    call: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(10):
+        call(1)
+    call(29)  # the timer of the first call ends during this one
+    assert capsys.readouterr().err == ""
+    for _ in range(10):
+        call(1)
+    call(45)
+    assert capsys.readouterr().err.count("has not returned") == 1

@@ -89,14 +89,14 @@ TASKS = {
     "masked": Config(
         env=sample_env("Parts"),
         rollout=SEQUENCES,
-        policy=recurrent("lstm", normalize_observations=True, noise_exponent=0.5),
+        policy=recurrent("lstm", value_hidden=(24,), normalize_observations=True, noise_exponent=0.5),
         ppo=PPOConfig(separate_grad_norms=True),
     ),
     "wrapped": Config(
         env=dataclasses.replace(
             PENDULUM, wrappers=("FrameStackObservation(stack_size=3)", "RescaleAction(min_action=-1, max_action=1)")
         ),
-        policy=PolicyConfig(hidden=(16,), normalize_observations=True),
+        policy=PolicyConfig(hidden=(16,), value_hidden=(24, 8), activation="gelu", normalize_observations=True),
     ),
 }
 METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")

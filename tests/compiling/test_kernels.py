@@ -96,7 +96,12 @@ CASES = {
         PPOConfig(value_clip=0.2, normalize_advantages=False),
     ),
     "large": (DISCRETE, torch.float32, PolicyConfig(hidden=(64, 64)), PPOConfig(), CuriosityConfig("rnd"), 520),
-    "masked": (MASKED, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(entropy=0.01)),
+    "masked": (
+        MASKED,
+        torch.float32,
+        PolicyConfig(hidden=(16,), value_hidden=(24, 8), activation="gelu"),
+        PPOConfig(entropy=0.01),
+    ),
     "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
     **{
         kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))

@@ -89,7 +89,7 @@ def test_value_is_converted_to_the_type_of_the_field(section: str, field: str, v
         ({"policy": {"hidden": [8, "x"]}}, "policy.hidden[1] is 'x': it must be a whole number"),
         (
             {"policy": {"activation": "tahn"}},
-            "policy.activation is 'tahn': it must be one of tanh, relu, elu, silu; did you mean tanh?",
+            "policy.activation is 'tahn': it must be one of tanh, relu, elu, silu, gelu; did you mean tanh?",
         ),
         (
             {"env": {"options": "abc"}},

@@ -46,7 +46,7 @@ KINDS = {
         PLAIN, kinds.Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64), {"log_std": 1.0}
     ),
     "squashed": Kind(FAR, REACH, {"squash": True, "normalize_observations": True, "activation": "silu"}),
-    "unbounded": Kind(PLAIN, kinds.Box(-np.inf, np.inf, (2, 2))),
+    "unbounded": Kind(PLAIN, kinds.Box(-np.inf, np.inf, (2, 2)), {"value_hidden": (24, 8), "activation": "gelu"}),
     "choices": Kind(SEEN["Numbers"], ACTED["Numbers"]),
     "mask": Kind(SEEN["Masked"], kinds.Discrete(5), {"normalize_observations": True}),
     "mask in info": Kind(SEEN["Info"], kinds.Discrete(5), {}, "info"),
@@ -69,7 +69,6 @@ SIMILAR = (
     "choice",
     "shared",
     "clipped",
-    "unbounded",
     "mask",
     "mask in info",
     "gru",

@@ -30,7 +30,7 @@ def head_of(numpy_policy: NumpyPolicy, rows: torch.Tensor) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
 @pytest.mark.parametrize("count", [1, 8, _BLOCK + 3])
 def test_numpy_policies_equal_pytorch(activation: str, shared: bool, dtype: torch.dtype, count: int) -> None:
     policy, _ = policy_of(dtype, activation=activation, shared=shared)
@@ -40,6 +40,17 @@ def test_numpy_policies_equal_pytorch(activation: str, shared: bool, dtype: torc
     for result, expected in zip(results, (head, head, values, values), strict=True):
         assert result.shape == expected.shape
         np.testing.assert_allclose(result, expected.detach(), rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("value_hidden", [(4,), (32, 16, 8)])
+@pytest.mark.parametrize("count", [1, _BLOCK + 3])
+def test_critic_with_hidden_layers_of_its_own(count: int, value_hidden: tuple[int, ...]) -> None:
+    policy, _ = policy_of(torch.float64, value_hidden=value_hidden)
+    numpy_policy, rows = NumpyPolicy(policy, "tanh"), rows_of(count, torch.float64)
+    head, values = policy(rows)
+    results = (head_of(numpy_policy, rows), *numpy_policy.forward(rows.numpy()), numpy_policy.value(rows.numpy()))
+    for result, expected in zip(results, (head, head, values, values), strict=True):
+        np.testing.assert_allclose(result, expected.detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("std_size", [0, HEAD])
@@ -58,7 +69,7 @@ def test_numpy_policies_follow_the_weights(std_size: int) -> None:
     )
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu"])
+@pytest.mark.parametrize("activation", ["tanh", "relu", "elu", "silu", "gelu"])
 def test_non_finite_numbers_raise_no_warning(activation: str) -> None:
     policy, _ = policy_of(torch.float32, activation=activation)
     numpy_policy = NumpyPolicy(policy, activation)

@@ -62,14 +62,37 @@ def test_the_buffer_holds_all_parameters() -> None:
     assert flat.buffer.sum() == HEAD  # log_std comes first
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_act_and_value_equal_forward(shared: bool) -> None:
-    policy = policy_of(shared=shared)
+@pytest.mark.parametrize("settings", [{}, {"shared": True}, {"value_hidden": (12, 9, 4), "activation": "gelu"}])
+def test_act_and_value_equal_forward(settings: dict[str, object]) -> None:
+    policy = policy_of(**settings)
     heads, values = policy(observations())
     assert torch.equal(heads, policy.act(observations())[0])
     assert torch.equal(values, policy.value(observations()))
     assert heads.shape == (7, 2 * HEAD)
     assert values.shape == (7,)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_critic_has_hidden_layers_of_its_own(core: str) -> None:
+    policy = policy_of(value_hidden=(12, 9, 4), core=core, core_size=7)
+    assert [layer.out_features for layer in policy.trunk[::2]] == [8, 5]
+    assert [layer.out_features for layer in policy.critic_trunk[::2]] == [12, 9, 4]
+    assert policy.value_head.in_features == (4 if core == "none" else 7)
+
+
+def test_widths_of_the_policy_for_the_critic_change_nothing() -> None:
+    same, default = policy_of(value_hidden=(8, 5)), policy_of()
+    for one, other in zip(same.parameters(), default.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_encoder_of_images_has_no_hidden_layers_for_the_critic() -> None:
+    config = PolicyConfig(value_hidden=(8,))
+    with pytest.raises(
+        ValueError, match=r"^policy\.value_hidden is \[8\]: encoder 'nature' has no hidden layers"
+    ) as caught:
+        Policy(0, HEAD, 0, config, torch.Generator().manual_seed(1), torch.float32, images=((3, 64, 64),))
+    assert "\n" not in str(caught.value)
 
 
 def test_orthogonal_gains() -> None:
@@ -116,6 +139,8 @@ def test_trunks_have_different_initial_weights() -> None:
     [
         ({"hidden": ()}, "policy.hidden is"),
         ({"hidden": (4, 0)}, "policy.hidden is"),
+        ({"value_hidden": ()}, "policy.value_hidden is"),
+        ({"value_hidden": (8,), "shared": True}, "policy.value_hidden is .8.: with policy.shared, "),
         ({"log_std": 9.0}, "policy.log_std is 9.0"),
     ],
 )

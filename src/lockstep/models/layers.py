@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 
 import torch
@@ -11,7 +12,13 @@ from torch import nn
 
 __all__ = ["ACTIVATIONS", "TRUNK_GAIN", "Linear", "initialize", "mlp", "seeded"]
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "silu": nn.SiLU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": partial(nn.GELU, approximate="tanh"),
+}
 TRUNK_GAIN = math.sqrt(2)
 """Gain of orthogonal weights before a nonlinearity."""
 
@@ -26,7 +33,7 @@ class Linear(nn.Linear):
         """Do nothing: `initialize` sets the weights."""
 
 
-def mlp(widths: tuple[int, ...], activation: type[nn.Module], dtype: torch.dtype) -> nn.Sequential:
+def mlp(widths: tuple[int, ...], activation: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Sequential:
     """Create linear layers, each followed by the activation, from the numbers of inputs and of the outputs of each."""
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise(widths):

@@ -1,5 +1,6 @@
 """Policy networks in NumPy, without gradients. For a few rows a call into PyTorch costs more than the arithmetic."""
 
+import math
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
@@ -38,10 +39,22 @@ def _elu(rows: NDArray[Any]) -> None:
     rows += below
 
 
+def _gelu(rows: NDArray[Any]) -> None:
+    inner = rows * rows * rows
+    inner *= 0.044715
+    inner += rows
+    inner *= math.sqrt(2 / math.pi)
+    np.tanh(inner, inner)
+    inner += 1
+    inner *= 0.5
+    rows *= inner
+
+
 _ACTIVATIONS: dict[str, Callable[[NDArray[Any]], object]] = {
     "tanh": lambda rows: np.tanh(rows, rows),
     "relu": lambda rows: np.maximum(rows, 0, out=rows),
     "elu": _elu,
+    "gelu": _gelu,
     "silu": lambda rows: np.divide(rows, 1 + np.exp(-rows), out=rows),
 }
 """Activations by name; each works in place."""
@@ -93,7 +106,8 @@ class NumpyPolicy:
             [(weight, np.tile(bias, (count, 1))) for weight, bias in layers]
             for layers in (self._trunk, self._critic_trunk)
         )
-        outputs, actor_size = [self._output(layer, count) for layer in trunk], core.state_size
+        outputs, critic_outputs = ([self._output(layer, count) for layer in layers] for layers in (trunk, critic_trunk))
+        actor_size = core.state_size
         step_core = stepper(core, count)
         step_critic_core = None if critic_core is None else stepper(critic_core, count)
 
@@ -104,7 +118,7 @@ class NumpyPolicy:
             if self._mask_size:
                 self._mask_logits(rows, head)
             if step_critic_core is not None:
-                hidden = self._hidden(critic_trunk, features, outputs)
+                hidden = self._hidden(critic_trunk, features, critic_outputs)
                 output, state[:, actor_size:] = step_critic_core(hidden, state[:, actor_size:])
             latent[:] = output
 
@@ -156,12 +170,13 @@ class NumpyPolicy:
 
     def _write(self, rows: NDArray[Any], targets: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
         """Compute the outputs of heads: `targets` are the trunk, the head and the output array of each."""
-        outputs = [self._output(layer, min(_BLOCK, len(rows))) for layer in self._trunk]
+        count = min(_BLOCK, len(rows))
+        outputs = {id(trunk): [self._output(layer, count) for layer in trunk] for trunk, _, _ in targets}
         for start in range(0, len(rows), _BLOCK):
             block, last_trunk = rows[start : start + _BLOCK], None
-            block_outputs = [out[: len(block)] for out in outputs]
             for trunk, head, result in targets:
                 if trunk is not last_trunk:  # a shared trunk is computed once
+                    block_outputs = [out[: len(block)] for out in outputs[id(trunk)]]
                     hidden, last_trunk = self._hidden(trunk, block, block_outputs), trunk
                 _affine(hidden, head, result[start : start + _BLOCK])
 

@@ -63,15 +63,20 @@ class Policy(nn.Module):
         name = config.encoder if config.encoder != "auto" else "nature" if images else "mlp"
         self.is_mlp = name == "mlp"
         """True if the trunk is an MLP, whose only input is rows."""
-        self.trunk = self._make_encoder(name, config, generator)
-        self.critic_trunk = None if config.shared else self._make_encoder(name, config, generator)
-        width = config.hidden[-1] if self.is_mlp else int(self.trunk.output_size)  # type: ignore[arg-type]
+        if config.value_hidden is not None and not self.is_mlp:
+            raise ValueError(
+                f"policy.value_hidden is {list(config.value_hidden)}: encoder {name!r} has no hidden layers of its own for the critic"
+            )
+        self.trunk = self._make_encoder(name, config, config.hidden, generator)
+        self.critic_trunk = None if config.shared else self._make_encoder(name, config, config.critic_hidden, generator)
+        width, critic_width = self.encoder_widths(config)
         self.core = self._make_core(width, config, generator)
-        self.critic_core = None if config.shared else self._make_core(width, config, generator)
-        width = width if self.core is None else self.core.output_size
+        self.critic_core = None if config.shared else self._make_core(critic_width, config, generator)
+        if self.core is not None:
+            width = critic_width = self.core.output_size
         self.policy_head = Linear(width, head_size, dtype=dtype)
-        self.value_head = Linear(width, 1, dtype=dtype)
-        self.intrinsic_head = Linear(width, 1, dtype=dtype) if two_heads else None
+        self.value_head = Linear(critic_width, 1, dtype=dtype)
+        self.intrinsic_head = Linear(critic_width, 1, dtype=dtype) if two_heads else None
         std = torch.full((std_size,), config.initial_log_std(std_size), dtype=dtype) if std_size else None
         self.log_std = None if std is None else nn.Parameter(std)
         gains: dict[nn.Module | None, float] = {
@@ -83,9 +88,18 @@ class Policy(nn.Module):
             if isinstance(layer, Linear):
                 initialize(layer, gains.get(layer, TRUNK_GAIN) if config.orthogonal else None, generator)
 
-    def _make_encoder(self, name: str, config: PolicyConfig, generator: torch.Generator) -> nn.Module:
+    def encoder_widths(self, config: PolicyConfig) -> tuple[int, int]:
+        """Return the output sizes of the trunks of policy and critic."""
+        if self.is_mlp:
+            return config.hidden[-1], config.critic_hidden[-1]
+        width = int(self.trunk.output_size)  # type: ignore[arg-type]
+        return width, width
+
+    def _make_encoder(
+        self, name: str, config: PolicyConfig, hidden: Sequence[int], generator: torch.Generator
+    ) -> nn.Module:
         if name == "mlp":
-            return mlp((self._feature_count, *config.hidden), ACTIVATIONS[config.activation], self._dtype)
+            return mlp((self._feature_count, *hidden), ACTIVATIONS[config.activation], self._dtype)
         with seeded(generator):
             return encoder_factory(name)(self._feature_count, self._images, config).to(self._dtype)
 

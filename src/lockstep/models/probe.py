@@ -30,29 +30,29 @@ def changed_buffers(
     Raises ValueError, with a message of one line, for an encoder or core whose results would depend on the number of
     ranks.
     """
-    width = config.hidden[-1] if policy.is_mlp else int(policy.trunk.output_size)  # type: ignore[arg-type]
+    widths = policy.encoder_widths(config)
     generator, names = torch.Generator().manual_seed(0), list[str]()
     pixels = tuple(torch.randint(256, (_ROWS, *size), dtype=torch.uint8, generator=generator) for size in images)
 
     def encode(module: nn.Module, rows: Tensor) -> Forward:
         return lambda: [module(rows[:, :features], pixels)]
 
-    def remember(module: Core, rows: Tensor) -> Forward:
+    def remember(module: Core, rows: Tensor, width: int) -> Forward:
         state = rows.new_zeros(_ROWS, module.state_size)
         sequence = rows[:, :width].repeat(_STEPS, 1, 1)
         resets = torch.zeros(_STEPS, _ROWS, dtype=torch.bool)
         return lambda: [*module.sequence(sequence, state, resets), *module.step(rows[:, :width], state)]
 
-    random_rows = torch.randn(_ROWS, max(features, width), dtype=dtype, generator=generator)
+    random_rows = torch.randn(_ROWS, max(features, *widths), dtype=dtype, generator=generator)
     alternatives = random_rows, torch.ones_like(random_rows)  # ones: an encoder may take its features as indices
     for path, encoder in (("trunk", policy.trunk), ("critic_trunk", policy.critic_trunk)):
         if encoder is not None and is_registered("encoder", config.encoder):
             probe = _Probe(f"policy.encoder is {config.encoder!r}", encoder)
             names += [f"{path}.{name}" for name in probe([encode(encoder, rows) for rows in alternatives])]
-    for path, core in (("core", policy.core), ("critic_core", policy.critic_core)):
+    for path, core, width in zip(("core", "critic_core"), (policy.core, policy.critic_core), widths, strict=True):
         if core is not None and is_registered("core", config.core):
             probe = _Probe(f"policy.core is {config.core!r}", core)
-            names += [f"{path}.{name}" for name in probe([remember(core, rows) for rows in alternatives])]
+            names += [f"{path}.{name}" for name in probe([remember(core, rows, width) for rows in alternatives])]
     return names
 
 

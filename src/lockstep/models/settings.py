@@ -13,8 +13,10 @@ class PolicyConfig:
 
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
-    activation: Literal["tanh", "relu", "elu", "silu"] = "tanh"
-    """Activation function of the hidden layers."""
+    value_hidden: tuple[int, ...] | None = None
+    """Widths of the hidden layers of the critic, with encoder `mlp`. None: those of `hidden`."""
+    activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
+    """Activation function of the hidden layers. `gelu` is its approximation by tanh (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
     encoder: str = "auto"
     """Network from an observation to features. `mlp`: the hidden layers, for vectors; `nature` (Mnih et al. 2015) and `impala` (Espeholt et
     al. 2018): convolutions, for images; `grid`: for images whose bytes are codes, such as MiniGrid's; or one that `register_encoder` has
@@ -44,9 +46,14 @@ class PolicyConfig:
     are images only."""
 
     def __post_init__(self) -> None:
-        if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):
+        for name, widths in (("hidden", self.hidden), ("value_hidden", self.value_hidden)):
+            if widths is not None and (not widths or any(not 1 <= width <= 16_384 for width in widths)):
+                raise ValueError(
+                    f"policy.{name} is {list(widths)}: it must name at least one width, each from 1 to 16,384"
+                )
+        if self.value_hidden is not None and self.shared:
             raise ValueError(
-                f"policy.hidden is {list(self.hidden)}: it must name at least one width, each from 1 to 16,384"
+                f"policy.value_hidden is {list(self.value_hidden)}: with policy.shared, policy and critic have the same hidden layers"
             )
         for name in ("core_size", "core_layers"):
             if not 1 <= getattr(self, name) <= 16_384:
@@ -55,6 +62,11 @@ class PolicyConfig:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")
         if not 0 <= self.noise_exponent <= 2:
             raise ValueError(f"policy.noise_exponent is {self.noise_exponent}: it must be between 0 and 2")
+
+    @property
+    def critic_hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers of the critic."""
+        return self.hidden if self.value_hidden is None else self.value_hidden
 
     def initial_log_std(self, size: int) -> float:
         """Return `log_std` for actions with `size` continuous components, at least one."""

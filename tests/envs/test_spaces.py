@@ -23,7 +23,7 @@ IMAGE = kinds.Box(0, 255, (6, 5, 3), np.uint8)
         (kinds.Text(3), TWO, "its observations are Text, which is not supported; supported spaces: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple of these"),
         (kinds.Dict(image=IMAGE, mission=kinds.Text(3)), TWO, "its observations have a Text in ['mission'], which is not supported"),
         (kinds.Dict(a=kinds.Tuple((BOX, kinds.Graph(BOX, None)))), TWO, "its observations have a Graph in ['a'][1], which"),
-        (kinds.Box(0, 255, (4, 6, 5, 3), np.uint8), TWO, "its observations are Box of shape (4, 6, 5, 3) and type uint8, which"),
+        (kinds.Box(0, 255, (2, 4, 6, 5, 3), np.uint8), TWO, "its observations are Box of shape (2, 4, 6, 5, 3) and type uint8, which"),
         (kinds.Dict(), TWO, "its observations are empty"),
         (BOX, kinds.Box(0, 5, (2,), np.int64), "its actions are Box of shape (2,) and type int64, which"),
         (BOX, kinds.Tuple((TWO, kinds.Sequence(BOX))), "its actions have a Sequence in [1], which"),
@@ -94,6 +94,18 @@ def test_images_are_concatenated_channels_first() -> None:
     assert batch.dtype == np.uint8
     assert np.array_equal(batch, np.stack([layout.pixels(sample) for sample in samples]))
     assert layout.rows(stacked(space, samples), {}).shape == (4, 2)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_stack_of_images_becomes_one_image(channels_last: bool) -> None:
+    space = kinds.Box(0, 255, (4, 6, 5, 3) if channels_last else (4, 3, 6, 5), np.uint8, seed=3)
+    spaces = describe(space, TWO, "X-v0")
+    assert spaces.images == ((12, 6, 5),)
+    layout, samples = ObservationLayout(space, spaces), [space.sample() for _ in range(2)]
+    for sample in samples:
+        frames = sample.transpose(0, 3, 1, 2) if channels_last else sample
+        assert np.array_equal(layout.pixels(sample).reshape(12, 6, 5), np.concatenate(frames))
+    assert np.array_equal(layout.batch_pixels(np.stack(samples)), np.stack([layout.pixels(x) for x in samples]))
 
 
 def test_rows_of_a_single_image_are_empty() -> None:

@@ -91,6 +91,35 @@ def test_wrappers_surround_the_selection_of_columns() -> None:
     assert describe_env(config).observation_size == 3 * 2
 
 
+@pytest.mark.extra("cv2", "Box2D")
+@pytest.mark.parametrize(
+    ("wrappers", "channels"),
+    [
+        (("ResizeObservation(shape=(40, 44))",), 3),
+        (("ResizeObservation(shape=(40, 44))", "FrameStackObservation(stack_size=4)"), 12),
+        (("ResizeObservation(shape=(40, 44))", "GrayscaleObservation", "FrameStackObservation(stack_size=4)"), 4),
+        (
+            (
+                "RepeatAction(num_repeats=2)",
+                "ResizeObservation(shape=(40, 44))",
+                "GrayscaleObservation(keep_dim=True)",
+                "FrameStackObservation(stack_size=2)",
+            ),
+            2,
+        ),
+    ],
+)
+def test_images_are_resized_and_stacked(wrappers: tuple[str, ...], channels: int) -> None:
+    config = EnvConfig("CarRacing-v3", "gymnasium", 1, wrappers=wrappers)
+    assert describe_env(config).images == ((channels, 40, 44),)
+    engine = make_engine(config, 0, 0, 1)
+    engine.reset()
+    engine.step(np.zeros((1, 3), np.float32))
+    assert engine.pixels.shape == (1, channels * 40 * 44)
+    assert len(np.unique(engine.pixels)) > 5
+    engine.close()
+
+
 def test_wrapper_of_the_users_module_changes_rewards(module: str) -> None:
     config = EnvConfig("CartPole-v1", "gymnasium", 2, wrappers=("Doubled(factor=3)",), module=module)
     engine = make_engine(config, 0, 0, 1)

@@ -55,6 +55,7 @@ KINDS = {
     "gru": Kind(FAR, REACH, {"core": "gru", "shared": True, "normalize_observations": True}),
     "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
     "nature": Kind(FRAMES, CHOICE, {"shared": True}),
+    "stack of images": Kind(kinds.Box(0, 255, (2, 36, 40, 3), np.uint8), CHOICE, {"shared": True}),
     "impala": Kind(SEEN["Grey"], ACTED["Grey"], {"encoder": "impala"}, value=False),
     "grid": Kind(CELLS, CHOICE, {"encoder": "grid", "shared": True}),
     "everything": Kind(
@@ -73,6 +74,7 @@ SIMILAR = (
     "mask in info",
     "gru",
     "nature",
+    "stack of images",
     "grid",
     "constant buffer",
 )

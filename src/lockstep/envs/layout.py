@@ -2,7 +2,7 @@
 
 A row of numbers concatenates all Boxes of numbers, Discretes and MultiDiscretes (one-hot) and MultiBinaries, in the
 order of the space's parts, then the mask. Float32 and float64 keep their type; everything else becomes float32. A row
-of bytes concatenates the images, which are uint8 Boxes of 2 or 3 dimensions, each as (channels, height, width).
+of bytes concatenates the images, which are uint8 Boxes of 2 to 4 dimensions, each as (channels, height, width).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.spaces.utils import flatdim
 from numpy.typing import NDArray
 
-from lockstep.envs.spaces import MASK, Path, Spaces, feature_leaves, image_leaves, image_shape, mask_leaves, place_of
+from lockstep.envs.spaces import MASK, Path, Spaces, channels_last, feature_leaves, image_leaves, mask_leaves, place_of
 
 __all__ = ["ContractViolation", "ObservationLayout"]
 
@@ -176,9 +176,7 @@ def _flat_mask(mask: Any) -> NDArray[Any]:
 
 def _channels_first(images: NDArray[Any], leaf: Box) -> NDArray[Any]:
     """Convert images `[…, height, width, channels]` to `[…, channels, height, width]`; return others unchanged."""
-    if len(leaf.shape) == 3 and image_shape(leaf) != leaf.shape:
-        images = np.moveaxis(images, -1, -3)
-    return images
+    return np.moveaxis(images, -1, -3) if channels_last(leaf) else images
 
 
 def _one_hot(space: Discrete) -> Callable[[Any], NDArray[Any]]:

@@ -16,11 +16,11 @@ __all__ = [
     "Leaf",
     "Spaces",
     "as_float32",
+    "channels_last",
     "describe",
     "feature_leaves",
     "has_float32_bounds",
     "image_leaves",
-    "image_shape",
     "leaves",
     "mask_leaves",
     "place_of",
@@ -119,7 +119,7 @@ def describe(
             f"env.id is {env_id!r}: its {MASK} has {mask_size} entries, but the choices of its actions have {sum(choices)} options"
         )
     features = sum(flatdim(leaf) for _, leaf in feature_leaves(observation_space))
-    images = tuple(image_shape(leaf) for _, leaf in image_leaves(observation_space))
+    images = tuple(_image_shape(leaf) for _, leaf in image_leaves(observation_space))
     if not features and not images:
         raise ValueError(f"env.id is {env_id!r}: its observations are empty")
     if not choices and not low.size:
@@ -165,15 +165,22 @@ def mask_leaves(space: Space[Any]) -> list[Leaf]:
     return [leaf for leaf in leaves(space) if leaf[0][:1] == (MASK,)]
 
 
-def image_shape(space: Box) -> tuple[int, int, int]:
+def _image_shape(space: Box) -> tuple[int, int, int]:
     """Return (channels, height, width) of an image space.
 
-    Channels are the first dimension if it is the shortest, else the last; an image of 2 dimensions has 1 channel.
+    Channels are the first dimension if it is the shortest, else the last; an image of 2 dimensions has 1 channel. A stack
+    of images has 4 dimensions, the first of which counts the images: it becomes one image with the channels of all.
     """
     if len(space.shape) == 2:
         return 1, *space.shape
-    first, second, third = space.shape
-    return (first, second, third) if first == min(space.shape) else (third, first, second)
+    *count, first, second, third = space.shape
+    channels, height, width = (third, first, second) if channels_last(space) else (first, second, third)
+    return math.prod(count) * channels, height, width
+
+
+def channels_last(space: Box) -> bool:
+    """Return True if the images of a space are stored as (height, width, channels)."""
+    return len(space.shape) > 2 and space.shape[-3] != min(space.shape[-3:])
 
 
 def place_of(path: Path) -> str:
@@ -182,7 +189,7 @@ def place_of(path: Path) -> str:
 
 
 def _is_image(space: Space[Any]) -> bool:
-    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
 
 
 def _options(space: Space[Any]) -> list[int]:
@@ -211,4 +218,4 @@ def _is_supported(space: Space[Any], kind: str) -> bool:
         return isinstance(space, (Discrete, MultiDiscrete, MultiBinary))
     if kind == "actions":
         return np.issubdtype(space.dtype, np.floating)
-    return space.dtype != np.uint8 or len(space.shape) <= 3
+    return space.dtype != np.uint8 or len(space.shape) <= 4

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch import Tensor, nn
 
 from lockstep.algorithm.agent import OBSERVATION_LIMIT, Agent
-from lockstep.envs.spaces import MASK, Leaf, Spaces, feature_leaves, image_leaves, image_shape, mask_leaves, place_of
+from lockstep.envs.spaces import MASK, Leaf, Spaces, channels_last, feature_leaves, image_leaves, mask_leaves, place_of
 from lockstep.export.tensor_spec import INFO_MASK, OBSERVATION, TensorSpec, name_of, torch_type
 
 __all__ = ["ObservationEncoder"]
@@ -80,9 +80,7 @@ class _OneHot(nn.Module):
 
 
 def _channels_first(images: Tensor, leaf: Box) -> Tensor:
-    if len(leaf.shape) == 3 and image_shape(leaf) != leaf.shape:
-        return images.movedim(-1, -3)
-    return images
+    return images.movedim(-1, -3) if channels_last(leaf) else images
 
 
 def _specs(space: Space[object], spaces: Spaces) -> list[TensorSpec]:

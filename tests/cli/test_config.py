@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,38 @@ def test_gin_file_may_set_the_number_of_iterations_only(tmp_path: Path, capsys: 
     path.write_text("train.num_iter = 50\n")
     assert main(["config", "pendulum-dense", "--config", str(path)]) == 0
     assert "  total_steps: 160000\n" in capsys.readouterr().out
+
+
+ZOO = """
+LunarLander-v3:
+  {n_envs: 4, n_steps: 64, n_timesteps: !!float 1e3, batch_size: 64, gae_lambda: 0.98, gamma: 0.999, n_epochs: 4, ent_coef: 0.01}
+HalfCheetah-v4:
+  normalize: true
+  n_steps: 256
+  n_timesteps: 1000
+  learning_rate: lin_2e-5
+  policy_kwargs: "dict(log_std_init=-2, ortho_init=False, activation_fn=nn.GELU, net_arch=dict(pi=[32, 32], vf=[64]))"
+atari:
+  env_wrapper: [stable_baselines3.common.atari_wrappers.AtariWrapper]
+  frame_stack: 4
+  policy: CnnPolicy
+  n_envs: 2
+  n_steps: 16
+  batch_size: 16
+  n_epochs: 1
+  n_timesteps: 64
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.extra("Box2D", "mujoco", "ale_py", "envpool")
+@pytest.mark.parametrize("env_id", ["LunarLander-v3", "HalfCheetah-v5", "PongNoFrameskip-v4"])
+def test_entry_of_a_zoo_is_converted_and_trained(run_cli, tmp_path: Path, env_id: str) -> None:
+    (tmp_path / "ppo.yml").write_text(ZOO)
+    printed = run_cli("config", "--from-zoo", "ppo.yml", "--env", env_id)
+    assert printed.rc == 0, printed
+    (tmp_path / "own.yaml").write_text(printed.stdout)
+    trained = run_cli("train", "--config", "own.yaml", "--name", "run", "--ranks", 1, "--runtime.compile", "off")
+    assert trained.rc == 0, trained
+    saved = json.loads((tmp_path / "runs" / "run" / "config.json").read_text())
+    assert saved["env"]["id"] == env_id.replace("PongNoFrameskip-v4", "ALE/Pong-v5")

@@ -7,7 +7,10 @@ import pytest
 from tests.live_runs import digests, rows
 
 MODULE = """
+import os
+
 import gymnasium as gym
+import numpy as np
 
 
 class Reached(gym.Wrapper):
@@ -26,6 +29,18 @@ class Reached(gym.Wrapper):
         self.steps += 1
         info["is_success"] = observation[0] > self.bound
         return observation, reward, terminated, truncated or self.steps == 20, info
+
+
+class OtherOnRank1(gym.ObservationWrapper):
+    '''Observations with one more number on rank 1.'''
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.more = int(os.environ.get("LOCKSTEP_RANK") == "1")
+        self.observation_space = gym.spaces.Box(-9, 9, (4 + self.more,))
+
+    def observation(self, observation):
+        return np.append(observation, np.zeros(self.more, np.float32))
 """
 TASK = (
     *("--env", "CartPole-v1", "--env.module", "my_wrappers", "--env.wrappers", "FrameStackObservation(stack_size=2)"),
@@ -111,3 +126,15 @@ def test_name_that_info_does_not_have_ends_training_in_one_line(run_cli) -> None
         in failed.stderr
     )
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [("--ranks", 2), ("--plan", "1:1")])
+def test_wrapper_with_other_spaces_on_another_rank_is_an_error_before_training(run_cli, tmp_path: Path, plan) -> None:
+    failed = run_cli("train", *TASK[:4], "--env.wrappers", "OtherOnRank1", *TASK[6:], *plan, "--name", "odd")
+    assert failed.rc == 2, failed
+    assert failed.stderr == (
+        "lockstep: env.id is 'CartPole-v1': rank 1 has other spaces than rank 0 (5 instead of 4 numbers per observation); "
+        "the environment, its wrappers and the versions of its packages must be the same on all ranks\n"
+    )
+    assert not rows(tmp_path / "runs" / "odd")

@@ -14,6 +14,7 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
 from lockstep.experiment.resolve import iterations
+from lockstep.experiment.same_spaces import SpacesDiffer
 from lockstep.experiment.start import completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
@@ -135,7 +136,9 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
-        if rank == 0 or not isinstance(error, (NonFinite, StoppedEarly)):  # all ranks raise these two together
+        if rank == 0 or not isinstance(
+            error, (NonFinite, SpacesDiffer, StoppedEarly)
+        ):  # all ranks raise these together
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]
 

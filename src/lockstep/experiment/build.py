@@ -20,6 +20,7 @@ from lockstep.compiling.kernels import ahead_of_time, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.spaces import Spaces
+from lockstep.experiment.same_spaces import check_same_spaces
 from lockstep.group.group import Group
 from lockstep.models.policy import Autocast
 from lockstep.models.registry import is_registered
@@ -57,6 +58,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
     device = runtime.device if training else runtime.player_device
     agent = make_agent(config, device, runtime.autocast(device))
+    check_same_spaces(group, agent.spaces, env.id)
     acting = agent
     if training and separate:
         acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))

@@ -168,6 +168,7 @@ def exit_codes() -> dict[type[Exception], int]:
     from lockstep.compiling.kernels import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed
     from lockstep.experiment.hooks import HookFailed
+    from lockstep.experiment.same_spaces import SpacesDiffer
     from lockstep.group.group import RankLost
     from lockstep.run.stop import StoppedEarly
 
@@ -176,6 +177,7 @@ def exit_codes() -> dict[type[Exception], int]:
         CompilerFailed: FAILED,
         EnvironmentFailed: FAILED,
         HookFailed: FAILED,
+        SpacesDiffer: BAD_INPUT,
         NonFinite: NON_FINITE,
         RankLost: RANK_LOST,
         ReplicasDiffer: REPLICAS_DIFFER,

@@ -63,7 +63,9 @@ def test_fields_that_the_pages_name_exist() -> None:
         if page.name == "migrating.md":  # the first column has the names of others
             text = re.sub(r"^\|[^|]*\|", "", text, flags=re.MULTILINE)
         for code in re.findall(r"`([^`\n]+)`", text):
-            fields = {field.replace("-", "_") for field in named.findall(code) if not field.endswith((".py", ".png", ".yml"))}
+            fields = {
+                field.replace("-", "_") for field in named.findall(code) if not field.endswith((".py", ".png", ".yml"))
+            }
             assert fields <= known, (page.name, code)
 
 

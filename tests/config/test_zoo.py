@@ -184,8 +184,10 @@ def test_layers_as_in_older_versions(file: Path) -> None:
     [
         ("A-v0: [1]", "a hyperparameter file of rl-baselines3-zoo maps environments to their arguments"),
         ("- A-v0", "a hyperparameter file of rl-baselines3-zoo maps environments to their arguments"),
-        ("A-v0: {n_envs: many}", "A-v0: n_envs is 'many': it must be a whole number of at least 1"),
-        ("A-v0: {n_steps: 0.5}", "A-v0: n_steps is 0.5: it must be a whole number of at least 1"),
+        ("A-v0: {n_envs: many}", "A-v0: n_envs is 'many': it must be a whole number from 1 to 1e12"),
+        ("A-v0: {n_steps: 0.5}", "A-v0: n_steps is 0.5: it must be a whole number from 1 to 1e12"),
+        ("A-v0: {n_steps: .inf}", "A-v0: n_steps is inf: it must be a whole number"),
+        ("A-v0: {n_steps: 1.0e+12}", "A-v0: n_envs x n_steps is 1,000,000,000,000: it must be at most 1,000,000,000"),
         ("A-v0: {learning_rate: cos_1}", "A-v0: learning_rate is 'cos_1': it must be a number or lin_NUMBER"),
         ("A-v0: {vf_coef: high}", "A-v0: vf_coef is 'high': it must be a number"),
         ("A-v0: {policy_kwargs: 'print(1)'}", "A-v0: policy_kwargs is 'print(1)': it must be a dict of literals"),

@@ -136,9 +136,8 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
-        if rank == 0 or not isinstance(
-            error, (NonFinite, SpacesDiffer, StoppedEarly)
-        ):  # all ranks raise these together
+        raised_by_all = isinstance(error, (NonFinite, SpacesDiffer, StoppedEarly))
+        if rank == 0 or not raised_by_all:
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]
 

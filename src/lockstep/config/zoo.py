@@ -4,6 +4,7 @@ An entry of such a file has the arguments of Stable-Baselines3's `PPO` or sb3-co
 that it does not have get the default values of these classes. Files are read as data: nothing that they name is imported.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -38,6 +39,8 @@ _READ = {
     *("use_sde", "sde_sample_freq", "env_wrapper", "frame_stack", "env_kwargs"),
 }
 """The other arguments that are converted."""
+_MAX_ROWS = 10**9
+"""Largest number of samples per iteration: more would not fit into memory."""
 _OLD_GAME = re.compile(r"(\w+)NoFrameskip-v\d+")
 """Ids of Atari games in the zoo."""
 
@@ -107,6 +110,8 @@ def _convert(entry: Mapping[str, Any], env_id: str, notes: list[str]) -> dict[st
         name: whole_number(name, entry.get(name, default))
         for name, default in (_RECURRENT_DEFAULTS if recurrent else _DEFAULTS).items()
     }
+    if count * sizes["n_steps"] > _MAX_ROWS:
+        raise ValueError(f"n_envs x n_steps is {count * sizes['n_steps']:,}: it must be at most {_MAX_ROWS:,}")
     env: dict[str, object] = {"id": env_id, "count": count}
     if entry.get("env_kwargs"):
         env["options"] = literal("env_kwargs", entry["env_kwargs"])
@@ -154,7 +159,8 @@ def _normalization(value: object) -> tuple[bool, bool]:
 
 def _minibatches(rows: int, size: int, notes: list[str]) -> int:
     """Return the divisor of `rows` that is nearest to `rows / size`."""
-    divisors = [number for number in range(1, rows + 1) if rows % number == 0]
+    small = [number for number in range(1, math.isqrt(rows) + 1) if rows % number == 0]
+    divisors = small + [rows // number for number in small]
     nearest = min(divisors, key=lambda number: abs(number - rows / size))
     if nearest * size != rows and size < rows:
         notes.append(

@@ -7,9 +7,9 @@ __all__ = ["literal", "whole_number"]
 
 
 def whole_number(name: str, value: object) -> int:
-    """Return a positive whole number, which YAML may have read as a float. Raises ValueError for other values."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or value < 1:
-        raise ValueError(f"{name} is {value!r:.60}: it must be a whole number of at least 1")
+    """Return a whole number from 1 to 10¹², which YAML may have read as a float. Raises ValueError for other values."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1 or not 1 <= value <= 1e12:
+        raise ValueError(f"{name} is {value!r:.60}: it must be a whole number from 1 to 1e12")
     return int(value)
 
 

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
+from lockstep.algorithm.exchange import leading_bits
 from lockstep.envs.spaces import Spaces
 from lockstep.group.group import Group
 
 __all__ = ["SpacesDiffer", "check_same_spaces"]
-
-_DIGEST_BITS = 48
-"""Leading bits of a digest that ranks compare; a float64 represents them exactly."""
 
 
 _SIZES = (
@@ -32,7 +30,7 @@ def check_same_spaces(group: Group, spaces: Spaces, env_id: str) -> None:
     sizes = (spaces.observation_size, spaces.pixel_count, len(spaces.choices), spaces.continuous_size)
     text = repr((sizes, spaces.choices, spaces.images, spaces.mask_size))
     content = text.encode() + spaces.action_low.tobytes() + spaces.action_high.tobytes()
-    bits = int.from_bytes(hashlib.sha256(content).digest()[: _DIGEST_BITS // 8], "big")
+    bits = leading_bits(hashlib.sha256(content).hexdigest())
     first, *others = group.gather(torch.tensor([[*sizes, bits]], dtype=torch.float64), "start").tolist()
     for rank, other in enumerate(others, 1):
         if other != first:

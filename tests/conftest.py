@@ -20,7 +20,8 @@ from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, serving
 
 COMPILES = ("torch._inductor.compile_fx", "torch.fx.experimental.proxy_tensor")
 """Modules that a process imports before it compiles a kernel, in 2.5 seconds."""
-TRAINS = ("lockstep.cli.work", "lockstep.api", *COMPILES)
+FABRIC = ("lockstep.runtime.fabric",) if importlib.util.find_spec("lightning_fabric") else ()
+TRAINS = ("lockstep.cli.work", "lockstep.api", *COMPILES, *FABRIC)
 """Modules that a training process imports."""
 LONGEST = ("tests/gpu/", "tests/pages/", "tests/compiling/", "tests/agreement/")
 """Folders of tests that run first, in this order."""
@@ -123,13 +124,16 @@ def root() -> Path:
 
 
 def plain_environ() -> dict[str, str]:
-    """Return environment variables for a subprocess that runs the code of this checkout and prints plain text, 120 columns wide."""
+    """Return environment variables for a subprocess that runs the code of this checkout and prints plain text, 120 columns wide.
+
+    Hashes are random: with a fixed seed the order of sets would be equal in all processes, which could hide differences.
+    """
     left_out = ("FORCE_COLOR", "DISPLAY", *SET_BY_MODULES)
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
     shown = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
     alone = {"PET_STANDALONE": "1"}  # otherwise torchrun uses the same port in all tests
-    return inherited | _AT_START | shown | alone | {"PYTHONPATH": path}
+    return inherited | _AT_START | shown | alone | {"PYTHONPATH": path, "PYTHONHASHSEED": "random"}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ request, and the fork forks again:
 The program is killed when the connection is closed. A program that launches ranks has them forked in the same way.
 """
 
+import atexit
 import json
 import os
 import runpy
@@ -23,7 +24,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from tests.forked import SERVERS, ForkedPopen, fork_ranks, request, suits
 
@@ -185,7 +186,7 @@ def run_program(
     environ: dict[str, str],
     safe: bool = False,
     blocked: Sequence[int] = (),
-) -> None:
+) -> NoReturn:
     """Run the program in this process. `safe` is Python's option -P; `blocked` are the initially blocked signals."""
     os.setsid()
     os.chdir(cwd)
@@ -206,10 +207,19 @@ def run_program(
     if module.startswith("tests."):
         sys.path.append(str(ROOT))
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+    exit_without_cleanup()
 
 
-def handle_request(connection: socket.socket, address: str) -> bool:
-    """Handle the request on a connection. Return True in the forked program, after it has ended without an exit."""
+def exit_without_cleanup() -> NoReturn:
+    """Exit as `lockstep` does, after exit handlers: freeing PyTorch's modules takes 0.3 s."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
+
+
+def handle_request(connection: socket.socket, address: str) -> NoReturn:
+    """Handle the request on a connection: fork the program, wait for it, and exit."""
     content, files, *_ = socket.recv_fds(connection, _PIECE, 16)
     while not content.endswith(b"\n"):
         content += connection.recv(_PIECE)
@@ -220,7 +230,6 @@ def handle_request(connection: socket.socket, address: str) -> bool:
         die_with_parent(parent)
         arguments_file(address, os.getpid()).write_text("\0".join(task["words"]))
         run_program(files, **task)
-        return True
     for file in files:
         os.close(file)
     connection.sendall(f"{child}\n".encode())
@@ -260,8 +269,7 @@ def main(address: str, *modules: str) -> None:
                 if os.fork() == 0:
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     listener.close()
-                    if handle_request(connection, address):
-                        return
+                    handle_request(connection, address)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,14 @@ Ranks are forked from two processes that have imported PyTorch: even ranks from 
 The results of rank 0 are compared with those of the rank that is alone: the two share neither addresses nor the order of sets.
 """
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 from tests.agreement.member import ITERATIONS, MATRICES
 from tests.conftest import plain_environ
 from tests.live_runs import digests
-from tests.warm import ROOT, Warm, serving
+from tests.warm import ROOT, Warm
 
 from lockstep.group.memory import create_memory
 
@@ -35,19 +32,12 @@ PLANS = {
 }
 Digests = dict[str, list[str]]
 Trained = Callable[..., Digests]
-_IMPORTED = ["lockstep.experiment.execute", "tests.envs.sample_environments"]
-if importlib.util.find_spec("lightning_fabric"):
-    _IMPORTED.append("lockstep.runtime.fabric")
 _DESCRIPTOR = 3
 """Number of the first inherited file descriptor in a forked program."""
 
 
-def trainer(servers: ExitStack) -> Trained:
-    """Return the function that trains columns. `servers` closes the processes from which ranks are forked."""
-
-    @cache
-    def server(number: int) -> Warm:
-        return servers.enter_context(serving(_environ(), *_IMPORTED))
+def trainer(*servers: Warm) -> Trained:
+    """Return the function that trains columns. The ranks are forked from two `servers`."""
 
     def trained(folder: Path, matrix: str, plan: str, backend: str, kind: str, columns: Sequence[str] = ()) -> Digests:
         """Train `columns`, by default all, and return the digests of each column, one per iteration."""
@@ -57,7 +47,7 @@ def trainer(servers: ExitStack) -> Trained:
         meeting = f"file://{folder}/meeting" if memory is None else _DESCRIPTOR
         folder.mkdir()
         ranks = [
-            server(rank % 2 if size > 1 else 1).start(
+            servers[rank % 2 if size > 1 else 1].start(
                 *(folder, matrix, name, kind, backend, rank, size, meeting, *columns),
                 cwd=ROOT,
                 environ=_environ(),
@@ -91,4 +81,4 @@ def every(columns: Iterable[str], step: int, first: int) -> list[str]:
 
 
 def _environ() -> dict[str, str]:
-    return plain_environ() | {"PYTHONHASHSEED": "random", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return plain_environ() | {"GLOO_SOCKET_IFNAME": "lo"}

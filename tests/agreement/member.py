@@ -33,7 +33,7 @@ from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
-ITERATIONS, STEPS, COUNT, SHARDS = int(os.environ.get("LOCKSTEP_TEST_ITERATIONS", "6")), 32, 8, 4
+ITERATIONS, STEPS, COUNT, SHARDS = int(os.environ.get("LOCKSTEP_TEST_ITERATIONS", "4")), 32, 8, 4
 PENDULUM = EnvConfig("Pendulum-v1", "gymnasium", COUNT, options={"max_episode_steps": 20})
 OWN, SHARED = PlanConfig(), PlanConfig(share_data=True)
 VTRACE = PlanConfig(lag=1, correction="vtrace", share_data=True)
@@ -160,7 +160,7 @@ def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folde
             str(folder),
             column,
             total_steps=COUNT * STEPS * ITERATIONS,
-            checkpoint_every=4,
+            checkpoint_every=2,
             loggers=(),
             progress="off",
         ),

@@ -16,7 +16,8 @@ from lockstep.runtime.settings import RuntimeConfig
 
 pytestmark = pytest.mark.slow
 
-WORDS = ("train", "--env", "CartPole-v1", "--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 8 * 32 * 8)
+WORDS = ("train", "--env", "CartPole-v1", "--rollout.steps", 128, "--ppo.minibatches", 2, "--total-steps", 8 * 128 * 6)
+"""With two shards, the kernels of the preset cartpole, which other tests compile too: 256 rows a shard and minibatch."""
 COMPILED = (*WORDS, "--runtime.compile", "on", "--plan.shards", 2, "--run.checkpoint-every", 3, "--run.progress", "off")
 
 
@@ -36,10 +37,10 @@ def test_every_plan_gives_the_same_bits(run_cli, same, tmp_path: Path, alone: Pa
     }.items():
         rc, _, err = run_cli(*COMPILED, "--name", name, *flags)
         assert rc == 0, err
-        same(alone, name, 8)
+        same(alone, name, 6)
     rc, _, err = run_cli("resume", "coupled", "--iteration", 3, "--ranks", 1)
     assert rc == 0, err
-    same(alone, "coupled", 8)
+    same(alone, "coupled", 6)
     rc, _, err = run_cli(*WORDS, "--plan.shards", 2, "--name", "plain", "--run.progress", "off")
     assert rc == 0, err
     assert digests(tmp_path / "runs" / "plain")[-1] != digests(alone)[-1], "nothing was compiled"

@@ -201,7 +201,7 @@ def test_signal_during_compilation_stops_the_run(
 ) -> None:
     cache, shared = tmp_path / "cache", os.environ["LOCKSTEP_CACHE"]
     environ["LOCKSTEP_CACHE"] = str(cache)
-    shape = ("--rollout.steps", 32, "--ppo.minibatches", 2, "--total-steps", 8 * 32 * 3)  # as in test_compiled.py
+    shape = ("--rollout.steps", 128, "--ppo.minibatches", 2, "--total-steps", 8 * 128 * 3)  # as in test_compiled.py
     launcher = begin(
         *("train", "--env", "CartPole-v1", *shape, "--runtime.compile", "on", "--ranks", ranks, "--plan", plan),
         *("--plan.shards", 2, "--run.progress", "off", "--out", tmp_path, "--name", "run"),

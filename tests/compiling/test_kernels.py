@@ -35,6 +35,7 @@ from lockstep.ppo.settings import PPOConfig
 pytestmark = pytest.mark.slow
 
 ROWS = 24
+CARTPOLE = Spaces(4, (2,), np.zeros(0, np.float32), np.zeros(0, np.float32))
 MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
 
 
@@ -88,6 +89,7 @@ def formula_of(
 
 
 CASES = {
+    "cartpole": (CARTPOLE, torch.float32, PolicyConfig(), PPOConfig(entropy=0.01), PLAIN, 256),
     "discrete": (DISCRETE, torch.float32, PolicyConfig(hidden=(16, 16)), PPOConfig(entropy=0.01)),
     "continuous": (
         CONTINUOUS,
@@ -110,13 +112,13 @@ CASES = {
     "icm in float64": (
         CONTINUOUS,
         torch.float64,
-        PolicyConfig(hidden=(16,)),
-        PPOConfig(surrogate="kl"),
+        PolicyConfig(hidden=(16,), shared=True, activation="silu"),
+        PPOConfig(surrogate="kl", value_clip=0.2, normalize_advantages=False),
         CuriosityConfig("icm", **SMALL),
     ),
 }
-SIMILAR = ("large", "masked", "float64", "icm", "rnd", "ngu", "disagreement")
-"""Compiled like one of the others. Each takes a quarter of a minute."""
+SIMILAR = ("discrete", "continuous", "large", "masked", "float64", "icm", "rnd", "ngu", "disagreement")
+"""Compiled like one of the others. Each takes a quarter of a minute. The kernel of "cartpole" is that of the preset, which other tests use too."""
 
 
 @pytest.mark.parametrize(

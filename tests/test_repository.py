@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -194,21 +192,3 @@ def test_constraints_are_exact_versions_without_paths(root: Path) -> None:
     assert [pin for pin in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", pin)] == []
     names = [pin.partition("==")[0].lower().replace("_", "-") for pin in pins]
     assert sorted(names) == sorted(set(names))
-
-
-@pytest.mark.slow
-@pytest.mark.extra("hatchling", "build")
-def test_built_distribution_is_complete(root: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    with zipfile.ZipFile(wheel) as archive:
-        packed = set(archive.namelist())
-    expected = {
-        f"lockstep/{path.relative_to(SOURCE)}" for path in SOURCE.rglob("*") if path.suffix in (".py", ".yaml", ".html")
-    }
-    assert expected | {"lockstep/py.typed"} <= packed
-    assert not [name for name in packed if name.startswith("tests")]
-    with tarfile.open(source) as archive:
-        assert any(name.endswith("/constraints.txt") for name in archive.getnames())

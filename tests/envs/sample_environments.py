@@ -142,7 +142,7 @@ def make(name: str, **options: Any) -> gym.Env[Any, Any]:
     return Sampled(deepcopy(SEEN[name]), ACTED.get(name, kinds.Discrete(5)), MASKS.get(name, ""), **options)
 
 
-def batch(num_envs: int, name: str, **options: Any) -> SyncVectorEnv[Any, Any]:
+def batch(num_envs: int, name: str, **options: Any) -> SyncVectorEnv:
     return SyncVectorEnv([lambda: make(name, **options)] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 

@@ -79,5 +79,6 @@ def test_non_finite_numbers_raise_no_warning(activation: str) -> None:
         assert numpy_policy.value(rows)[1].isnan()
         out = np.zeros((2, HEAD), dtype=np.float32)
         assert np.isnan(silent(numpy_policy.head(2))(rows, out)[1]).all()
-        with pytest.raises(FloatingPointError):
-            numpy_policy.head(2)(rows, out)
+        if np.lib.NumpyVersion(np.__version__) >= "2.3.0":  # older versions do not report invalid products
+            with pytest.raises(FloatingPointError):
+                numpy_policy.head(2)(rows, out)

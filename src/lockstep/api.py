@@ -21,6 +21,7 @@ from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_pol
 from lockstep.experiment.program import compose_config, settings_tree
 from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
+    announce_start,
     extended_by,
     launch_ranks,
     prepare_resume,
@@ -176,6 +177,7 @@ def train(
         warnings.warn(line, stacklevel=2)
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
+        announce_start(folder, resolved, ranks, 0)
         return _train_to_end(Run(folder.path, make), start.plan, 0, modules, hook)
 
 
@@ -232,7 +234,7 @@ def resume(
         start = resolve_resume(extended, None, ranks)
         extended = start.config
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
-        resume_from = prepare_resume(opened.folder, opened.config, extended, iteration)
+        resume_from = prepare_resume(opened.folder, opened.config, extended, iteration, ranks)
         return opened if resume_from is None else _train_to_end(Run(opened), start.plan, resume_from, modules, hook)
 
 

@@ -79,7 +79,7 @@ def test_config_changed_by_another_process_is_refused(finished_elsewhere: RunFol
     config = finished_elsewhere.path / "config.json"
     config.write_text(config.read_text().replace('"total_steps": 512', '"total_steps": 1024'))
     with pytest.raises(ValueError, match=r"config\.json was changed by another process meanwhile: call resume again$"):
-        prepare_resume(finished_elsewhere, before, before, None)
+        prepare_resume(finished_elsewhere, before, before, None, 1)
 
 
 def test_run_in_use_is_refused_before_its_checkpoints_are_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,11 @@ def test_train_writes_the_run_folder(run_cli, root: Path, tmp_path: Path) -> Non
     rc, out, err = run_cli("train", "cartpole", *SHORT, "--name", "first", "--out", "here", "--run.solved-return", 5)
     assert (rc, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("iteration 1/4  steps ")
-    assert lines[4].startswith("done: 4 iterations, ")
+    assert lines[0] == "starting first: CartPole-v1, 1 rank, cpu, in here/first"
+    assert lines[1].startswith("iteration 1/4  25%  steps ")
+    assert sum(line.endswith("  solved: goal 5") for line in lines) == 1
+    assert lines[-5].startswith("iteration 4/4  100%  steps ")
+    assert lines[-4].startswith("done: 4 iterations, ")
     assert lines[-1] == "run: here/first"
     run = tmp_path / "here" / "first"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -74,6 +79,22 @@ def test_train_writes_the_run_folder(run_cli, root: Path, tmp_path: Path) -> Non
     (start,) = read_starts(RunFolder(run))
     assert (start.iteration, start.last, start.ranks, start.plan) == (0, 4, 1, "coupled")
     assert (start.how, start.done) == ("done", 4)
+
+
+FIRST_LINE = """
+import sys
+from lockstep.cli import train
+
+train.start = lambda *arguments: print("torch" in sys.modules)
+train.main(sys.argv[1:])
+"""
+
+
+def test_first_line_is_printed_before_pytorch_is_imported(tmp_path: Path, environ: dict[str, str]) -> None:
+    words = (*map(str, SHORT), "--ranks", "2", "--plan.shards", "2", "--name", "first")
+    command = [sys.executable, "-c", FIRST_LINE, "cartpole", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "starting first: CartPole-v1, 2 ranks, cpu, in runs/first\nFalse\n"
 
 
 def test_a_preset_with_another_environment_loses_its_goal(run_cli, tmp_path: Path) -> None:
@@ -239,7 +260,9 @@ def test_resume_with_a_larger_budget_continues_training(run_cli, tmp_path: Path)
     assert config.read_text() == before, "a refused command changes nothing"
     finished = run_cli("resume", "first", "--total-steps", 2048, "--ranks", 1)
     assert finished.rc == 0, finished
-    assert finished.stdout.splitlines()[0].startswith("iteration 5/8")
+    first, second, *_ = finished.stdout.splitlines()
+    assert first == "resuming first from iteration 4: CartPole-v1, 1 rank, cpu, in runs/first"
+    assert second.startswith("iteration 5/8  62%")
 
 
 def test_run_in_use_is_refused_and_unchanged(run_cli, tmp_path: Path) -> None:

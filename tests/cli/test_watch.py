@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from lockstep.config import VERSION
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import read_starts, record_attempt
 
-TREE = {"version": VERSION, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None}}
+TREE = {"version": VERSION, "env": {"id": "CartPole-v1"}, "run": {"solved_return": None, "log_every": 0}}
 
 
 class FakeTraining:
@@ -54,9 +55,13 @@ def fixture_training() -> Iterator[FakeTraining]:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, *steps) -> None:
-    """Call one of `steps` after each update of `watch`, in place of its pause."""
-    remaining_steps = list(steps)
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: remaining_steps.pop(0)() if remaining_steps else None)
+    """Call one of `steps` after each update of `watch`, in place of its pause, then twice nothing, then interrupt it as Ctrl-C does."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    remaining_steps = [*steps, lambda: None, lambda: None, interrupt]
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: remaining_steps.pop(0)())
 
 
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -85,7 +90,10 @@ def test_iterations_are_printed_until_the_run_ends(
     code, out, err = output(capsys, "first")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        *(f"iteration {number}/9  steps {number}0  return {number}  fps 5  kl -  entropy -" for number in range(3, 7)),
+        *(
+            f"iteration {number}/9  {100 * number // 9}%  steps {number}0  return {number}  fps 5  0:{left:02} left"
+            for number, left in ((3, 12), (4, 8), (5, 8), (6, 6))
+        ),
         "done: runs/first",
     ]
 
@@ -124,20 +132,98 @@ def test_run_that_is_killed_and_resumed_directly_is_followed(
         training.run_iterations(1)
 
     script(monkeypatch, training.folder.unlock, resume, lambda: training.run_iterations(1), training.folder.unlock)
-    _, out, _ = output(capsys, "first")
-    assert [line.split()[1] for line in out.splitlines()[:-1]] == ["5/9", "1/9", "2/9", "3/9", "4/9"]
+    code, out, _ = output(capsys, "first")
+    assert code == 0
+    assert [line.split()[1] for line in out.splitlines()[:-1]] == ["5/9", "3/9", "4/9"]
+
+
+def test_interrupted_run_is_followed_after_it_is_resumed(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    killed, resumed = (record_attempt(training.folder, iteration, 9, 1, "coupled") for iteration in (0, 2))
+    killed.__enter__()
+    training.run_iterations(3)
+
+    def resume() -> None:
+        training.folder.truncate_metrics(2)
+        training.done = 2
+        resumed.__enter__()
+        training.run_iterations(1)
+
+    def end() -> None:
+        training.run_iterations(1)
+        resumed.__exit__(None, None, None)
+        training.folder.unlock()
+
+    script(monkeypatch, training.folder.unlock, *[lambda: None] * 5, training.folder.lock, resume, end)
+    code, out, _ = output(capsys, "first")
+    assert code == 0
+    assert [" ".join(line.split()[:2]) for line in out.splitlines()] == [
+        *("iteration 3/9", "killed, or", "resume with:", "resumed"),
+        *("iteration 3/9", "iteration 4/9", "done: runs/first"),
+    ]
+
+
+def test_state_of_an_interrupted_run_changes_when_it_is_resumed(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed, resumed = (record_attempt(training.folder, iteration, 9, 1, "coupled") for iteration in (0, 3))
+    killed.__enter__()
+    training.run_iterations(3)
+    os.utime(training.folder.path / "metrics.jsonl", (0, 0))
+    states: list[str] = []
+    monkeypatch.setattr(watch.Screen, "show", lambda screen, facts, status, state: states.append(state))
+    script(
+        monkeypatch,
+        training.folder.unlock,
+        *[lambda: None] * 2,
+        training.folder.lock,
+        resumed.__enter__,
+        lambda: training.run_iterations(1),
+        *(lambda: resumed.__exit__(None, None, None), training.folder.unlock),
+    )
+    assert watch._on_terminal(training.folder) == 0
+    assert [re.sub(r"was .* ago", "was … ago", state) for state in states] == [
+        *["the last iteration was … ago"] * 2,
+        *["waiting for lockstep resume: killed, or its host is down"] * 2,
+        "starting",
+        "the last iteration was … ago",
+        *["", "starting", "starting", ""],
+    ]
+
+
+def test_all_runs_that_are_being_trained_are_shown(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder.create(Path("runs/second"), TREE, {})
+    training.run_iterations(2)
+    code, out, _ = output(capsys)  # the output is not a terminal
+    assert code == 0
+    assert [line.split()[:4] for line in out.splitlines()] == [
+        ["run", "state", "environment", "steps"],
+        ["first", "running", "CartPole-v1", "20"],
+    ]
+    views: list[str] = []
+    monkeypatch.setattr(watch.Screen, "show_text", lambda screen, view: views.append(view.plain))
+    script(monkeypatch, lambda: training.run_iterations(1), training.folder.unlock)
+    with pytest.raises(KeyboardInterrupt):
+        watch._show_all(Path("runs"), once=False)
+    assert [view.splitlines()[-1].split()[:4] for view in views[:2]] == [
+        ["first", "running", "CartPole-v1", steps] for steps in ("20", "30")
+    ]
+    assert views[2] == "no run in runs is being trained"
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "line"),
+    ("how", "line"),
     [
-        ("stopped", 75, "stopped by a signal to another rank"),
-        ("failed", 1, "failed: RuntimeError: it burns"),
-        ("killed", 1, "killed, or its host is down"),
+        ("stopped", "stopped by a signal to another rank"),
+        ("failed", "failed: RuntimeError: it burns"),
+        ("killed", "killed, or its host is down"),
     ],
 )
-def test_outcome_of_an_ended_run_is_printed(
-    training: FakeTraining, how: str, code: int, line: str, capsys: pytest.CaptureFixture[str]
+def test_outcome_of_an_interrupted_run_is_printed(
+    training: FakeTraining, how: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noted = record_attempt(training.folder, 0, 9, 1, "coupled")
     carried = noted.__enter__()
@@ -151,7 +237,9 @@ def test_outcome_of_an_ended_run_is_printed(
         assert not noted.__exit__(RuntimeError, error, None)
     training.folder.unlock()
     expected = [line, "resume with: lockstep resume runs/first"]
-    assert (output(capsys, "first")[0], output(capsys, "first")[1].splitlines()[1:]) == (code, expected)
+    script(monkeypatch)
+    code, out, _ = output(capsys, "first")
+    assert (code, out.splitlines()[1:]) == (130, expected)
     shown = output(capsys, "first", "--once")
     assert shown[0] == 0
     assert "iteration  2/9" in shown[1]
@@ -191,17 +279,11 @@ def test_missing_and_broken_runs_are_reported_in_one_line(
     assert (code, out, len(err.splitlines())) == (2, "", 1)
 
 
-def terminal_output(descriptor: int) -> str:
-    """Read everything that was written to a terminal until it is closed."""
-    content = b""
-    while True:
-        try:
-            part = os.read(descriptor, 65536)
-        except OSError:  # all writers have closed it
-            return content.decode()
-        content += part
-        if not part:
-            return content.decode()
+def read_terminal(descriptor: int, output: bytearray) -> None:
+    """Append everything that is written to a terminal to `output`, until the terminal is closed."""
+    with suppress(OSError):  # all writers have closed it
+        while part := os.read(descriptor, 65536):
+            output += part
 
 
 @pytest.mark.serial
@@ -216,8 +298,8 @@ def test_terminal_shows_a_run_that_is_trained_and_stopped(begin, tmp_path: Path,
     variables = environ | {"TERM": "xterm", "COLUMNS": "80"}
     watching = [subprocess.Popen(command, cwd=tmp_path, env=variables, **terminal) for _ in range(2)]
     os.close(writing_end)
-    reader = threading.Thread(target=lambda: texts.append(terminal_output(reading_end)))
-    texts: list[str] = []
+    output = bytearray()
+    reader = threading.Thread(target=read_terminal, args=(reading_end, output))
     reader.start()
     done = len(run.metrics())
     wait_for(lambda: len(run.metrics()) > done + 5, "some more")
@@ -225,13 +307,18 @@ def test_terminal_shows_a_run_that_is_trained_and_stopped(begin, tmp_path: Path,
     assert watching[0].wait(timeout=30) == 130
     trained.terminate()
     assert trained.wait(timeout=30) == 75
-    assert watching[1].wait(timeout=30) == 75
+    wait_for(lambda: b"waiting for lockstep resume: stopped by SIGTERM" in output, "that the interruption is shown")
+    resumed = begin("resume", "live", "--run.progress", "off", "--plan", "1:1")
+    wait_for(lambda: b"resumed 1 time" in output, "that the resumed run is shown")
+    watching[1].send_signal(signal.SIGINT)
+    assert watching[1].wait(timeout=30) == 130
+    resumed.terminate()
+    assert resumed.wait(timeout=30) == 75
     reader.join()
     os.close(reading_end)
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", texts[0])
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
     assert "live  CartPole-v1, 1:1, 2 ranks" in plain
     assert re.search(r"waiting    rank 0 \d+%  rank 1 \d+%", plain)
-    assert "stopped by SIGTERM" in plain
     assert "Traceback" not in plain
     for row in run.metrics():
         trainer, player = row["idle"]  # type: ignore[misc, attr-defined]
@@ -268,17 +355,17 @@ def test_ctrl_c_is_acknowledged_at_once_in_the_live_view(tmp_path: Path, environ
     ]
     terminal = {"stdin": writing_end, "stdout": writing_end, "stderr": writing_end, "start_new_session": True}
     variables = environ | {"TERM": "xterm", "COLUMNS": "80"}
-    texts: list[str] = []
+    output = bytearray()
     with subprocess.Popen(command, cwd=tmp_path, env=variables, **terminal) as process:
         os.close(writing_end)
-        reader = threading.Thread(target=lambda: texts.append(terminal_output(reading_end)))
+        reader = threading.Thread(target=read_terminal, args=(reading_end, output))
         reader.start()
         wait_for(lambda: RunFolder(tmp_path / "runs" / "live").metrics(), "the first iteration")
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 75
     reader.join()
     os.close(reading_end)
-    before, message, after = texts[0].partition(
+    before, message, after = output.decode().partition(
         "\r\x1b[2Kstopping after this iteration; a second Ctrl-C stops immediately"
     )
     assert message

@@ -1,5 +1,7 @@
 """Error messages of a rank."""
 
+from pathlib import Path
+
 import pytest
 
 from lockstep.algorithm.non_finite import NonFinite
@@ -41,3 +43,26 @@ def test_error_that_all_ranks_raise_is_printed_by_the_first(capsys: pytest.Captu
     assert capsys.readouterr().err == "lockstep: too large\n"
     assert _guarded(2, raising(RankLost("rank 0", "record", "it slept"))) == 4
     assert capsys.readouterr().err == "lockstep: rank 0 is lost in phase 'record': it slept\n"
+
+
+FAULT = """
+import os
+
+import gymnasium
+
+from lockstep.algorithm.agent import Agent
+
+gymnasium.register("Pole-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv", max_episode_steps=500)
+if os.environ.get("LOCKSTEP_RANK") == "1":
+    Agent.digest = lambda agent: "0" * 64
+"""
+
+
+@pytest.mark.slow
+def test_trainers_that_differ_are_reported_in_one_line(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "fault.py").write_text(FAULT)
+    words = ("--env.module", "fault", "--total-steps", 512, "--rollout.steps", 32, "--plan.shards", 2, "--ranks", 2)
+    done = run_cli("train", *words, "--run.progress", "off")
+    assert done.rc == 5, done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("lockstep: ranks hold different weights after iteration 1: resume the run")

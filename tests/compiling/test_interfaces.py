@@ -23,7 +23,6 @@ from lockstep.experiment.start import start_warnings
 class Doubled:
     """Minimal formula to compile."""
 
-    name = "double"
     key = "double"
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:

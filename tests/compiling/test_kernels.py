@@ -44,7 +44,6 @@ class Doubled:
     """Minimal formula to compile."""
 
     salt: str
-    name = "double"
 
     @property
     def key(self) -> str:
@@ -186,11 +185,12 @@ def test_library_is_compiled_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_p
     build = kernels._build
     monkeypatch.setattr(kernels, "_build", lambda *arguments: (built.append(1), build(*arguments)))
     example = (torch.ones(3),)
+    announced: list[int] = []
     for _ in range(2):
-        assert torch.equal(
-            ahead_of_time(Doubled("once"), example)(torch.tensor([1.0, 2, 3]))[0], torch.tensor([2.0, 4, 6])
-        )
+        kernel = ahead_of_time(Doubled("once"), example, announce=lambda: announced.append(len(built)))
+        assert torch.equal(kernel(torch.tensor([1.0, 2, 3]))[0], torch.tensor([2.0, 4, 6]))
     assert len(built) == 1
+    assert announced == [0], "it must be announced once, before it is compiled"
     keys = {kernels._key(*arguments) for arguments in (
         (Doubled("once"), example), (Doubled("other"), example), (Doubled("once"), (torch.ones(4),)),
         (Doubled("once"), (torch.ones(3, dtype=torch.float64),)),

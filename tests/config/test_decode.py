@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.config import Config
-from lockstep.config.decode import decode, encode, known_fields
+from lockstep.config.decode import _split_list, decode, encode, known_fields
 
 
 def decoded(section: str, field: str, value: object) -> object:
@@ -175,6 +175,32 @@ def test_plan_of_named_ranks_is_decoded_from_words_and_lists() -> None:
     assert (plan.players, plan.trainers, plan.lag) == ((0, 1), (0,), 1)
     assert decode(encode(decode(words, Config())), Config()).plan == plan
     assert decode({"plan": {"kind": "2:1"}}, Config()).plan.kind == "2:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("", []),
+        ("[]", []),
+        ("A", ["A"]),
+        ("A, B C", ["A", "B", "C"]),
+        ("[A(x=1), B]", ["A(x=1)", "B"]),
+        ("A(x=(1, (2, (3, 4)), 5)), B", ["A(x=(1, (2, (3, 4)), 5))", "B"]),
+        (
+            "A(x=[1, [2, {'a': (3, 4)}]]) B(y={'b': 1, 'c': 2})",
+            ["A(x=[1, [2, {'a': (3, 4)}]])", "B(y={'b': 1, 'c': 2})"],
+        ),
+        ("(A(x=[1, 2]), B(y=(3,)))", ["A(x=[1, 2])", "B(y=(3,))"]),
+        ("""A(x=['a)', "it's, b"]), B""", ["""A(x=['a)', "it's, b"])""", "B"]),
+    ],
+)
+def test_lists_in_one_text_are_split_outside_brackets(text: str, items: list[str]) -> None:
+    assert _split_list(text) == items
+
+
+def test_brackets_that_are_not_closed_are_reported() -> None:
+    assert "'A(x=(1, 2), B'" in problem({"env": {"wrappers": "A(x=(1, 2), B"}})
+    assert "must be a whole number" in problem({"policy": {"hidden": "(64, 64"}})
 
 
 def test_clipped_and_normalized_rewards_exclude_each_other() -> None:

@@ -14,6 +14,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.envs.spaces import Spaces, describe
+from lockstep.experiment import build as build_module
 from lockstep.experiment.build import build, make_agent, restore_agent
 from lockstep.models import registry
 
@@ -136,3 +137,15 @@ def test_environments_of_all_shards_have_different_seeds() -> None:
         assert len(first.unique(dim=0)) == 6
     finally:
         components.close()
+
+
+def test_compiling_is_announced_once_by_rank_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build_module, "ahead_of_time", lambda formula, examples, check, announce: announce())
+    for rank in (1, 0):
+        make_kernel = build_module._compiler(rank)
+        for _ in range(3):  # gradients of two shapes, and the optimizer step
+            make_kernel(None, ())  # type: ignore[arg-type]
+        lines = capsys.readouterr().err.splitlines()
+        assert lines == ["compiling kernels, once for these shapes; it may take a minute"] * (rank == 0)

@@ -109,17 +109,17 @@ def test_compiled_run_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_run_without_checkpoints_begins_again(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     _, config = open_run(folder.path)
-    assert prepare_resume(folder, config, config, None) == 0
-    assert prepare_resume(folder, config, config, 0) == 0
+    assert prepare_resume(folder, config, config, None, 1) == 0
+    assert prepare_resume(folder, config, config, 0, 1) == 0
     with pytest.raises(ValueError, match=r"^iteration is 3: .* has checkpoints of none"):
-        prepare_resume(folder, config, config, 3)
+        prepare_resume(folder, config, config, 3, 1)
 
 
 def test_changed_config_is_saved(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     _, config = open_run(folder.path)
     extended = extended_by(config, {"plan": {"kind": "one-trainer"}}, 1024)
-    assert prepare_resume(folder, config, extended, None) == 0
+    assert prepare_resume(folder, config, extended, None, 1) == 0
     assert open_run(folder.path)[1] == extended
     with pytest.raises(ValueError, match=r"config.json was changed by another process meanwhile: call resume again"):
-        prepare_resume(folder, config, config, None)
+        prepare_resume(folder, config, config, None, 1)

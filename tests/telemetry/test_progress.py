@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from lockstep.run.folder import RunFolder
+from lockstep.run.settings import RunConfig
 from lockstep.telemetry import progress
-from lockstep.telemetry.progress import Bar, display
+from lockstep.telemetry.progress import Bar, Lines, display
 
 METRICS = {
-    "env_steps": 2000, "return_mean": 8.0, "return_mean_20": None, "fps": 1234.5, "approx_kl": 0.25, "entropy": None,
+    "env_steps": 2000, "return_mean": 8.0, "return_mean_20": None, "fps": 1234.5, "t_iter": 2.0, "approx_kl": 0.25,
 }  # fmt: skip
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -47,20 +48,75 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "first", {"env": {"id": "CartPole-v1"}}, {})
 
 
-def test_printed_lines_are_complete_and_in_order(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    (lines,) = display("lines", folder, 3)
+def test_a_line_per_iteration_is_complete_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(3, None, 0)
     for iteration in (1, 2, 3):
         lines.write(METRICS | {"iteration": iteration})
-    lines.flush()
+        if iteration > 1:
+            lines.flush()
     lines.close()
-    rest = "steps 2,000  return 8  fps 1,234  kl 0.25  entropy -"
-    assert capsys.readouterr().out.splitlines() == [f"iteration {iteration}/3  {rest}" for iteration in (1, 2, 3)]
+    rest = "steps 2,000  return 8  fps 1,234"
+    assert capsys.readouterr().out.splitlines() == [
+        f"iteration 1/3  33%  {rest}  0:02 left",  # at the speed of the newest iteration
+        f"iteration 2/3  66%  {rest}  0:02 left",
+        f"iteration 3/3  100%  {rest}  0:00 left",
+    ]
 
 
-def test_evaluations_are_printed_as_lines(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    (lines,) = display("lines", folder, 3)
+@pytest.fixture(name="clock")
+def fixture_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
+    return now
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[int]:
+    return [int(line.split()[1].partition("/")[0]) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(("log_every", "expected"), [(5.0, [1, 11, 21, 24]), (1.0, [1, 3, 5, 7, 9])])
+def test_lines_are_printed_for_the_first_and_last_iteration_and_in_between_by_time(
+    clock: list[float], log_every: float, expected: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(100, None, log_every)
+    for iteration in range(1, expected[-1] + 1):
+        lines.write(METRICS | {"iteration": iteration})
+        lines.flush()
+        clock[0] += 0.5
+    lines.close()
+    assert printed(capsys) == expected
+
+
+def test_reaching_the_goal_is_printed_once_without_delay(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(100, 475.0, 5)
+    for iteration, mean in enumerate((None, 80, 476, 80, 480, 80), 1):
+        lines.write(METRICS | {"iteration": iteration, "return_mean_20": mean})
+        lines.flush()
+    first, solved = capsys.readouterr().out.splitlines()
+    assert first.startswith("iteration 1/100  1%")
+    assert solved == "iteration 3/100  3%  steps 2,000  return 476  fps 1,234  3:14 left  solved: goal 475"
+    later = Lines(100, 475.0, 5)
+    later.skip([METRICS | {"iteration": 1, "return_mean_20": 476.0}])
+    later.write(METRICS | {"iteration": 2, "return_mean_20": 476.0})
+    later.flush()
+    assert "solved" not in capsys.readouterr().out
+
+
+def test_lines_are_flushed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        lines = Lines(3, None, 5)
+        lines.write(METRICS | {"iteration": 1})
+        lines.flush()
+        assert (tmp_path / "out").read_text().startswith("iteration 1/3")
+
+
+def test_evaluations_are_printed_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(3, None, 5)
     lines.write_evaluation({"iteration": 2, "return_mean": 9.5, "sampled_return_mean": 8.25, "episodes": 5})
-    lines.flush()
+    lines.close()  # without any iteration
     assert capsys.readouterr().out == "evaluation of iteration 2  return 9.5  sampled 8.25  episodes 5\n"
 
 
@@ -85,14 +141,15 @@ def test_live_view_ends_with_the_last_state(folder: RunFolder, capsys: pytest.Ca
     assert "return     900  best 900  ▁" in shown.err
 
 
-def test_the_view_is_redrawn_at_most_twice_per_second(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, drawn = [100.0], []
-    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(progress.Screen, "show", lambda self, about_run, status: drawn.append(now[0]))
+def test_the_view_is_redrawn_at_most_twice_per_second(
+    folder: RunFolder, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+    monkeypatch.setattr(progress.Screen, "show", lambda self, about_run, status: drawn.append(clock[0]))
     bar = Bar(folder)
     drawn.clear()
     for iteration in range(1, 81):
-        now[0] += 0.0625
+        clock[0] += 0.0625
         bar.write(METRICS | {"iteration": iteration})
         bar.flush()
     bar.close()
@@ -108,8 +165,9 @@ def test_a_resumed_run_shows_earlier_metrics(folder: RunFolder, capsys: pytest.C
 
 
 def test_the_display_depends_on_the_option_and_the_terminal(folder: RunFolder) -> None:
-    assert display("off", folder, 3) == []
-    assert type(display("auto", folder, 3)[0]).__name__ == "Lines"  # the output of tests is piped
+    assert display(RunConfig(progress="off"), folder, 3, False) == []
+    (lines,) = display(RunConfig(), folder, 3, False)
+    assert isinstance(lines, Lines)  # the output of tests is piped
 
 
 def test_view_is_erased_completely_after_the_terminal_becomes_narrower(

@@ -24,7 +24,7 @@ from lockstep.group.channel import Channel
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
-__all__ = ["Exchange", "ReplicasDiffer", "Stop", "leading_bits"]
+__all__ = ["Exchange", "ReplicasDiffer", "Stop", "TrainersDiffer", "leading_bits"]
 
 _DIGEST_BITS = 48
 """Leading bits of a digest that ranks compare; a float64 represents them exactly."""
@@ -44,6 +44,10 @@ class Stop(NamedTuple):
 
 class ReplicasDiffer(RuntimeError):
     """Two ranks hold different weights: a bug, or a memory fault."""
+
+
+class TrainersDiffer(ReplicasDiffer):
+    """Trainers hold different weights. All trainers raise this error."""
 
 
 class Exchange:

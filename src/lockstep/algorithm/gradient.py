@@ -35,7 +35,6 @@ class GradientFormula:
     """
 
     loss: Loss
-    name = "gradient"
 
     @property
     def key(self) -> str:

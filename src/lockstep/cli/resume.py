@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import check_hook_of_run, import_env_module_of_run, listen_under_launcher, report_once, start
+from lockstep.cli.start import (
+    announce_connecting,
+    check_hook_of_run,
+    import_env_module_of_run,
+    listen_under_launcher,
+    report_once,
+    start,
+)
 from lockstep.config.flags import parse_flags
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -31,7 +38,12 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
     with report_once(rank_info):
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.hooks import import_hook
-        from lockstep.experiment.start import completion_text, extended_by, prepare_resume, resolve_resume
+        from lockstep.experiment.start import (
+            completion_text,
+            extended_by,
+            prepare_resume,
+            resolve_resume,
+        )
 
         _, config = open_run(folder.path)
         import_env_module_of_run(config, tree.get("env", {}).get("module"))
@@ -42,10 +54,11 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         resolved = resolve_resume(extended, rank_info, args.ranks)
         extended, rank_info, plan = resolved.config, resolved.rank_info, resolved.plan
     if rank_info is not None:
+        announce_connecting(rank_info, extended)
         from lockstep.cli.work import resume_under_launcher
 
         return resume_under_launcher(rank_info, folder, config, extended, plan, args.iteration, hook)
-    resume_from = prepare_resume(folder, config, extended, args.iteration)
+    resume_from = prepare_resume(folder, config, extended, args.iteration, plan.ranks)
     if resume_from is None:
         print(completion_text(folder, extended))
         return 0
@@ -58,7 +71,7 @@ def _parser() -> Arguments:
         "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan. Of the flags of "
         "`lockstep train` it takes those that do not belong to the experiment: --plan, --plan.players, --plan.trainers, --runtime.kind, "
         "--runtime.device, --runtime.player-device, --runtime.backend, --runtime.rendezvous, --runtime.timeout, --run.progress, "
-        "--run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --run.hooks, --env.module and --env.timeout.",
+        "--run.log-every, --run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --run.hooks, --env.module and --env.timeout.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_argument(

@@ -9,7 +9,7 @@ from lockstep.cli.arguments import Arguments
 from lockstep.report.listing import STATES, ListedRun, list_runs
 from lockstep.run.settings import RunConfig
 
-__all__ = ["main"]
+__all__ = ["main", "table"]
 
 _SORT: dict[str, Callable[[ListedRun], tuple[bool, float | str]]] = {
     "age": lambda run: (False, run.age),
@@ -41,20 +41,17 @@ def main(argv: Sequence[str]) -> int:
     args = parser.read(argv)
     if not args.folder.is_dir():
         raise ValueError(f"{args.folder}: there is no such folder")
-    listed = [
-        run
-        for run in list_runs(args.folder)
-        if (args.state is None or run.state == args.state) and (args.env is None or run.env == args.env)
-    ]
+    listed = [run for run in list_runs(args.folder, args.state) if args.env is None or run.env == args.env]
     listed.sort(key=_SORT[args.sort])
     if args.json:
         print(json.dumps([dataclasses.asdict(run) | {"path": str(run.path)} for run in listed], indent=2))
     else:
-        print(_table(listed, args.folder) if listed else f"{args.folder} holds no such runs")
+        print(table(listed, args.folder) if listed else f"{args.folder} holds no such runs")
     return 0
 
 
-def _table(listed: Sequence[ListedRun], root: Path) -> str:
+def table(listed: Sequence[ListedRun], root: Path) -> str:
+    """Format runs of the folder `root` as a table with a line of headings."""
     rows = [("run", "state", "environment", "steps", "return", "steps/s", "age")]
     for run in listed:
         share = 100 if run.state == "done" else 100 * run.steps // run.total_steps if run.total_steps else 0

@@ -11,7 +11,14 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.stop import exit_silently, listen, stop_with_launcher
 from lockstep.runtime.rank_info import RankInfo
 
-__all__ = ["check_hook_of_run", "import_env_module_of_run", "listen_under_launcher", "report_once", "start"]
+__all__ = [
+    "announce_connecting",
+    "check_hook_of_run",
+    "import_env_module_of_run",
+    "listen_under_launcher",
+    "report_once",
+    "start",
+]
 
 
 def import_env_module_of_run(config: Config, module: object) -> None:
@@ -58,6 +65,12 @@ def listen_under_launcher(rank_info: RankInfo | None) -> None:
     if rank_info is not None:
         listen(announce=rank_info.rank == 0)
         stop_with_launcher()
+
+
+def announce_connecting(rank_info: RankInfo, config: Config) -> None:
+    """Print a line on rank 0, unless `run.progress` is off: it waits for the other ranks of the launcher before it creates or locks a run folder."""
+    if rank_info.rank == 0 and config.run.progress != "off":
+        print(f"connecting the {rank_info.size} ranks that {rank_info.launcher} has started", flush=True)
 
 
 def start(folder: RunFolder, plan: Plan, resume_from: int, hook: str | None) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.start import listen_under_launcher, report_once, start
+from lockstep.cli.start import announce_connecting, listen_under_launcher, report_once, start
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.runtime.rank_info import find_rank_info
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.resolve import resolve
-        from lockstep.experiment.start import resolve_start, start_warnings
+        from lockstep.experiment.start import announce_start, resolve_start, start_warnings
 
         hook = import_hook(config.run.hooks)
         resolved_start = resolve_start(config, rank_info, args.ranks)
@@ -49,11 +49,13 @@ def main(argv: Sequence[str]) -> int:
             ):
                 print(line, file=sys.stderr)
     if rank_info is not None:
+        announce_connecting(rank_info, resolved_config)
         from lockstep.cli.work import train_under_launcher
 
         return train_under_launcher(rank_info, resolved_config, plan, args.preset, hook)
     folder = create_run(resolved_config, args.preset, plan.ranks)
     folder.lock()
+    announce_start(folder, resolved_config, plan.ranks, 0)
     return start(folder, plan, 0, config.run.hooks)
 
 

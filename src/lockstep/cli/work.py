@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from lockstep.algorithm.exchange import TrainersDiffer
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
@@ -15,7 +16,7 @@ from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
 from lockstep.experiment.resolve import iterations
 from lockstep.experiment.same_spaces import SpacesDiffer
-from lockstep.experiment.start import completion_text, exit_codes, prepare_resume, run_rank
+from lockstep.experiment.start import announce_start, completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
 from lockstep.run.folder import RunFolder
@@ -54,6 +55,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
     def prepare() -> tuple[RunFolder, int]:
         folder = create_run(config, preset, rank_info.size)
         folder.lock()
+        announce_start(folder, config, plan.ranks, 0)
         return folder, 0
 
     def work() -> int:
@@ -81,7 +83,7 @@ def resume_under_launcher(
 
     def prepare() -> tuple[RunFolder, int]:
         folder.lock()
-        resume_from = prepare_resume(folder, config_before, config, iteration)
+        resume_from = prepare_resume(folder, config_before, config, iteration, plan.ranks)
         return folder, iterations(config) if resume_from is None else resume_from
 
     def work() -> int:
@@ -136,7 +138,7 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
-        raised_by_all = isinstance(error, (NonFinite, SpacesDiffer, StoppedEarly))
+        raised_by_all = isinstance(error, (NonFinite, SpacesDiffer, StoppedEarly, TrainersDiffer))
         if rank == 0 or not raised_by_all:
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]

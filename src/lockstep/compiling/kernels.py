@@ -53,10 +53,6 @@ class Formula(Protocol):
     """Pure function of tensors."""
 
     @property
-    def name(self) -> str:
-        """Name in messages to the user."""
-
-    @property
     def key(self) -> str:
         """Text that identifies the operations, except for the shapes and dtypes of the arguments."""
 
@@ -73,11 +69,16 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     return formula
 
 
-def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[[], None] = lambda: None) -> Kernel:
+def ahead_of_time(
+    formula: Formula,
+    examples: Sequence[Tensor],
+    check: Callable[[], None] = lambda: None,
+    announce: Callable[[], None] = lambda: None,
+) -> Kernel:
     """Load the compiled formula from the cache. If it is missing or damaged, compile it first, which takes seconds to minutes.
 
     A child process compiles, and others that need the library wait for it. `check` is called many times a second meanwhile, and may raise
-    to stop the compilation. Raises CompilerFailed, in one line.
+    to stop the compilation. `announce` is called before the wait, whichever process compiles. Raises CompilerFailed, in one line.
     """
     folder = cache_folder()
     library = folder / f"{_key(formula, examples)}.so"
@@ -85,6 +86,7 @@ def ahead_of_time(formula: Formula, examples: Sequence[Tensor], check: Callable[
         check_folder(folder)
         runner, _ = _open(library)
         if runner is None:
+            announce()
             with locked(library, check):
                 runner, problem = _open(library)  # another process may have compiled it meanwhile
                 if problem:
@@ -147,7 +149,6 @@ def _build(formula: Formula, examples: Sequence[Tensor], library: Path, check: C
 
     If there is a GPU, compile in this process, because CUDA does not work in a forked process. `check` is not called then.
     """
-    print(f"compiling the {formula.name} for this machine, once; it may take a minute", file=sys.stderr, flush=True)
     clean_up(library)
     with _build_folder(library) as folder:
         work = partial(_compile, formula, examples, folder)

@@ -5,7 +5,6 @@ The type of a field alone decides which values it accepts. Numbers may be text, 
 
 import dataclasses
 import math
-import re
 import types
 from collections.abc import Iterator, Mapping
 from difflib import SequenceMatcher
@@ -27,8 +26,7 @@ _TYPE_DESCRIPTIONS = {
 """Descriptions of the plain types, for error messages."""
 _MAX_EXACT_INTEGER = 2**53
 """The magnitude up to which a float represents every whole number exactly."""
-_LIST_ITEM = re.compile(r"(?:[^,\s()]|\((?:[^()]|\([^()]*\))*\))+|[()]")
-"""Text without commas and spaces, except for those in parentheses."""
+_BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _short_repr = Repr()
 _short_repr.maxstring = _short_repr.maxother = _short_repr.maxlong = 60
 
@@ -226,15 +224,33 @@ def _decode_mapping(value: object, hint: Any, path: str) -> object:
 
 
 def _split_list(value: object) -> list[object]:
-    """Return the items of a list. Text is split at commas and spaces outside parentheses; another value becomes a list of one item."""
+    """Return the items of a list. Text is split as by `_split_text`; another value becomes a list of one item."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, str):
-        text = value.strip()
-        if text[:1] + text[-1:] in ("[]", "()"):
-            text = text[1:-1]
-        return _LIST_ITEM.findall(text)
+        items = _split_text(value)
+        in_brackets = len(items) == 1 and items[0][0] + items[0][-1] in ("[]", "()")
+        return list(_split_text(items[0][1:-1]) if in_brackets else items)
     return [value]
+
+
+def _split_text(text: str) -> list[str]:
+    """Split text at commas and spaces, except for those in brackets, and in quotes inside of brackets."""
+    items, closing, quote = [""], list[str](), ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif closing and character in "'\"":
+            quote = character
+        elif character in _BRACKETS:
+            closing.append(_BRACKETS[character])
+        elif closing and character == closing[-1]:
+            closing.pop()
+        if closing or not (character == "," or character.isspace()):
+            items[-1] += character
+        else:
+            items.append("")
+    return [item for item in items if item]
 
 
 def _parse_int(value: float | str) -> int | None:

@@ -1,10 +1,11 @@
 """Creating the components of one rank: environments, agent, update and communication."""
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
-from lockstep.compiling.kernels import ahead_of_time, eager
+from lockstep.compiling.kernels import MakeKernel, ahead_of_time, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.spaces import Spaces
@@ -87,10 +88,21 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
             recompute_states=config.rollout.recompute_states,
         ),
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=partial(ahead_of_time, check=raise_if_asked) if config.runtime.compile == "on" else eager,
+        make_kernel=_compiler(group.rank) if config.runtime.compile == "on" else eager,
     )
     update.make_kernels(env.count // shards * config.rollout.steps)
     return RankComponents(trainers, own_shards, exchange, update)
+
+
+def _compiler(rank: int) -> MakeKernel:
+    """Return the function that compiles kernels. Rank 0, which trains in every plan, prints one line before the first that is not in the cache."""
+
+    @cache
+    def announce() -> None:
+        if rank == 0:
+            print("compiling kernels, once for these shapes; it may take a minute", file=sys.stderr, flush=True)
+
+    return partial(ahead_of_time, check=raise_if_asked, announce=announce)
 
 
 def make_agent(

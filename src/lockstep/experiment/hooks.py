@@ -1,4 +1,7 @@
-"""Functions of users that rank 0 calls after every iteration."""
+"""Functions of users that rank 0 calls after every iteration.
+
+This module imports PyTorch only in functions that need it: `lockstep train` imports the hook before it prints its first line.
+"""
 
 import math
 import re
@@ -8,19 +11,20 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gymnasium import Space
 
-from lockstep.algorithm.agent import Agent
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import attribute, reference
 from lockstep.envs.modules import import_environments
-from lockstep.experiment.build import make_agent
-from lockstep.experiment.policy import TrainedPolicy
 from lockstep.randomness import stream
-from lockstep.run.run import HookResult
+
+if TYPE_CHECKING:
+    from lockstep.algorithm.agent import Agent
+    from lockstep.experiment.policy import TrainedPolicy
+    from lockstep.run.run import HookResult
 
 __all__ = ["Hook", "HookFailed", "Iteration", "bind_hook", "import_hook", "importable_hook"]
 
@@ -37,7 +41,7 @@ class HookFailed(RuntimeError):
 class Iteration:
     """A finished iteration of training, as a hook receives it."""
 
-    def __init__(self, metrics: Mapping[str, object], path: Path, load: Callable[[], TrainedPolicy]) -> None:
+    def __init__(self, metrics: Mapping[str, object], path: Path, load: "Callable[[], TrainedPolicy]") -> None:
         self.metrics = dict(metrics)
         """Metrics of the iteration, as in `metrics.jsonl`. docs/metrics.md describes the keys."""
         self.path = path
@@ -52,7 +56,7 @@ class Iteration:
         return int(str(self.metrics["iteration"]))
 
     @cached_property
-    def policy(self) -> TrainedPolicy:
+    def policy(self) -> "TrainedPolicy":
         """A copy of the policy after this iteration, which selects the most probable actions. Changing it does not change the run."""
         return self._load()
 
@@ -95,12 +99,14 @@ def importable_hook(hook: Hook, ranks: int) -> str:
     return found
 
 
-def bind_hook(hook: Hook, config: Config, path: Path) -> Callable[[Mapping[str, object], Agent], HookResult]:
+def bind_hook(hook: Hook, config: Config, path: Path) -> "Callable[[Mapping[str, object], Agent], HookResult]":
     """Return the function that calls `hook` with the metrics of an iteration and the agent, for the run in the folder `path`."""
+    from lockstep.run.run import HookResult
+
     name = getattr(hook, "__qualname__", type(hook).__name__)
     overdue, policies = _Overdue(name), _Policies(config)
 
-    def call(metrics: Mapping[str, object], agent: Agent) -> HookResult:
+    def call(metrics: Mapping[str, object], agent: "Agent") -> HookResult:
         iteration = Iteration(metrics, path, partial(policies.copy, agent, int(str(metrics["iteration"]))))
         try:
             with overdue:
@@ -127,8 +133,11 @@ class _Policies:
         env.close()
         return env.observation_space, env.action_space
 
-    def copy(self, agent: Agent, iteration: int) -> TrainedPolicy:
+    def copy(self, agent: "Agent", iteration: int) -> "TrainedPolicy":
         """Return a policy with the present weights of `agent`."""
+        from lockstep.experiment.build import make_agent
+        from lockstep.experiment.policy import TrainedPolicy
+
         saved = {name: tensor.detach().cpu() for name, tensor in agent.state().items()}
         copied = make_agent(self._config, spaces=agent.spaces)
         copied.load(saved)

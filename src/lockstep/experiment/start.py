@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RESUMABLE_FIELDS",
     "ResolvedStart",
+    "announce_start",
     "completion_text",
     "exit_codes",
     "extended_by",
@@ -42,7 +43,9 @@ RESUMABLE_FIELDS = (
     *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
     *(
         f"run.{field}"
-        for field in ("progress", "loggers", "capture_video", "evaluate_every", "evaluate_episodes", "hooks")
+        for field in (
+            *("progress", "log_every", "loggers", "capture_video", "evaluate_every", "evaluate_episodes", "hooks"),
+        )
     ),
     "env.module",
     "env.timeout",
@@ -94,6 +97,17 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
     return lines if cut is None else [*lines, cut]
 
 
+def announce_start(folder: RunFolder, config: Config, ranks: int, resume_from: int) -> None:
+    """Print the first line of a start, before the ranks start, unless `run.progress` is off: name, environment, ranks, device, folder."""
+    if config.run.progress == "off":
+        return
+    verb, origin = ("resuming", f" from iteration {resume_from}") if resume_from else ("starting", "")
+    device, player = config.runtime.device, config.runtime.player_device
+    devices = device if player in (None, device) else f"{device}, players on {player}"
+    count = f"{ranks} rank{'s' * (ranks > 1)}"
+    print(f"{verb} {folder.path.name}{origin}: {config.env.id}, {count}, {devices}, in {folder.path}", flush=True)
+
+
 def completion_text(folder: RunFolder, config: Config) -> str:
     """Return the message for a run that has reached the end of its budget."""
     newest = max(folder.checkpoints(), default=0)
@@ -133,8 +147,8 @@ def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) ->
     return start
 
 
-def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None) -> int | None:
-    """Check the checkpoint to resume from, save the config, and return the iteration; None if the run is complete.
+def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None, ranks: int) -> int | None:
+    """Announce the start on `ranks` ranks, check the checkpoint, save the config, and return the iteration; None if the run is complete.
 
     The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest; 0: the start.
     Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
@@ -144,7 +158,8 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     resume_from = _first_of(folder, iteration)
     if resume_from >= iterations(config) or folder.training_ended(resume_from):
         return None
-    if resume_from:
+    announce_start(folder, config, ranks, resume_from)
+    if resume_from:  # this imports PyTorch, which takes seconds
         check_checkpoint(folder, config, resume_from)
     if config != before:
         save_config(folder, config)
@@ -163,7 +178,7 @@ def _first_of(folder: RunFolder, iteration: int | None) -> int:
 
 def exit_codes() -> dict[type[Exception], int]:
     """Return the exit codes of errors that end a rank."""
-    from lockstep.algorithm.exchange import ReplicasDiffer
+    from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
     from lockstep.algorithm.non_finite import NonFinite
     from lockstep.compiling.kernels import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed
@@ -181,6 +196,7 @@ def exit_codes() -> dict[type[Exception], int]:
         NonFinite: NON_FINITE,
         RankLost: RANK_LOST,
         ReplicasDiffer: REPLICAS_DIFFER,
+        TrainersDiffer: REPLICAS_DIFFER,
     }
 
 

@@ -36,7 +36,6 @@ class StepFormula:
     """Number of leading parts whose gradients are clipped by their common norm. Other gradients are not clipped."""
     separately: bool = False
     """Clip each of these parts by its own norm instead."""
-    name = "optimizer's step"
 
     @property
     def key(self) -> str:

@@ -13,6 +13,7 @@ _IGNORED = {
     "run.name",
     "run.folder",
     "run.progress",
+    "run.log_every",
     "run.loggers",
     "run.capture_video",
     "run.evaluate_every",

@@ -44,24 +44,24 @@ class ListedRun:
     """Seconds since the metrics were last written; without metrics, since the run was created."""
 
 
-def list_runs(root: Path) -> Iterator[ListedRun]:
-    """Iterate over the runs in a folder, and over those of the sweeps in it, in alphabetical order."""
-    found = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
-    for config in sorted(found):
-        yield _listed(RunFolder(config.parent))
+def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
+    """Iterate over the runs in a folder, and over those of the sweeps in it, in alphabetical order. `state` None: in all states."""
+    configs = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
+    for config in sorted(configs):
+        folder = RunFolder(config.parent)
+        found = _state(folder)
+        if state in (None, found):
+            yield _listed(folder, found)
 
 
-def _listed(folder: RunFolder) -> ListedRun:
-    try:
-        config, row, broken = folder.tree(), folder.last_metrics(), False
-    except ValueError:
-        config, row, broken = {}, {}, True
+def _listed(folder: RunFolder, state: State) -> ListedRun:
+    config, row = ({}, {}) if state == "broken" else (folder.tree(), folder.last_metrics())
     env, run = _section(config, "env"), _section(config, "run")
     mean, best = number(row.get("return_mean_20")), read_best(folder)
     steps, seconds = int(number(row.get("env_steps")) or 0), number(row.get("seconds"))
     return ListedRun(
         path=folder.path,
-        state="broken" if broken else _state(folder),
+        state=state,
         env=str(env.get("id", "")),
         seed=run.get("seed"),
         iteration=int(number(row.get("iteration")) or 0),
@@ -80,6 +80,10 @@ def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
 
 
 def _state(folder: RunFolder) -> State:
+    try:
+        folder.tree()
+    except ValueError:
+        return "broken"
     starts, in_use = read_starts(folder), folder.in_use()
     last: Start | None = starts[-1] if starts else None
     if in_use is None:  # a file system without locks: a killed run counts as running

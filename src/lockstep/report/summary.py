@@ -25,7 +25,7 @@ __all__ = ["Evaluated", "Machine", "ReturnMilestone", "RunSummary", "Setting", "
 
 Rows = Sequence[Mapping[str, Any]]
 
-_OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "loggers", "keep")} | {
+_OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "log_every", "loggers", "keep")} | {
     "runtime.backend",
     "runtime.rendezvous",
 }

@@ -10,7 +10,7 @@ import torch
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import Shard
-from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, Stop, leading_bits
+from lockstep.algorithm.exchange import Exchange, Stop, TrainersDiffer, leading_bits
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
@@ -167,7 +167,7 @@ class TrainingRun:
     def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:
         """Gather the records of trainers and their players, compare digests, and agree on when to stop.
 
-        Raises ReplicasDiffer if the digests of trainers differ, and RankLost if a trainer does not take part in time.
+        Raises TrainersDiffer if the digests of trainers differ, and RankLost if a trainer does not take part in time.
         """
         if not rollouts:
             return
@@ -178,7 +178,7 @@ class TrainingRun:
         rows = pack_records(entries, self._plan.trained_by(self._group.rank), rollouts)
         self._records = ShardRecords(self._trainers.gather(rows, "record").numpy())
         if not self._records.digests_agree:
-            raise ReplicasDiffer(
+            raise TrainersDiffer(
                 f"ranks hold different weights after iteration {iteration}: resume the run; if it happens again, report it with the config"
             )
         complete = self._is_goal_reached() or self._records.hook_stops

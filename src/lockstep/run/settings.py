@@ -1,5 +1,6 @@
 """The `run` section of the config."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -34,7 +35,9 @@ class RunConfig:
     """Iterations between videos of an episode in the first and in the last environment, with the agent of that iteration, in videos/.
     A process with low priority records them. 0: no videos."""
     progress: Literal["auto", "bar", "lines", "off"] = "auto"
-    """Output in the terminal. `bar`: a live view; `lines`: one line per iteration; `auto`: `bar`, or `lines` if the output is piped."""
+    """Output in the terminal. `bar`: a live view; `lines`: a line every `log_every` seconds; `auto`: `bar`, or `lines` if the output is piped."""
+    log_every: float = 5.0
+    """Seconds between two lines of `lines`. 0: a line per iteration."""
     solved_return: float | None = None
     """Mean return of the last 20 episodes at which the task counts as solved. The run reports when it is reached, and continues."""
     stop_at_return: float | None = None
@@ -52,6 +55,8 @@ class RunConfig:
             raise ValueError(f"run.seed is {self.seed}: it must be at least 0 and below 2**63")
         if self.capture_video < 0:
             raise ValueError(f"run.capture_video is {self.capture_video}: it must be at least 0 (0: no videos)")
+        if not 0 <= self.log_every < math.inf:
+            raise ValueError(f"run.log_every is {self.log_every}: it must be at least 0 (0: a line per iteration)")
         if self.evaluate_every is not None and self.evaluate_every < 1:
             raise ValueError(
                 f"run.evaluate_every is {self.evaluate_every}: it must be at least 1, or none for no evaluation"

@@ -10,7 +10,7 @@ from lockstep.config.flags import find_field
 __all__ = ["SEED", "Search", "combinations", "merge_values", "read_over", "read_search"]
 
 SEED = "run.seed"
-_NOT_SWEPT = ("run.name", "run.folder", "run.progress", "run.hooks", "env.module")
+_NOT_SWEPT = ("run.name", "run.folder", "run.progress", "run.log_every", "run.hooks", "env.module")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _SPACE = re.compile(r"(log|float|int)\(([^(),]*),([^(),]*)\)")
 _MAX_RANGE = 100_000

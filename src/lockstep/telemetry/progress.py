@@ -1,14 +1,19 @@
-"""Progress display of a run on the terminal: the live view, or one line per iteration."""
+"""Progress display of a run on the terminal: the live view, or lines."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from lockstep.run.folder import RunFolder
+from lockstep.run.settings import RunConfig
 from lockstep.run.stop import set_live_view_active
 from lockstep.telemetry.loggers import Logger
-from lockstep.telemetry.screen import RunFacts, draw, read_run_facts
+from lockstep.telemetry.screen import RunFacts, clock, draw, read_run_facts
 from lockstep.telemetry.status import RunStatus, number
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 __all__ = ["Bar", "Lines", "Screen", "display"]
 
@@ -17,31 +22,75 @@ _PERIOD = 0.5
 
 
 class Lines:
-    """Progress display that prints one plain line per iteration."""
+    """Progress display that prints plain lines: for the first iteration, then every few seconds, for the last one, and when the goal is reached."""
 
-    def __init__(self, iterations: int | None) -> None:
-        """Create the display. `iterations` is the number of the last iteration; None if it is not known."""
-        self._total = "" if iterations is None else f"/{iterations}"
+    def __init__(self, last: int | None, goal: float | None, log_every: float) -> None:
+        """Create the display.
+
+        `last` is the number of the last iteration, None if it is not known. `goal` is the mean return of 20 episodes that gets a line
+        of its own, None without one. `log_every` is the number of seconds between two lines; 0 means a line per iteration.
+        """
+        self.last = last
+        self._goal = goal
+        self._log_every = log_every
+        self._due = 0.0
+        self._status = RunStatus()
+        self._pending: list[Mapping[str, object]] = []
+        self._printed: Mapping[str, object] = {}
+
+    def skip(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Add the metrics of earlier iterations, oldest first, without printing them."""
+        for row in rows:
+            self._status.append(row)
+        if any(map(self._reaches_goal, rows)):
+            self._goal = None
 
     def write(self, metrics: Mapping[str, object]) -> None:
-        """Print the line of one iteration."""
-        warms_up = "warmup" in metrics
-        update = "warming up" if warms_up else f"kl {_text(metrics, 'approx_kl')}  entropy {_text(metrics, 'entropy')}"
-        steps, fps = (f"{number(metrics.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
-        mean = _text(metrics, "return_mean" if metrics.get("return_mean_20") is None else "return_mean_20")
-        print(f"iteration {metrics['iteration']}{self._total}  steps {steps}  return {mean}  fps {fps}  {update}")
+        """Store the metrics for the next `flush`."""
+        self._pending.append(metrics)
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
         """Print the line of one evaluation."""
         returns = f"return {_text(row, 'return_mean')}  sampled {_text(row, 'sampled_return_mean')}"
-        print(f"evaluation of iteration {row['iteration']}  {returns}  episodes {row['episodes']}")
+        print(f"evaluation of iteration {row['iteration']}  {returns}  episodes {row['episodes']}", flush=True)
 
     def flush(self) -> None:
-        """Flush stdout, which is buffered when it is a pipe."""
-        sys.stdout.flush()
+        """Print the lines that are due."""
+        rows, self._pending = self._pending, []
+        if not rows:
+            return
+        for row in rows:
+            self._status.append(row)
+        self._status.update()
+        due = perf_counter() >= self._due
+        for row in rows:
+            solves = self._reaches_goal(row)
+            if solves or not self._log_every or (due and row is rows[-1]):
+                print(self._line(row) + (f"  solved: goal {self._goal:.4g}" if solves else ""), flush=True)
+                self._printed = row
+            self._goal = None if solves else self._goal
+        if due:
+            self._due = perf_counter() + self._log_every
 
     def close(self) -> None:
-        """Do nothing."""
+        """Print the line of the newest iteration, if it has not been printed."""
+        self.flush()
+        if self._status.newest != self._printed:
+            print(self._line(self._status.newest), flush=True)
+
+    def _reaches_goal(self, row: Mapping[str, object]) -> bool:
+        mean = number(row.get("return_mean_20"))
+        return self._goal is not None and mean is not None and mean >= self._goal
+
+    def _line(self, row: Mapping[str, object]) -> str:
+        iteration = int(number(row["iteration"]) or 0)
+        share, left = f"/{self.last}  {100 * iteration // self.last}%" if self.last else "", ""
+        if self.last and (seconds := self._status.seconds_left(self.last)) is not None:
+            left = f"  {clock(seconds)} left"
+        steps, fps = (f"{number(row.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
+        mean = _text(row, "return_mean" if row.get("return_mean_20") is None else "return_mean_20")
+        warmup = "  warming up" if "warmup" in row else ""
+        return f"iteration {iteration}{share}  steps {steps}  return {mean}  fps {fps}{left}{warmup}"
 
 
 class Screen:
@@ -64,13 +113,16 @@ class Screen:
 
         `state` is the text of the line "state", which is omitted if the text is empty.
         """
-        from rich.text import Text
-
         status.update()
         console = self.console
-        rows = draw(status, about_run, state, console.width, console.options.ascii_only).split()
+        self.show_text(draw(status, about_run, state, console.width, console.options.ascii_only))
+
+    def show_text(self, view: "Text") -> None:
+        """Redraw the region with `view`, whose lines are no wider than the terminal."""
+        from rich.text import Text
+
         self._erase_wrapped()
-        self._drawn = Text("\n").join(rows[: max(1, console.height - 1)])
+        self._drawn = Text("\n").join(view.split()[: max(1, self.console.height - 1)])
         # the cursor ends at the left of an empty row: its position stays known even if the terminal wraps the rows above
         self._live.update(self._drawn + "\n", refresh=True)
 
@@ -126,17 +178,18 @@ class Bar:
         self._screen.close()
 
 
-def display(kind: str, folder: RunFolder, iterations: int) -> list[Logger]:
-    """Return the display for `run.progress` (`kind`) as a list of at most one logger.
+def display(config: RunConfig, folder: RunFolder, last: int, solved: bool) -> list[Logger]:
+    """Return the display for `run.progress` as a list of at most one logger.
 
-    `bar` is the live view, `lines` prints one line per iteration, `auto` means `bar` on a terminal and `lines`
-    otherwise, and `off` means no display.
+    `bar` is the live view, `lines` prints lines, `auto` means `bar` on a terminal and `lines` otherwise, and `off` means no display.
+    `last` is the number of the last iteration, and `solved` is True if `run.solved_return` has been reached.
     """
+    kind = config.progress
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
     if kind == "bar":
         return [Bar(folder)]
-    return [Lines(iterations)] if kind == "lines" else []
+    return [Lines(last, None if solved else config.solved_return, config.log_every)] if kind == "lines" else []
 
 
 def _text(metrics: Mapping[str, object], name: str) -> str:

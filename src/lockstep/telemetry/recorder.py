@@ -45,7 +45,7 @@ class Recorder:
         if config.evaluate_every is not None:
             self._evaluation = Tolerant("evaluation", self._evaluate)
             self._loggers.append(self._evaluation)  # closed before all loggers that receive its results
-        self._loggers += display(config.progress, run.folder, run.last)
+        self._loggers += display(config, run.folder, run.last, run.counters.solved_at is not None)
         self._loggers += self._optional()
 
     def _optional(self) -> Iterator[Logger]:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lockstep.run.folder import RunFolder
+from lockstep.run.settings import RunConfig
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.status import RunStatus, number
 
@@ -43,6 +44,8 @@ class RunFacts:
     goal: float | None
     """Value of `run.solved_return`."""
     starts: Sequence[Start]
+    log_every: float = RunConfig.log_every
+    """Value of `run.log_every`."""
 
     @property
     def last(self) -> int | None:
@@ -54,7 +57,14 @@ def read_run_facts(folder: RunFolder) -> RunFacts:
     """Read the facts from the run folder. Raises ValueError if its config is broken."""
     tree = folder.tree()
     env, run = (value if isinstance(value := tree.get(section), dict) else {} for section in ("env", "run"))
-    return RunFacts(folder.path.name, str(env.get("id", "")), number(run.get("solved_return")), read_starts(folder))
+    log_every = number(run.get("log_every"))
+    return RunFacts(
+        folder.path.name,
+        str(env.get("id", "")),
+        number(run.get("solved_return")),
+        read_starts(folder),
+        RunConfig.log_every if log_every is None else log_every,
+    )
 
 
 def draw(status: RunStatus, run: RunFacts, state: str, width: int, ascii_only: bool = False) -> "Text":

@@ -9,8 +9,8 @@ import pytest
 from tests.live_runs import reached, wait_for
 
 from lockstep.cli.main import main
-from lockstep.report.listing import list_runs
 from lockstep.run.folder import RunFolder
+from lockstep.telemetry.listing import list_runs
 
 
 def make_run(name: str, ends: list[str], env: str = "Acrobot-v1", age: int = 0, **metrics: float) -> RunFolder:

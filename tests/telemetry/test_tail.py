@@ -32,3 +32,17 @@ def test_truncated_file_is_read_again_from_the_start(tmp_path: Path) -> None:
     assert ([row["iteration"] for row in rows], restarted) == ([1, 2, 3, 4, 5, 6], True)
     path.write_text("")  # the same file, shorter
     assert tail.read() == ([], True)
+
+
+def test_long_file_is_read_in_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [f'{{"iteration": {number}}}\n' for number in range(1, 10)]
+    path.write_text("".join(lines[:5]) + "x" * 200 + "\n" + "[" * 99 + "\n" + "".join(lines[5:]) + '{"itera')
+    tail, numbers, blocks = MetricsTail(path, limit=64), [], 0
+    while not blocks or tail.more:
+        numbers += [row["iteration"] for row in tail.read()[0]]
+        blocks += 1
+    assert numbers == list(range(1, 10))
+    assert blocks > 5
+    assert tail.skipped >= 2  # the long line, in pieces, and the brackets
+    assert tail.read() == ([], False)

@@ -18,6 +18,7 @@ COMMANDS = {
     "resume": "resume an interrupted run, on any number of ranks",
     "runs": "list runs with their state and newest numbers",
     "watch": "follow a run that was started elsewhere",
+    "dashboard": "show all runs in the browser, live",
     "play": "show a trained agent in a window, or record a video",
     "eval": "evaluate a trained agent on new episodes",
     "digest": "print the digest of a run's weights",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lockstep.cli.arguments import Arguments
-from lockstep.report.listing import STATES, ListedRun, list_runs
 from lockstep.run.settings import RunConfig
+from lockstep.telemetry.listing import STATES, ListedRun, list_runs
 
 __all__ = ["main", "table"]
 

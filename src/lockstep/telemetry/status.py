@@ -16,7 +16,10 @@ _POINTS = 256
 
 def number(value: object) -> float | None:
     """Return `value` as a float if it is a finite number, else None."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an int beyond the range of floats
+        return None
 
 
 @dataclass

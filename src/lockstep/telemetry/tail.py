@@ -10,11 +10,16 @@ __all__ = ["MetricsTail"]
 class MetricsTail:
     """Incremental reader: every `read` returns the rows that were added since the one before."""
 
-    def __init__(self, path: Path) -> None:
-        """Create a reader of `path`, which need not exist yet."""
+    def __init__(self, path: Path, limit: int | None = None) -> None:
+        """Create a reader of `path`, which need not exist yet. One `read` takes at most `limit` bytes from the file."""
         self._path = path
+        self._limit = limit
         self._file = 0
         self._offset = 0
+        self.more = False
+        """True if the last `read` ended at the limit: the file may hold more."""
+        self.skipped = 0
+        """Number of skipped lines since the start of the file."""
 
     def read(self) -> tuple[list[dict[str, object]], bool]:
         """Return the new rows, and True if they begin at the start of the file.
@@ -30,16 +35,23 @@ class MetricsTail:
             status = os.fstat(file.fileno())
             restarted = status.st_ino != self._file or status.st_size < self._offset
             if restarted:  # when a run is resumed, the rows up to the checkpoint are written to a new file
-                self._file, self._offset = status.st_ino, 0
+                self._file, self._offset, self.skipped = status.st_ino, 0, 0
             file.seek(self._offset)
-            complete, newline, _ = file.read().rpartition(b"\n")
+            block = file.read(self._limit)
+        self.more = len(block) == self._limit
+        complete, newline, rest = block.rpartition(b"\n")
+        if self.more and not newline:  # a line longer than the limit: skip it piece by piece
+            complete = rest
         self._offset += len(complete) + len(newline)
-        return [row for line in complete.splitlines() if (row := _object(line)) is not None], restarted
+        lines = complete.splitlines()
+        rows = [row for line in lines if (row := _object(line)) is not None]
+        self.skipped += len(lines) - len(rows)
+        return rows, restarted
 
 
 def _object(line: bytes) -> dict[str, object] | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None

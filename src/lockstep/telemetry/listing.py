@@ -11,7 +11,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.status import number
 
-__all__ = ["STATES", "ListedRun", "list_runs"]
+__all__ = ["STATES", "ListedRun", "list_run", "list_runs", "run_folders"]
 
 State = Literal["running", "done", "stopped", "failed", "killed", "new", "broken"]
 STATES: tuple[State, ...] = get_args(State)
@@ -42,19 +42,32 @@ class ListedRun:
     """Environment steps per second of training, over the whole run."""
     age: float
     """Seconds since the metrics were last written; without metrics, since the run was created."""
+    why: str
+    """Signal that stopped the run, error with which it failed, or file that can't be read; else empty."""
 
 
 def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
     """Iterate over the runs in a folder, and over those of the sweeps in it, in alphabetical order. `state` None: in all states."""
-    configs = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
-    for config in sorted(configs):
-        folder = RunFolder(config.parent)
-        found = _state(folder)
+    for path in run_folders(root):
+        folder = RunFolder(path)
+        found, why = _state(folder)
         if state in (None, found):
-            yield _listed(folder, found)
+            yield _listed(folder, found, why)
 
 
-def _listed(folder: RunFolder, state: State) -> ListedRun:
+def run_folders(root: Path) -> list[Path]:
+    """Return the folders of the runs in a folder, and of those of the sweeps in it, in alphabetical order."""
+    configs = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
+    return [config.parent for config in sorted(configs)]
+
+
+def list_run(path: Path) -> ListedRun:
+    """Read the state and the newest numbers of the run in the folder `path`."""
+    folder = RunFolder(path)
+    return _listed(folder, *_state(folder))
+
+
+def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
     config, row = ({}, {}) if state == "broken" else (folder.tree(), folder.last_metrics())
     env, run = _section(config, "env"), _section(config, "run")
     mean, best = number(row.get("return_mean_20")), read_best(folder)
@@ -63,14 +76,15 @@ def _listed(folder: RunFolder, state: State) -> ListedRun:
         path=folder.path,
         state=state,
         env=str(env.get("id", "")),
-        seed=run.get("seed"),
+        seed=_whole(run.get("seed")),
         iteration=int(number(row.get("iteration")) or 0),
         steps=steps,
-        total_steps=run.get("total_steps"),
+        total_steps=_whole(run.get("total_steps")),
         return_mean=number(row.get("return_mean")) if mean is None else mean,
         best_evaluation=None if best is None else best.return_mean,
         steps_per_second=steps / seconds if seconds else None,
         age=_age(folder),
+        why=why,
     )
 
 
@@ -79,20 +93,25 @@ def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _state(folder: RunFolder) -> State:
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _state(folder: RunFolder) -> tuple[State, str]:
+    """Return the state of a run, and why it was stopped or failed, or can't be read."""
     try:
         folder.tree()
-    except ValueError:
-        return "broken"
+    except ValueError as error:
+        return "broken", str(error)
     starts, in_use = read_starts(folder), folder.in_use()
     last: Start | None = starts[-1] if starts else None
     if in_use is None:  # a file system without locks: a killed run counts as running
         in_use = last is not None and last.ended is None
     if in_use:
-        return "running"
+        return "running", ""
     if last is None:
-        return "new"
-    return last.how or "killed"
+        return "new", ""
+    return (last.how, last.why) if last.how in STATES else ("killed", "")
 
 
 def _age(folder: RunFolder) -> float:

@@ -11,13 +11,14 @@ import torch
 from tests.pages.blocks import DOCUMENTS, ROOT, blocks
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, doctor, plot, report, sweep, train, watch
+from lockstep.cli import bench, dashboard, doctor, plot, report, sweep, train, watch
 from lockstep.config import Config
 
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
 PLOT = re.compile(r"^lockstep plot (.*)$", re.MULTILINE)
 WATCH = re.compile(r"^lockstep watch ([^>\n]*)", re.MULTILINE)
 REPORT = re.compile(r"^lockstep report (.*)$", re.MULTILINE)
+DASHBOARD = re.compile(r"^lockstep dashboard(.*)$", re.MULTILINE)
 SWEEP = re.compile(r"^lockstep sweep (.*)$", re.MULTILINE)
 BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
@@ -75,6 +76,23 @@ def test_report_commands_are_valid(command: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(report, "locate", accept)
     with pytest.raises(Accepted):
         report.main(shlex.split(command, comments=True))
+
+
+def dashboards() -> list[str]:
+    """Return the arguments of all `lockstep dashboard` commands."""
+    return sorted(
+        {words for document in DOCUMENTS for words in DASHBOARD.findall(document.read_text(encoding="utf-8"))}
+    )
+
+
+@pytest.mark.extra("starlette", "uvicorn")
+@pytest.mark.parametrize("command", dashboards())
+def test_dashboard_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").mkdir()
+    monkeypatch.setattr("lockstep.dashboard.server.serve", accept)
+    with pytest.raises(Accepted):
+        dashboard.main(shlex.split(command, comments=True))
 
 
 def sweeps() -> list[str]:

@@ -4,7 +4,6 @@ import json
 import re
 import runpy
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,21 +80,6 @@ def test_invalid_requests_are_reported_in_one_line(
     before = sorted(here.rglob("*"))
     assert output(capsys, *words.split()) == (2, "", f"lockstep: {line}\n")
     assert sorted(here.rglob("*")) == before
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """Chromium that records the requests and the console messages of a page."""
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    options.binary_location = str(shutil.which("chromium"))
-    driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
 
 
 @pytest.mark.slow

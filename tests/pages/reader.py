@@ -27,7 +27,7 @@ from lockstep.run.folder import RunFolder
 
 _create, _start = lockstep.experiment.execute.create_run, lockstep.cli.train.start
 _RUN_HERE = ("lockstep ", "timeout ")
-_TESTED_ELSEWHERE = ("lockstep bench", "lockstep sweep")
+_TESTED_ELSEWHERE = ("lockstep bench", "lockstep sweep", "lockstep dashboard")
 """Prefixes of commands that other tests run."""
 
 

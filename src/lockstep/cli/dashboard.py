@@ -9,6 +9,8 @@ from lockstep.run.settings import RunConfig
 
 __all__ = ["main"]
 
+_LAST_PORT = 65_535
+
 
 def main(argv: Sequence[str]) -> int:
     """Serve the page until Ctrl-C. Return the exit code."""
@@ -31,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.read(argv)
     if args.folder is not None and not args.folder.is_dir():
         raise ValueError(f"{args.folder}: there is no such folder")
+    if args.port is not None and args.port > _LAST_PORT:
+        raise ValueError(f"--port is {args.port}: it must be from 0 to {_LAST_PORT}; 0 selects a free port")
 
     from lockstep.dashboard.server import serve
 

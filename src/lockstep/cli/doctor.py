@@ -38,6 +38,8 @@ _OPTIONAL = {
     "wandb": ("wandb", "track", "`--run.loggers wandb`"),
     "trackio": ("trackio", "track", "`--run.loggers trackio`"),
     "optuna": ("optuna", "sweep", "`lockstep sweep --search`"),
+    "starlette": ("starlette", "dashboard", "`lockstep dashboard`"),
+    "uvicorn": ("uvicorn", "dashboard", "`lockstep dashboard`"),
     "huggingface_hub": ("huggingface_hub", "hub", "`lockstep push`, `play hub:USER/NAME`"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }

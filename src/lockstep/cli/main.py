@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "train": "train an agent: from a preset, a config file or flags",
-    "sweep": "train over several seeds and values, or search for values; resumable",
+    "sweep": "train over seeds and values, or search for values; resumable",
     "resume": "resume an interrupted run, on any number of ranks",
     "runs": "list runs with their state and newest numbers",
     "watch": "follow a run that was started elsewhere",

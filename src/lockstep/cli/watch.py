@@ -9,7 +9,7 @@ from pathlib import Path
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.runs import table
 from lockstep.processes.exit_codes import DONE, INTERRUPTED
-from lockstep.report.listing import list_runs
+from lockstep.telemetry.listing import list_runs
 from lockstep.run.evaluations import EVALUATIONS
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate

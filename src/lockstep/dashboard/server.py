@@ -53,8 +53,8 @@ def serve(root: Path, port: int | None, announce: Callable[[str], None]) -> None
 def _listen(port: int | None) -> socket.socket:
     try:
         return socket.create_server((_HOST, PORT if port is None else port))
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         if port is None:
             return socket.create_server((_HOST, 0))
-        why = error.strerror if isinstance(error, OSError) else "it must be from 0 to 65535"
+        why = os.strerror(error.errno) if error.errno else str(error)
         raise ValueError(f"--port is {port}: {why}; --port 0 selects a free port") from None

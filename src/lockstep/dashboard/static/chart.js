@@ -32,7 +32,7 @@ class Chart {
     sizes.observe(this.plot);
   }
 
-  /** Show series. Options: `axis` {divisor, unit}, `goal`, `stacked` (the vertical axis begins at 0, and the first series is the topmost), `marks` (draw points). */
+  /** Show series. Options: `axis` {divisor, unit, range}, `goal`, `stacked` (the vertical axis begins at 0, and the first series is the topmost), `marks` (draw points). */
   show(series, options) {
     this.series = series;
     this.options = options;
@@ -103,7 +103,7 @@ class Chart {
     return {
       width: this.plot.clientWidth,
       height: this.plot.clientHeight,
-      padding: [8, 8, 0, 0],
+      padding: [8, 16, 0, 0],
       series,
       bands,
       legend: { show: false },
@@ -136,10 +136,10 @@ class Chart {
   }
 
   horizontal(min, max) {
-    const { range } = this.zoom;
-    if (range) return range.map((x) => x / this.options.axis.divisor);
-    if (min === null) return [0, 1];
-    return min === max ? [min - 0.5, max + 0.5] : [min, max];
+    const { divisor, range } = this.options.axis;
+    if (this.zoom.range) return this.zoom.range.map((x) => x / divisor);
+    if (range) return range;
+    return min === null ? [0, 1] : [min - 0.5, max + 0.5];
   }
 
   /** Return the range of the lines. Bands extend it by at most its half, so that single extremes do not flatten the lines. */

@@ -69,11 +69,13 @@ class Panels {
     this.drawVideos();
   }
 
+  /** Return the horizontal axis of all panels: its unit, and the range of all selected runs, in that unit. */
   findAxis() {
-    const largest = Math.max(0, ...this.shown.map(({ curves }) => curves.metrics.axes[this.over]?.at(-1) ?? 0));
-    if (this.over !== "seconds") return { divisor: 1, unit: "" };
-    const [, divisor, unit] = TIME_UNITS.find(([least]) => largest >= least);
-    return { divisor, unit };
+    const ends = this.shown.map(({ curves }) => (curves.metrics.axes[this.over] ?? []).filter((x) => x !== null)).filter((xs) => xs.length);
+    const smallest = Math.min(...ends.map((xs) => xs[0]));
+    const largest = Math.max(...ends.map((xs) => xs.at(-1)));
+    const [, divisor, unit] = this.over === "seconds" ? TIME_UNITS.find(([least]) => largest >= least) ?? TIME_UNITS.at(-1) : [0, 1, ""];
+    return { divisor, unit, range: smallest < largest ? [smallest / divisor, largest / divisor] : null };
   }
 
   arrange(id, names, titles) {

@@ -97,6 +97,7 @@ class RunTable {
     row.state.dataset.state = run.state;
     const share = run.state === "done" ? 1 : run.total_steps ? Math.min(1, run.steps / run.total_steps) : 0;
     const broken = run.state === "broken";
+    row.line.classList.toggle("broken", broken);
     setText(row.env, run.env ?? "");
     setText(row.steps, broken ? "" : `${run.steps.toLocaleString("en")} · ${Math.floor(100 * share)}%`);
     row.progress.hidden = broken;

@@ -9,12 +9,12 @@ from pathlib import Path
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.runs import table
 from lockstep.processes.exit_codes import DONE, INTERRUPTED
-from lockstep.telemetry.listing import list_runs
 from lockstep.run.evaluations import EVALUATIONS
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.attempts import Start, read_starts
+from lockstep.telemetry.listing import list_runs
 from lockstep.telemetry.progress import Lines, Screen
 from lockstep.telemetry.screen import clock, draw, read_run_facts
 from lockstep.telemetry.status import RunStatus

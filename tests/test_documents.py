@@ -63,7 +63,7 @@ def watches() -> list[str]:
 
 @pytest.mark.parametrize("command", watches())
 def test_watch_commands_are_valid(command: str) -> None:
-    assert watch.read(shlex.split(command, comments=True)).run == "first"
+    assert watch.read(shlex.split(command, comments=True)).run in ("first", None)
 
 
 def reports() -> list[str]:

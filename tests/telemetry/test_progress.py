@@ -1,5 +1,6 @@
 """The progress display of a run that is being trained."""
 
+import builtins
 import fcntl
 import json
 import math
@@ -12,10 +13,12 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
 
+import lockstep
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry import progress
@@ -168,6 +171,65 @@ def test_the_display_depends_on_the_option_and_the_terminal(folder: RunFolder) -
     assert display(RunConfig(progress="off"), folder, 3, False) == []
     (lines,) = display(RunConfig(), folder, 3, False)
     assert isinstance(lines, Lines)  # the output of tests is piped
+
+
+class ZMQInteractiveShell:
+    """Class whose name rich looks for to detect a notebook."""
+
+
+class Displayed:
+    """Outputs of a notebook's cell, by id, as `IPython.display.display` makes them."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, str]] = []
+        self.updates = 0
+
+    def display(self, content: dict[str, str], raw: bool, display_id: bool) -> "Displayed":
+        assert raw
+        assert display_id
+        self.outputs.append(content)
+        return self
+
+    def update(self, content: dict[str, str], raw: bool) -> None:
+        assert raw
+        self.outputs[-1] = content
+        self.updates += 1
+
+
+@pytest.fixture(name="notebook")
+def fixture_notebook(monkeypatch: pytest.MonkeyPatch) -> Displayed:
+    displayed = Displayed()
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", cast(ModuleType, displayed))
+    return displayed
+
+
+def test_a_notebook_has_one_output_that_is_replaced(
+    folder: RunFolder, notebook: Displayed, clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bar,) = display(RunConfig(), folder, 9, False)
+    for iteration in (1, 2, 3):
+        bar.write(METRICS | {"iteration": iteration})
+        bar.flush()
+        clock[0] += 1
+    bar.close()
+    (content,) = notebook.outputs
+    assert notebook.updates == 4
+    assert "iteration  3\n" in content["text/plain"]
+    assert content["text/html"].startswith("<pre style=")
+    assert "iteration " in content["text/html"]
+    assert "\x1b" not in content["text/html"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_train_draws_in_a_notebook_and_prints_no_garbage(
+    notebook: Displayed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, Any] = {"rollout.steps": 16, "ppo.minibatches": 2, "runtime.compile": "off", "out": tmp_path}
+    lockstep.train(total_steps=256, name="first", **settings)
+    assert "iteration  2/2" in notebook.outputs[-1]["text/plain"]
+    assert capsys.readouterr() == (f"starting first: CartPole-v1, 1 rank, cpu, in {tmp_path / 'first'}\n", "")
 
 
 def test_view_is_erased_completely_after_the_terminal_becomes_narrower(

@@ -59,6 +59,8 @@ class ShardRecords:
 
     def info_means(self) -> list[float | None]:
         """Return the means `[K]` of `env.info_metrics` over the episodes that ended; None where no episode has a number."""
+        if self.rows.shape[1] == _EPISODES_END:
+            return []
         sums, counts = np.split(self.rows[:, _EPISODES_END:].sum(0), 2)
         return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
 
@@ -84,15 +86,14 @@ class IdleTimes:
     """The fraction of time that each rank waits for others, read from the records of a shard that it trains or plays."""
 
     def __init__(self, plan: Plan, ranks: int) -> None:
-        """Find the entries of all ranks."""
+        """Find the entries of all ranks: row, column of the seconds, column of the seconds waited."""
         playing = {rank: (plan.played_by(rank)[0], *_PLAYER_TIMES) for rank in plan.playing}
         training = {rank: (plan.trained_by(rank)[0], *_TRAINER_TIMES) for rank in plan.training}
         entries = {**playing, **training}
-        self._rows, self._seconds, self._waited = map(list, zip(*(entries[rank] for rank in range(ranks)), strict=True))
+        self._entries = [entries[rank] for rank in range(ranks)]
 
     def __call__(self, records: ShardRecords) -> list[float]:
         """Return a fraction in [0, 1] for every rank."""
-        rows = records.rows
-        seconds, waited = rows[self._rows, self._seconds], rows[self._rows, self._waited]
-        fractions: list[float] = (waited / np.maximum(seconds, 1e-9)).round(4).tolist()
-        return fractions
+        # a hook is called with the metrics of every iteration: after an update NumPy's code is no longer in the processor's caches
+        item = records.rows.item
+        return [round(item(row, waited) / max(item(row, seconds), 1e-9), 4) for row, seconds, waited in self._entries]

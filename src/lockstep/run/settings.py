@@ -35,7 +35,8 @@ class RunConfig:
     """Iterations between videos of an episode in the first and in the last environment, with the agent of that iteration, in videos/.
     A process with low priority records them. 0: no videos."""
     progress: Literal["auto", "bar", "lines", "off"] = "auto"
-    """Output in the terminal. `bar`: a live view; `lines`: a line every `log_every` seconds; `auto`: `bar`, or `lines` if the output is piped."""
+    """Output in the terminal. `bar`: a live view; `lines`: a line every `log_every` seconds; `auto`: `bar` on a terminal and
+    in a notebook, else `lines`."""
     log_every: float = 5.0
     """Seconds between two lines of `lines`. 0: a line per iteration."""
     solved_return: float | None = None

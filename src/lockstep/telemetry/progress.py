@@ -1,4 +1,4 @@
-"""Progress display of a run on the terminal: the live view, or lines."""
+"""Progress display of a run on the terminal or in a notebook: the live view, or lines."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import set_live_view_active
 from lockstep.telemetry.loggers import Logger
+from lockstep.telemetry.notebook import NotebookView, in_notebook
 from lockstep.telemetry.screen import RunFacts, clock, draw, read_run_facts
 from lockstep.telemetry.status import RunStatus, number
 
@@ -154,7 +155,7 @@ class Bar:
             self._status.append(row)
         for row in folder.evaluations():
             self._status.append_evaluation(row)
-        self._screen = Screen()
+        self._screen: Screen | NotebookView = NotebookView() if in_notebook() else Screen()
         self._screen.show(self._about, self._status)
         self._draw_at = 0.0
 
@@ -181,12 +182,12 @@ class Bar:
 def display(config: RunConfig, folder: RunFolder, last: int, solved: bool) -> list[Logger]:
     """Return the display for `run.progress` as a list of at most one logger.
 
-    `bar` is the live view, `lines` prints lines, `auto` means `bar` on a terminal and `lines` otherwise, and `off` means no display.
+    `bar` is the live view, `lines` prints lines, `auto` means `bar` on a terminal or in a notebook and `lines` otherwise, and `off` means no display.
     `last` is the number of the last iteration, and `solved` is True if `run.solved_return` has been reached.
     """
     kind = config.progress
     if kind == "auto":
-        kind = "bar" if sys.stderr.isatty() and sys.stdout.isatty() else "lines"
+        kind = "bar" if (sys.stderr.isatty() and sys.stdout.isatty()) or in_notebook() else "lines"
     if kind == "bar":
         return [Bar(folder)]
     return [Lines(last, None if solved else config.solved_return, config.log_every)] if kind == "lines" else []

@@ -10,6 +10,7 @@ from tests.agreement.matrix import Trained, trainer
 from tests.conftest import TRAINS, plain_environ
 from tests.warm import ForkedProgram, Warm, serving
 
+
 class AlternatingServers:
     """Two servers used in turn, so that the compared processes do not all come from one server."""
 
@@ -19,9 +20,9 @@ class AlternatingServers:
         self.servers, self._turns = servers, cycle(servers)
         self.suits = servers[0].suits
 
-    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> ForkedProgram:
+    def start(self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep") -> ForkedProgram:
         """See `Warm.start`."""
-        return next(self._turns).start(*words, cwd=cwd, environ=environ)
+        return next(self._turns).start(*words, cwd=cwd, environ=environ, module=module)
 
     def begin(self, *words: object, cwd: Path, environ: dict[str, str]) -> "Popen[str]":
         """See `Warm.begin`."""

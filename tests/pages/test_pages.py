@@ -97,7 +97,11 @@ def test_commands_of_a_page_succeed(page: Path, tmp_path: Path, environ: dict[st
 @pytest.mark.slow
 @pytest.mark.extra("mujoco", "lightning_fabric")
 @pytest.mark.command("mpirun")
-@pytest.mark.parametrize("line", LAUNCHED.values())
+@pytest.mark.parametrize(
+    "line",
+    # tests/agreement/test_runtimes.py launches with Fabric too
+    [pytest.param(line, marks=pytest.mark.exhaustive) if "fabric" in line else line for line in LAUNCHED.values()],
+)
 def test_launcher_commands_succeed(line: str, tmp_path: Path, environ: dict[str, str]) -> None:
     """Run the command on 2 ranks for a few iterations."""
     variables = {

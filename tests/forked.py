@@ -16,8 +16,20 @@ SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep."""
-LATE = ("HOME", "NETRC")
-"""Variables that only packages read which a server does not import; the same holds for those of W&B and of the Hub."""
+LATE = (
+    *(
+        "HOME",
+        "NETRC",
+        "MPLBACKEND",
+        "MPLCONFIGDIR",
+        "MUJOCO_GL",
+        "PYOPENGL_PLATFORM",
+        "SDL_VIDEODRIVER",
+        "TRACKIO_DIR",
+    ),
+    *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
+)
+"""Variables that are read when they are used, or by packages that a server does not import; the same holds for those of W&B and of the Hub."""
 FIRST = 3
 """First file descriptor above stdin, stdout and stderr."""
 

@@ -47,7 +47,7 @@ def test_plan_of_players_and_trainers_sets_the_number_of_ranks_and_matches_torch
 @pytest.mark.parametrize("lag", [0, 1])
 def test_phase_times_of_each_role_add_up(run_cli, tmp_path: Path, lag: int) -> None:
     # long iterations, in which a line of metrics counts for little, as in real runs
-    long = ("--rollout.steps", 512, "--policy.hidden", 256, 256, "--ppo.epochs", 2, "--total-steps", 8 * 512 * 6)
+    long = ("--rollout.steps", 512, "--policy.hidden", 256, 256, "--ppo.epochs", 2, "--total-steps", 8 * 512 * 5)
     plan = ("--plan", "1:1", "--plan.lag", lag, "--run.progress", "off", "--name", "timed")
     assert run_cli("train", *ENV, *long, *plan).rc == 0
     for role in ("", "player_"):

@@ -62,7 +62,7 @@ def watches() -> list[str]:
 
 @pytest.mark.parametrize("command", watches())
 def test_watch_commands_are_valid(command: str) -> None:
-    assert watch.read(shlex.split(command, comments=True)).run == "first"
+    assert watch.read(shlex.split(command, comments=True)).run in (None, "first")
 
 
 def reports() -> list[str]:

@@ -9,7 +9,7 @@ SOURCES := pyproject.toml constraints.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-exhaustive quick check format docs clean
+.PHONY: help train test test-exhaustive quick check style types layers format docs clean
 
 help:
 	@echo "make train    train CartPole for 100,000 steps, plot its learning curve and record a video (seconds, after the install)"
@@ -43,10 +43,16 @@ test-exhaustive: $(VENV)/.dev
 quick: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not serial and not exhaustive"
 
-check: $(VENV)/.dev docs
+check: types style layers docs
+
+style: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(VENV)/.dev
@@ -57,7 +63,7 @@ docs: $(VENV)/.dev
 	$(BIN)/zensical build --clean --strict
 
 clean:
-	rm -rf $(VENV) site dist build .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site dist build .cache .kernel_cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.train: EXTRAS := video,report

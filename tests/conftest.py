@@ -113,8 +113,9 @@ def single_thread() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache() -> None:
     """Use one kernel cache for all tests and their processes. Its keys contain all inputs of a kernel, including the sources of this checkout."""
-    os.environ["LOCKSTEP_CACHE"] = str(ROOT / ".cache" / "kernels")
-    os.environ["PATH"] = compiler.install(ROOT / ".cache")
+    cache = ROOT / ".kernel_cache"  # not .cache, which building the documentation empties
+    os.environ["LOCKSTEP_CACHE"] = str(cache / "kernels")
+    os.environ["PATH"] = compiler.install(cache)
 
 
 @pytest.fixture(scope="session")

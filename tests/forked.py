@@ -10,14 +10,28 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["FIRST", "PLAIN", "SERVERS", "ForkedPopen", "fork_ranks", "request", "suits"]
+__all__ = ["FIRST", "IMPORT_TORCH", "PLAIN", "SERVERS", "ForkedPopen", "fork_ranks", "request", "suits"]
 
 SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
 PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep."""
-LATE = ("HOME", "NETRC")
-"""Variables that only packages read which a server does not import; the same holds for those of W&B and of the Hub."""
+LATE = (
+    *(
+        "HOME",
+        "NETRC",
+        "MPLBACKEND",
+        "MPLCONFIGDIR",
+        "MUJOCO_GL",
+        "PYOPENGL_PLATFORM",
+        "SDL_VIDEODRIVER",
+        "TRACKIO_DIR",
+    ),
+    *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
+)
+"""Variables that are read when they are used, or by packages that a server does not import; the same holds for those of W&B and of the Hub."""
+IMPORT_TORCH = ("rank", "evaluator", "video")
+"""Commands that training starts and that import PyTorch."""
 FIRST = 3
 """First file descriptor above stdin, stdout and stderr."""
 
@@ -90,7 +104,7 @@ class ForkedPopen(subprocess.Popen[Any]):
 
 
 def fork_ranks(base: dict[str, str]) -> None:
-    """Replace `subprocess.Popen`, so that ranks launched by this process are forked. `base` is the environment of the servers."""
+    """Replace `subprocess.Popen`, so that this process has ranks and its sidecars forked. `base` is the environment of the servers."""
     servers = os.environ[SERVERS].split(os.pathsep)
 
     class Popen(ForkedPopen):
@@ -98,7 +112,8 @@ def fork_ranks(base: dict[str, str]) -> None:
             environ, server = options.get("env"), None
             if environ and list(args[:1]) == [sys.executable] and "lockstep" in args and suits(environ, base):
                 _, *words = args[args.index("lockstep") :]
-                server = servers[int(environ["LOCKSTEP_RANK"]) % len(servers)] if words[:1] == ["rank"] else None
+                rank = int(environ.get("LOCKSTEP_RANK", 0))
+                server = servers[rank % len(servers)] if {*words[:1]} & {*IMPORT_TORCH} else None
             super().__init__(args, *positional, server=server, **options)
 
     subprocess.Popen = Popen  # type: ignore[assignment, misc]

@@ -27,19 +27,22 @@ def digests(run: Path) -> list[str]:
     return [row["digest"] for row in rows(run)]
 
 
+def words_of(process: Path) -> list[bytes]:
+    """Return the command line of a process, of which `process` is the folder in /proc, or the arguments of a program that was forked."""
+    words = process.joinpath("cmdline").read_bytes().split(b"\0")
+    if b"tests.warm" not in words:
+        return words
+    server = words[words.index(b"tests.warm") + 1].decode()
+    return arguments_file(server, int(process.name)).read_bytes().split(b"\0")
+
+
 def ranks_of(run: Path) -> list[int]:
     """Return the ids of live processes whose command line names `run`, and of their environment workers."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             alive = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-            words = process.joinpath("cmdline").read_bytes().split(b"\0")
-            if b"tests.warm" in words:  # it was forked
-                words = (
-                    arguments_file(words[words.index(b"tests.warm") + 1].decode(), int(process.name))
-                    .read_bytes()
-                    .split(b"\0")
-                )
+            words = words_of(process)
         except OSError:
             continue
         if alive and b"rank" in words and str(run).encode() in words:

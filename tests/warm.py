@@ -57,9 +57,10 @@ class Program(Protocol):
 class SpawnedProgram:
     """Program that is started as usual."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, environ: dict[str, str]) -> None:
+    def __init__(self, command: Sequence[str], cwd: Path, environ: dict[str, str], files: Sequence[int] = ()) -> None:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self._process = subprocess.Popen(command, cwd=cwd, env=environ, text=True, start_new_session=True, **pipes)
+        session = {"text": True, "start_new_session": True, "pass_fds": files}
+        self._process = subprocess.Popen(command, cwd=cwd, env=environ, **session, **pipes)
 
     def wait(self, timeout: float) -> Finished:
         """See `Program`."""

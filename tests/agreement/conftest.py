@@ -20,9 +20,9 @@ class AlternatingServers:
         self.servers, self._turns = servers, cycle(servers)
         self.suits = servers[0].suits
 
-    def start(self, *words: object, cwd: Path, environ: dict[str, str]) -> ForkedProgram:
+    def start(self, *words: object, cwd: Path, environ: dict[str, str], module: str = "lockstep") -> ForkedProgram:
         """See `Warm.start`."""
-        return next(self._turns).start(*words, cwd=cwd, environ=environ)
+        return next(self._turns).start(*words, cwd=cwd, environ=environ, module=module)
 
     def begin(self, *words: object, cwd: Path, environ: dict[str, str]) -> "Popen[str]":
         """See `Warm.begin`."""

@@ -21,7 +21,14 @@ def fixture_hosts() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("words", [("--plan", "2:1"), ("--plan", "1:2", "--plan.lag", 1), ("--plan.share-data",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--plan", "1:2", "--plan.lag", 1),
+        ("--plan.share-data",),
+        pytest.param(("--plan", "2:1"), marks=pytest.mark.exhaustive),
+    ],
+)
 def test_plans_over_two_hosts_give_the_bits_of_one_rank(
     words: tuple[object, ...], hosts: None, run_cli, tmp_path: Path, environ: dict[str, str]
 ) -> None:

@@ -39,9 +39,14 @@ CASES = {
 }
 
 
+STEPS = {"lstm": 64, "e3b and envpool": 64}
+"""Steps of a rollout in slow cases. In others an iteration must be long enough for a kill before the end of the run."""
+
+
 def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
-    shape = ["--rollout.steps", 128, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
-    where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS]
+    steps = STEPS.get(case, 128)
+    shape = ["--rollout.steps", steps, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
+    where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * steps * ITERATIONS]
     return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 5, "--ranks", ranks]
 
 
@@ -101,11 +106,11 @@ def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_pa
 def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_path: Path) -> None:
     train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"
-    launcher = begin(*words("gymnasium", run, 4), cold=True)
+    launcher = begin(*words("gymnasium", run, 2), cold=True)
     wait_for(reached(run, 6), "6 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
-    launcher = begin("resume", run, "--ranks", 2)
+    launcher = begin("resume", run, "--ranks", 4)
     wait_for(reached(run, 12), "12 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)

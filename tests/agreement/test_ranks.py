@@ -75,8 +75,13 @@ def test_network_gives_the_same_bits_as_shared_memory(run_cli, same) -> None:
     train(run_cli, "cartpole", "shared", "--ranks", 2)
     train(run_cli, "cartpole", "gloo", "--ranks", 2, "--runtime.backend", "gloo")
     same("shared", "gloo", ITERATIONS)
+
+
+@pytest.mark.exhaustive  # test_runtimes.py uses the network under another launcher, and this launcher without the network
+def test_network_under_torchrun_gives_the_same_bits(run_cli, same) -> None:
+    train(run_cli, "cartpole", "own")
     train(run_cli, "cartpole", "torchrun-gloo", "--runtime.backend", "gloo", prefix=(*TORCHRUN, "2", "-m"))
-    same("shared", "torchrun-gloo", ITERATIONS)
+    same("own", "torchrun-gloo", ITERATIONS)
 
 
 def test_subprocess_environments_give_the_same_bits(run_cli, same) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.agreement.conftest import AlternatingServers
 from tests.agreement.test_ranks import ITERATIONS, TORCHRUN, train, words_of
 from tests.conftest import Finished
 from tests.live_runs import digests
@@ -49,6 +50,11 @@ def digests_of(run_cli, tmp_path: Path) -> Digests:
 @pytest.mark.extra("lightning_fabric")
 def test_fabric_gives_the_bits_of_torch(alone: list[str], digests_of: Digests) -> None:
     assert digests_of("fabric-shared", *FABRIC, "--ranks", 2, "--runtime.backend", "shared") == alone
+
+
+@pytest.mark.exhaustive  # `fabric run`, below, starts ranks with torchrun
+@pytest.mark.extra("lightning_fabric")
+def test_fabric_under_torchrun_gives_the_bits_of_torch(alone: list[str], digests_of: Digests) -> None:
     assert digests_of("fabric-torchrun", *FABRIC, prefix=(*TORCHRUN, "2", "-m")) == alone
 
 
@@ -105,18 +111,28 @@ def test_fabric_under_mpirun_gives_the_same_bits(alone: list[str], digests_of: D
     assert digests_of("mpirun-fabric", *FABRIC, prefix=mpirun(2)) == alone
 
 
-def launcher_with(variables: str, ranks: int = 2) -> tuple[str, ...]:
-    """Return the command prefix that starts ranks as a launcher does. `variables` of each rank may contain `{rank}` and `{size}`."""
-    return (sys.executable, "-c", STARTER, variables, str(ranks))
+@pytest.fixture
+def digests_with(warm: AlternatingServers, environ: dict[str, str], tmp_path: Path) -> Digests:
+    """Return `digests_with(name, variables, *words)`, which trains on two ranks with the environment variables that a launcher sets.
+
+    `variables` may contain `{rank}` and `{size}`. The ranks are forked. In the tests above, real launchers start them.
+    """
+
+    def run(name: str, variables: str, *words: object) -> list[str]:
+        command = (variables, 2, *words_of("cartpole", name, *words))
+        launcher = warm.start(*command, cwd=tmp_path, environ=environ, module="tests.agreement.launcher")
+        try:
+            finished = launcher.wait(100)
+        finally:
+            launcher.kill()
+        assert finished.rc == 0, finished
+        found = digests(tmp_path / "runs" / name)
+        assert len(found) == ITERATIONS
+        return found
+
+    return run
 
 
-STARTER = """
-import os, subprocess, sys
-variables, size, words = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-variables_of = [dict(pair.split("=", 1) for pair in variables.format(rank=rank, size=size).split()) for rank in range(size)]
-ranks = [subprocess.Popen([sys.executable, "-m", *words], env=os.environ | more) for more in variables_of]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
 SRUN = (
     "SLURM_JOB_ID={job} SLURM_STEP_ID=0 SLURM_PROCID={{rank}} SLURM_STEP_NUM_TASKS={{size}} SLURM_NTASKS={{size}} "
     "SLURM_LOCALID={local} SLURM_NODEID={node} SLURM_STEP_TASKS_PER_NODE={tasks} SLURM_STEP_NODELIST=localhost"
@@ -124,22 +140,22 @@ SRUN = (
 HYDRA = "PMI_RANK={rank} PMI_SIZE={size} MPI_LOCALRANKID={rank} MPI_LOCALNRANKS={size}"
 
 
-def test_variables_of_srun_and_mpiexec_give_the_same_bits(alone: list[str], digests_of: Digests) -> None:
+def test_variables_of_srun_and_mpiexec_give_the_same_bits(alone: list[str], digests_with: Digests) -> None:
     job = os.getpid()
     one_host = SRUN(job=job, local="{rank}", node=0, tasks="{size}")
-    assert digests_of("srun", prefix=launcher_with(one_host)) == alone
+    assert digests_with("srun", one_host) == alone
     two_hosts = SRUN(job=job, local=0, node="{rank}", tasks="1(x2)")
-    assert digests_of("srun2", "--runtime.backend", "gloo", prefix=launcher_with(two_hosts)) == alone
-    assert digests_of("mpiexec", prefix=launcher_with(HYDRA)) == alone
+    assert digests_with("srun2", two_hosts, "--runtime.backend", "gloo") == alone
+    assert digests_with("mpiexec", HYDRA) == alone
 
 
 def test_ranks_started_by_hand_can_reuse_a_rendezvous_file(
-    alone: list[str], digests_of: Digests, tmp_path: Path
+    alone: list[str], digests_with: Digests, tmp_path: Path
 ) -> None:
-    by_hand, meet = launcher_with("RANK={rank} WORLD_SIZE={size}"), tmp_path / "meet"
+    by_hand, meet = "RANK={rank} WORLD_SIZE={size}", tmp_path / "meet"
     for name in ("first", "second"):
         (tmp_path / "meet.rank-1").write_text("what a killed run has left")
-        assert digests_of(name, "--runtime.rendezvous", f"file://{meet}", prefix=by_hand) == alone
+        assert digests_with(name, by_hand, "--runtime.rendezvous", f"file://{meet}") == alone
         assert not [*tmp_path.glob("meet*")]
 
 

@@ -26,7 +26,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("ranks", "kind"), [(1, "coupled"), (2, "coupled"), (2, "1:1")])
+@pytest.mark.parametrize(
+    ("ranks", "kind"), [(1, "coupled"), pytest.param(2, "coupled", marks=pytest.mark.exhaustive), (2, "1:1")]
+)
 def test_a_run_is_measured_and_leaves_no_files(temporary: Path, ranks: int, kind: str) -> None:
     training = train(experiment(ranks, kind=kind), ranks, iterations=7)
     assert [row["iteration"] for row in training.rows] == [1, 2, 3, 4, 5, 6, 7]

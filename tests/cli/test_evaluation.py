@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_loggers import records
-from tests.live_runs import digests, reached, wait_for
+from tests.live_runs import digests, reached, wait_for, words_of
 
 WORDS = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--runtime.compile", "off", "--run.progress", "off")
 EVALUATED = ("--run.evaluate-every", 2, "--run.evaluate-episodes", 2)
@@ -30,7 +30,7 @@ def evaluators(run: Path) -> list[int]:
     process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = process.joinpath("cmdline").read_bytes().split(b"\0")
+            words = words_of(process)
             alive = process.joinpath("stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         except OSError:
             continue

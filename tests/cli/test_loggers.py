@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.curves_server import KEY, serving
-from tests.live_runs import digests, wait_for
+from tests.live_runs import digests, wait_for, words_of
 
 SHORT = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--name", "first")
 NO_KEY = {"WANDB_API_KEY": "", "WANDB_MODE": "", "HOME": "/nonexistent", "NETRC": "/nonexistent/netrc"}
@@ -41,12 +41,12 @@ def sidecars(run: Path) -> list[int]:
     process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = process.joinpath("cmdline").read_bytes()
+            words = words_of(process)
             if process.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "ZX":
                 continue
         except OSError:
             continue
-        if str(run).encode() in words and any(command in words.split(b"\0") for command in (b"track", b"video")):
+        if str(run).encode() in b"\0".join(words) and {b"track", b"video"} & {*words}:
             process_ids.append(int(process.name))
     return process_ids
 

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.pages.blocks import Block, blocks, is_example
+from tests.pages.blocks import ROOT, Block, blocks, is_example
 
 import lockstep.api
 import lockstep.cli.resume
@@ -90,7 +90,8 @@ def run_command(line: str) -> None:
 def run_until_killed(words: list[str]) -> None:
     """Run a command in a process, and kill it as soon as its run has a checkpoint."""
     checkpoints = Path("runs") / words[words.index("--name") + 1] / "checkpoints"
-    process = subprocess.Popen([sys.executable, "-m", "tests.pages.reader", os.devnull, shlex.join(words)])
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT)])}
+    process = subprocess.Popen([sys.executable, "-m", "tests.pages.reader", os.devnull, shlex.join(words)], env=environ)
     while process.poll() is None and not (checkpoints.is_dir() and any(checkpoints.iterdir())):
         time.sleep(0.01)
     process.kill()

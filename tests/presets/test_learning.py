@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep import presets
+from lockstep.config.compose import load
+
 pytestmark = pytest.mark.slow
 
 
@@ -36,4 +39,6 @@ def test_pendulum_dense_is_solved_within_150000_steps(run_cli, tmp_path: Path) -
     [("cartpole", 100_000), pytest.param("pendulum-dense", 150_000, marks=pytest.mark.exhaustive)],
 )
 def test_presets_are_solved_with_a_lag_of_one_update(run_cli, tmp_path: Path, preset: str, budget: int) -> None:
-    assert reached_at(run_cli, tmp_path, preset, 1, "--plan", "1:1", "--plan.lag", 1) <= budget
+    goal = load(presets.read(preset), None, {}).run.solved_return
+    lag = ("--plan", "1:1", "--plan.lag", 1, "--run.stop-at-return", goal)
+    assert reached_at(run_cli, tmp_path, preset, 1, *lag) <= budget

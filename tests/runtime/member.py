@@ -78,6 +78,7 @@ def main(folder: Path, kind: str, backend: str, precision: str, rank: int, size:
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(100, exit=True)
+    warnings.simplefilter("error")
     torch.set_num_threads(1)
     folder, kind, backend, precision, rank, size, memory = sys.argv[1:]
     main(Path(folder), kind, backend, precision, int(rank), int(size), None if memory == "-" else int(memory))

@@ -1,7 +1,6 @@
 """Tests of `join` with real processes: both kinds of runtime, every backend that needs no GPU."""
 
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 from functools import partial
@@ -10,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.conftest import plain_environ
+from tests.forked import FIRST
 from tests.runtime.member import MEMBERS, batch_of, gradients, policy_of
+from tests.warm import Finished, Program, SpawnedProgram, Warm
 
 from lockstep.group.memory import create_memory
 from lockstep.runtime.checks import shares_memory
@@ -18,7 +20,10 @@ from lockstep.runtime.settings import RuntimeConfig
 
 pytestmark = pytest.mark.slow
 
+MODULE = "tests.runtime.member"
 SIZE = 3
+COLD = ("fabric", "auto")
+"""Kind and backend of the ranks that are started as users start them, with warnings as errors while modules are imported. Others are forked."""
 FABRIC = pytest.mark.extra("lightning_fabric")
 CASES = [
     pytest.param(("torch", "auto", "fp32", "SharedMemoryGroup"), marks=pytest.mark.exhaustive),
@@ -29,31 +34,31 @@ CASES = [
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: " ".join(case[:3]))
-def joined(request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory):
+def joined(request: pytest.FixtureRequest, root: Path, warm: Warm, tmp_path_factory: pytest.TempPathFactory):
     """Start SIZE ranks; return the config, the name of the expected group, and the results of each rank."""
     kind, backend, precision, group = request.param
     config = RuntimeConfig(kind=kind, backend=backend, precision=precision)
     folder = tmp_path_factory.mktemp("ranks")
     memory = create_memory(SIZE) if shares_memory(config) else None
-    path = os.pathsep.join([str(root), str(root / "src")])
-    command = [sys.executable, "-W", "error", "-m", "tests.runtime.member", str(folder), kind, backend, precision]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(SIZE), "-" if memory is None else str(memory)],
-            cwd=root,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            pass_fds=() if memory is None else (memory,),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(SIZE)
-    ]
+    files, environ = () if memory is None else (memory,), plain_environ()
+    ranks: list[Program] = []
+    for rank in range(SIZE):
+        words = [folder, kind, backend, precision, rank, SIZE]
+        if (kind, backend) == COLD:
+            path = os.pathsep.join([str(root), environ["PYTHONPATH"]])
+            command = [sys.executable, "-W", "error", "-m", MODULE, *map(str, words), str(memory or "-")]
+            ranks.append(SpawnedProgram(command, root, environ | {"PYTHONPATH": path}, files))
+        else:
+            words.append("-" if memory is None else FIRST)
+            ranks.append(warm.start(*words, cwd=root, environ=environ, module=MODULE, files=files))
     if memory is not None:
         os.close(memory)
-    outputs = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * SIZE, "\n".join(outputs)
-    assert outputs == [""] * SIZE
+    try:
+        finished = [rank.wait(120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert finished == [Finished(0, "", "")] * SIZE
     assert not [*folder.glob("meeting*")], "the files of the rendezvous are removed"
     return config, group, [np.load(folder / f"{rank}.npz") for rank in range(SIZE)]
 

@@ -16,6 +16,7 @@ from lockstep.experiment.start import RESUMABLE_FIELDS
 KINDS = ("throughput", "scaling", "peers")
 PAGES = [*([command] for command in COMMANDS), *(["bench", kind] for kind in KINDS)]
 WORDS = {
+    "completion": ["bash"],
     "diff": ["a", "b"],
     "doctor": [],
     "envs": [],

@@ -3,11 +3,22 @@
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["Arguments", "whole_number"]
+__all__ = ["Arguments", "parser_of", "whole_number"]
+
+
+class _ParserFound(BaseException):
+    """Carrier of a parser out of the function that made it."""
+
+    def __init__(self, parser: "Arguments") -> None:
+        self.parser = parser
+
+
+_only_parsers = ContextVar("only parsers are wanted", default=False)
 
 
 class Arguments(argparse.ArgumentParser):
@@ -25,6 +36,11 @@ class Arguments(argparse.ArgumentParser):
         )
 
     @property
+    def actions(self) -> list[argparse.Action]:
+        """Arguments and flags of the command, in their order in `--help`."""
+        return self._actions
+
+    @property
     def flags(self) -> list[str]:
         """Flags of the command, besides `--help`."""
         return [flag for action in self._actions for flag in action.option_strings if action.dest != "help"]
@@ -34,6 +50,8 @@ class Arguments(argparse.ArgumentParser):
 
         Raises ValueError if they are invalid; for an unknown flag, the message names the nearest flag.
         """
+        if _only_parsers.get():
+            raise _ParserFound(self)
         args, unknown = self.parse_known_args(argv)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
@@ -60,6 +78,18 @@ class Arguments(argparse.ArgumentParser):
         message = re.sub(r"^argument ([^:]+): expected one argument$", r"\1 needs a value", message)
         message = re.sub(r"^argument ([^:]+): expected (\d+) arguments$", r"\1 needs \2 values", message)
         raise ValueError(re.sub(r"^argument ([^:]+):", r"\1", message))
+
+
+def parser_of(main: Callable[[Sequence[str]], int]) -> Arguments:
+    """Return the parser that the `main` of a command makes, without running the command."""
+    token = _only_parsers.set(True)
+    try:
+        main([])
+    except _ParserFound as found:
+        return found.parser
+    finally:
+        _only_parsers.reset(token)
+    raise AssertionError("the command made no parser")
 
 
 def whole_number(low: int) -> Callable[[str], int]:

@@ -11,7 +11,7 @@ from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
 
-_KINDS = {
+KINDS = {
     "throughput": "steps per second, and time by phase: one process, several, GPU",
     "scaling": "speed-up, efficiency and time to a target return on 1 to N ranks",
     "peers": "the same workload in lockstep and in other implementations of PPO",
@@ -24,9 +24,9 @@ def main(argv: Sequence[str]) -> int:
         print(_help())
         return DONE if argv else BAD_INPUT
     kind = argv[0]
-    if kind not in _KINDS:
-        close = get_close_matches(kind, _KINDS, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_KINDS)}"
+    if kind not in KINDS:
+        close = get_close_matches(kind, KINDS, 1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(KINDS)}"
         raise ValueError(f"{kind}: unknown benchmark; {hint}")
     rank_info = find_rank_info()
     if rank_info is not None:
@@ -41,5 +41,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _help() -> str:
-    kinds = "\n".join(f"  {kind:<12}{line}" for kind, line in _KINDS.items())
+    kinds = "\n".join(f"  {kind:<12}{line}" for kind, line in KINDS.items())
     return f"usage: lockstep bench KIND …\n\nMeasures the training speed on this machine.\n\n{kinds}\n\n`lockstep bench KIND --help` shows the options."

@@ -33,8 +33,9 @@ COMMANDS = {
     "envs": "list the environments",
     "check": "check an environment: API, determinism, speed of each engine",
     "doctor": "check the installation and the available features",
+    "completion": "print a script that completes commands, flags and runs in a shell",
 }
-_HIDDEN = ("rank", "video", "track", "evaluator")
+_HIDDEN = ("candidates", "rank", "video", "track", "evaluator")
 _GC_THRESHOLD = 100_000
 """Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
 PyTorch, although imported objects stay alive."""

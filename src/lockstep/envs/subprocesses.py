@@ -70,7 +70,7 @@ class _WorkerError(Exception):
             self.add_note(trace)
 
 
-class _Workers(AsyncVectorEnv):  # type: ignore[type-arg, unused-ignore]  # not generic before Gymnasium 1.4
+class _Workers(AsyncVectorEnv):
     """AsyncVectorEnv with timeouts that a replay extends, and with errors that name the environment."""
 
     def __init__(self, factories: Sequence[_Factory]) -> None:

@@ -1,0 +1,32 @@
+# lockstep on a CPU, with the pinned packages:
+#     docker build -t lockstep .
+#     docker run --rm --shm-size 1g -v "$PWD/runs:/work/runs" --user "$(id -u):$(id -g)" lockstep train cartpole
+FROM python:3.11-slim-bookworm AS build
+
+ARG EXTRAS=box2d,mujoco,video,report
+WORKDIR /source
+RUN python -m venv /opt/lockstep
+ENV PATH=/opt/lockstep/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+COPY constraints.txt ./
+# a layer of its own: PyTorch is most of the image, and changes rarely
+RUN pip install -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu torch
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+RUN pip install -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu ".[${EXTRAS}]"
+
+FROM python:3.11-slim-bookworm
+
+# libegl1 and libgl1 draw MuJoCo without a display
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libegl1 libgl1 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home --uid 1000 lockstep \
+    && install --directory --owner lockstep /work /work/runs
+COPY --from=build /opt/lockstep /opt/lockstep
+# any user may run the image: caches are in /tmp
+ENV PATH=/opt/lockstep/bin:$PATH MPLCONFIGDIR=/tmp/matplotlib LOCKSTEP_CACHE=/tmp/lockstep
+USER 1000
+WORKDIR /work
+ENTRYPOINT ["lockstep"]
+CMD ["--help"]

@@ -1,0 +1,138 @@
+"""Candidates for the last word of a command line, which the scripts of `lockstep completion` ask for."""
+
+import re
+from argparse import Action
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from lockstep import presets
+from lockstep.cli.arguments import Arguments, parser_of
+from lockstep.config.decode import known_fields
+from lockstep.config.flags import SHORT
+from lockstep.processes.exit_codes import DONE
+from lockstep.run.settings import RunConfig
+
+__all__ = ["find_candidates", "main"]
+
+_CONFIG_SECTIONS: dict[str, tuple[str, ...] | None] = {
+    "train": None,
+    "sweep": None,
+    "config": None,
+    "bench": None,
+    "check": ("env",),
+}
+"""Commands with the flags of the config, and the sections that they take; None: all."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the candidates for the last of the words after `lockstep`, one per line, with a tab and a description if there is one."""
+    for word, description in find_candidates(argv).items():
+        print(f"{word}\t{description}" if description else word)
+    return DONE
+
+
+def find_candidates(words: Sequence[str]) -> dict[str, str]:
+    """Return the possible last words that begin with the last of `words`, with their descriptions.
+
+    Args:
+        words: The words after `lockstep`, of which the last may be incomplete or empty.
+    """
+    *before, word = words or [""]
+    found = _candidates(before, word)
+    return {name: text for name, text in found.items() if name.startswith(word)}
+
+
+def _candidates(before: list[str], word: str) -> dict[str, str]:
+    from lockstep.cli.main import COMMANDS
+
+    if not before:
+        return COMMANDS | {"--help": "show the commands", "--version": "show the version"}
+    command, *before = before
+    if command not in COMMANDS:
+        return {}
+    module = import_module(f"lockstep.cli.{command}")
+    if command == "bench":
+        if not before:
+            return dict(module.KINDS)
+        if before[0] not in module.KINDS:
+            return {}
+        module = import_module(f"lockstep.cli.bench_{before.pop(0)}")
+    parser = parser_of(module.main)
+    fields = _config_fields(command, parser)
+    if word.startswith("-"):
+        return _flags(parser, fields)
+    flag = next((item for item in reversed(before) if item.startswith("--")), None)
+    if flag is not None:
+        values = _values(parser, fields, flag, is_first=before[-1] == flag)
+        if values is not None:
+            return dict.fromkeys(values, "")
+    positional = next((action for action in parser.actions if not action.option_strings), None)
+    return dict.fromkeys(_positional_values(positional), "") if positional else {}
+
+
+def _config_fields(command: str, parser: Arguments) -> dict[str, Any]:
+    """Return the type of every field of the config that the command takes, by flag. Short flags come first."""
+    known = {f"{section}.{field}": hint for section, field, hint in known_fields()}
+    flags = {f"--{short}".replace("_", "-"): known[path] for short, path in SHORT.items()}
+    flags |= {f"--{path}".replace("_", "-"): hint for path, hint in known.items()}
+    if command == "resume":  # its description names them
+        named = re.findall(r"--[\w.-]*\w", parser.description or "")
+        return {flag: flags[flag] for flag in named}
+    if command not in _CONFIG_SECTIONS:
+        return {}
+    sections = _CONFIG_SECTIONS[command]
+    return {flag: hint for flag, hint in flags.items() if sections is None or re.match(r"--(\w+)", flag)[1] in sections}  # type: ignore[index]
+
+
+def _flags(parser: Arguments, fields: dict[str, Any]) -> dict[str, str]:
+    own = {flag: _first_sentence(action) for action in parser.actions for flag in action.option_strings}
+    negated = {flag.replace(".", ".no-", 1): "" for flag, hint in fields.items() if "." in flag and _is_boolean(hint)}
+    return own | dict.fromkeys(fields, "") | negated
+
+
+def _first_sentence(action: Action) -> str:
+    return re.split(r"[;(:]|\. ", action.help or "")[0].strip()
+
+
+def _values(parser: Arguments, fields: dict[str, Any], flag: str, is_first: bool) -> Sequence[str] | None:
+    """Return the values of a flag that may come next, empty if any text may; None if the flag takes no further value."""
+    action = next((action for action in parser.actions if flag in action.option_strings), None)
+    if action is not None:
+        more = action.nargs in ("*", "+")
+        return [str(choice) for choice in action.choices or ()] if more or (is_first and action.nargs != 0) else None
+    hint = fields.get(flag)
+    if hint is None:
+        return None
+    choices = list(_choices(hint))
+    is_list = any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
+    return choices if is_first or is_list else None
+
+
+def _choices(hint: Any) -> Iterator[str]:
+    """Yield the values that a type enumerates."""
+    if hint is bool:
+        yield from ("true", "false")
+    elif hint is type(None):
+        yield "none"
+    elif get_origin(hint) is Literal:
+        yield from map(str, get_args(hint))
+    else:
+        for kind in get_args(hint):
+            yield from _choices(kind)
+
+
+def _is_boolean(hint: Any) -> bool:
+    return bool in (hint, *get_args(hint))
+
+
+def _positional_values(action: Action) -> list[str]:
+    """Return the values of a positional argument: its choices, presets or runs."""
+    if action.choices is not None:
+        return [str(choice) for choice in action.choices]
+    if action.metavar in ("PRESET", "NAME"):
+        return presets.names()
+    if action.metavar == "RUN":
+        return sorted(path.parent.name for path in Path(RunConfig.folder).glob("*/config.json"))
+    return []

@@ -84,7 +84,7 @@ TASKS = {
     "dict": Config(
         env=sample_env("Mixed"),
         rollout=SEQUENCES,
-        policy=recurrent("mingru", encoder="tiny", normalize_observations=True),
+        policy=recurrent("mingru", encoder="tiny", normalize_observations=True, head_hidden=(12,)),
     ),
     "masked": Config(
         env=sample_env("Parts"),

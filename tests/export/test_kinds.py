@@ -40,7 +40,7 @@ CHOICE, REACH = kinds.Discrete(4, start=2), kinds.Box(np.float32([-2, 0]), np.fl
 FRAMES, CELLS = kinds.Box(0, 255, (4, 36, 40), np.uint8), kinds.Box(0, 255, (7, 7, 3), np.uint8)
 KINDS = {
     "choice": Kind(PLAIN, CHOICE),
-    "shared": Kind(PLAIN, CHOICE, {"shared": True, "activation": "elu"}),
+    "shared": Kind(PLAIN, CHOICE, {"shared": True, "activation": "elu", "head_hidden": (8,)}),
     "clipped": Kind(FAR, REACH, {"log_std": 1.0, "activation": "relu"}),
     "float64 bounds": Kind(
         PLAIN, kinds.Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64), {"log_std": 1.0}
@@ -51,7 +51,7 @@ KINDS = {
     "mask": Kind(SEEN["Masked"], kinds.Discrete(5), {"normalize_observations": True}),
     "mask in info": Kind(SEEN["Info"], kinds.Discrete(5), {}, "info"),
     "masks": Kind(SEEN["Parts"], ACTED["Parts"], {"core": "gru"}, "info"),
-    "lstm": Kind(PLAIN, CHOICE, {"core": "lstm", "core_layers": 2}),
+    "lstm": Kind(PLAIN, CHOICE, {"core": "lstm", "core_layers": 2, "head_hidden": (6, 5), "hidden": ()}),
     "gru": Kind(FAR, REACH, {"core": "gru", "shared": True, "normalize_observations": True}),
     "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
     "nature": Kind(FRAMES, CHOICE, {"shared": True}),

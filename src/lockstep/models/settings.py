@@ -15,6 +15,9 @@ class PolicyConfig:
     """Widths of the hidden layers."""
     value_hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers of the critic, with encoder `mlp`. None: those of `hidden`."""
+    head_hidden: tuple[int, ...] = ()
+    """Widths of the hidden layers of the heads, which follow the encoder and the memory. Policy and critic have layers of their own, also if
+    `shared`. With such layers or with memory, `hidden` and `value_hidden` may be empty."""
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
     """Activation function of the hidden layers. `gelu` is its approximation by tanh (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
     encoder: str = "auto"
@@ -46,11 +49,15 @@ class PolicyConfig:
     are images only."""
 
     def __post_init__(self) -> None:
-        for name, widths in (("hidden", self.hidden), ("value_hidden", self.value_hidden)):
-            if widths is not None and (not widths or any(not 1 <= width <= 16_384 for width in widths)):
-                raise ValueError(
-                    f"policy.{name} is {list(widths)}: it must name at least one width, each from 1 to 16,384"
-                )
+        lists = {"hidden": self.hidden, "value_hidden": self.value_hidden, "head_hidden": self.head_hidden}
+        for name, widths in lists.items():
+            if any(not 1 <= width <= 16_384 for width in widths or ()):
+                raise ValueError(f"policy.{name} is {list(widths or ())}: each width must be from 1 to 16,384")
+        if not all(self.head_hidden or self.core != "none" or widths for widths in (self.hidden, self.critic_hidden)):
+            name = "value_hidden" if self.hidden else "hidden"
+            raise ValueError(
+                f"policy.{name} is []: it must name at least one width, except with policy.head_hidden or policy.core"
+            )
         if self.value_hidden is not None and self.shared:
             raise ValueError(
                 f"policy.value_hidden is {list(self.value_hidden)}: with policy.shared, policy and critic have the same hidden layers"

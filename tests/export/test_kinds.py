@@ -12,13 +12,14 @@ import pytest
 import torch
 from gymnasium import spaces as kinds
 from tests.envs.sample_environments import ACTED, SEEN, Sampled
+from tests.models.test_distributions import Laplace
 from tests.models.test_probe import Constant, Encoder, Mean, spectral
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import describe
 from lockstep.experiment.policy import TrainedPolicy
 from lockstep.export.writing import export_policy
-from lockstep.models.registry import register_encoder
+from lockstep.models.registry import register_distribution, register_encoder
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
 
@@ -52,14 +53,22 @@ KINDS = {
     "mask in info": Kind(SEEN["Info"], kinds.Discrete(5), {}, "info"),
     "masks": Kind(SEEN["Parts"], ACTED["Parts"], {"core": "gru"}, "info"),
     "lstm": Kind(PLAIN, CHOICE, {"core": "lstm", "core_layers": 2, "head_hidden": (6, 5), "hidden": ()}),
-    "gru": Kind(FAR, REACH, {"core": "gru", "shared": True, "normalize_observations": True}),
+    "gru": Kind(
+        FAR,
+        REACH,
+        {"core": "gru", "shared": True, "normalize_observations": True, "distribution": "gaussian-state-std"},
+    ),
+    "beta": Kind(PLAIN, REACH, {"distribution": "beta"}),
+    "registered distribution": Kind(PLAIN, REACH, {"distribution": "laplace"}),
     "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
     "nature": Kind(FRAMES, CHOICE, {"shared": True}),
     "stack of images": Kind(kinds.Box(0, 255, (2, 36, 40, 3), np.uint8), CHOICE, {"shared": True}),
     "impala": Kind(SEEN["Grey"], ACTED["Grey"], {"encoder": "impala"}, value=False),
     "grid": Kind(CELLS, CHOICE, {"encoder": "grid", "shared": True}),
     "everything": Kind(
-        SEEN["Mixed"], ACTED["Mixed"], {"encoder": "impala", "core": "lstm", "normalize_observations": True}
+        SEEN["Mixed"],
+        ACTED["Mixed"],
+        {"encoder": "impala", "core": "lstm", "normalize_observations": True, "distribution": "beta"},
     ),
     "spectral norm": Kind(PLAIN, CHOICE, {"encoder": "bounded"}, value=False),
     "running mean": Kind(PLAIN, CHOICE, {"encoder": "centred", "shared": True}),
@@ -70,6 +79,7 @@ SIMILAR = (
     "choice",
     "shared",
     "clipped",
+    "registered distribution",
     "mask",
     "mask in info",
     "gru",
@@ -86,6 +96,7 @@ BOTH = ("masks", "lstm", "double")
 
 for own, inside in {"bounded": spectral, "centred": Mean, "phased": Constant}.items():
     register_encoder(own, lambda features, *others, inside=inside: Encoder(inside, features))
+register_distribution("laplace", Laplace)
 
 
 def make_agent(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.distributions.discrete import Categorical
+from lockstep.distributions.gaussian import Gaussian
 from lockstep.models.flat import FlatParameters
 from lockstep.models.numpy_policy import _BLOCK, NumpyPolicy, silent
 from lockstep.models.policy import Policy
@@ -16,7 +18,8 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 def policy_of(dtype: torch.dtype, std_size: int = 0, **settings: object) -> tuple[Policy, FlatParameters]:
     config = PolicyConfig(**{"hidden": (16, 8), "log_std": 0.0, "orthogonal": False, **settings})
-    policy = Policy(OBSERVATION, HEAD, std_size, config, torch.Generator().manual_seed(1), dtype)
+    distribution = Gaussian(HEAD) if std_size else Categorical(HEAD)
+    policy = Policy(OBSERVATION, distribution, config, torch.Generator().manual_seed(1), dtype)
     return policy, FlatParameters(policy.parts())
 
 

@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from lockstep.distributions.discrete import Categorical
+from lockstep.distributions.gaussian import Gaussian
 from lockstep.models.flat import FlatParameters
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
@@ -14,7 +16,8 @@ OBSERVATION, HEAD = 6, 3
 
 def policy_of(std: int = HEAD, seed: int = 1, **settings: object) -> Policy:
     config = PolicyConfig(**{"hidden": (8, 5), **settings})
-    return Policy(OBSERVATION, HEAD, std, config, torch.Generator().manual_seed(seed), torch.float64)
+    distribution = Gaussian(HEAD, config.initial_log_std(HEAD)) if std else Categorical(HEAD)
+    return Policy(OBSERVATION, distribution, config, torch.Generator().manual_seed(seed), torch.float64)
 
 
 def observations(count: int = 7) -> torch.Tensor:
@@ -123,7 +126,7 @@ def test_encoder_of_images_has_no_hidden_layers_for_the_critic() -> None:
     with pytest.raises(
         ValueError, match=r"^policy\.value_hidden is \[8\]: encoder 'nature' has no hidden layers"
     ) as caught:
-        Policy(0, HEAD, 0, config, torch.Generator().manual_seed(1), torch.float32, images=((3, 64, 64),))
+        Policy(0, Categorical(HEAD), config, torch.Generator().manual_seed(1), torch.float32, images=((3, 64, 64),))
     assert "\n" not in str(caught.value)
 
 

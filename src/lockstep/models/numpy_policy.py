@@ -80,7 +80,7 @@ class NumpyPolicy:
         self._cores = policy.core, policy.critic_core
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
         self.log_std = None if policy.log_std is None else policy.log_std.detach()
-        """Log standard deviations `[A]` of continuous actions; None for a policy without them."""
+        """Parameters of the action distribution that do not depend on the observation; None without them."""
         self._dtype = policy.policy_head.weight.dtype
 
     def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:

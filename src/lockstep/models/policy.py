@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from lockstep.distributions.joint import Distribution
 from lockstep.models.cores import Core
 from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
 from lockstep.models.registry import core_factory, encoder_factory
@@ -32,8 +33,7 @@ class Policy(nn.Module):
 
     If shared, the critic has the policy's trunk and core, and head layers of its own.
 
-    A continuous policy has one learned log standard deviation per action component that does not depend on the
-    observation. Results have the dtype of the weights, also when the networks compute in another precision. Shapes:
+    Some distributions have parameters that do not depend on the observation, `log_std`. Results have the dtype of the weights, also when the networks compute in another precision. Shapes:
     rows `[N, O]`, whose last columns are the action mask if there is one, pixels `[N, P]` uint8, parameters `[N, D]`,
     values `[N]`, states `[…, S]`.
     """
@@ -41,8 +41,7 @@ class Policy(nn.Module):
     def __init__(
         self,
         observation_size: int,
-        head_size: int,
-        std_size: int,
+        distribution: Distribution,
         config: PolicyConfig,
         generator: torch.Generator,
         dtype: torch.dtype,
@@ -53,8 +52,7 @@ class Policy(nn.Module):
     ) -> None:
         """Create the networks and draw their initial weights from `generator`.
 
-        `head_size` is the number of outputs of the policy's head. `std_size` is the number of log standard deviations,
-        which do not depend on the observation (0 for discrete actions). With `two_heads` the critic has a second head
+        The policy computes the parameters of `distribution`. With `two_heads` the critic has a second head
         for the values of intrinsic rewards.
         """
         super().__init__()
@@ -81,11 +79,11 @@ class Policy(nn.Module):
             mlp((size, *config.head_hidden), ACTIVATIONS[config.activation], dtype) for size in (width, critic_width)
         )
         width, critic_width = ((size, *config.head_hidden)[-1] for size in (width, critic_width))
-        self.policy_head = Linear(width, head_size, dtype=dtype)
+        self.policy_head = Linear(width, len(distribution.initial_outputs), dtype=dtype)
         self.value_head = Linear(critic_width, 1, dtype=dtype)
         self.intrinsic_head = Linear(critic_width, 1, dtype=dtype) if two_heads else None
-        std = torch.full((std_size,), config.initial_log_std(std_size), dtype=dtype) if std_size else None
-        self.log_std = None if std is None else nn.Parameter(std)
+        log_std = distribution.initial_log_std
+        self.log_std = nn.Parameter(torch.tensor(log_std, dtype=dtype)) if log_std else None
         gains: dict[nn.Module | None, float] = {
             self.policy_head: _POLICY_GAIN,
             self.value_head: _VALUE_GAIN,
@@ -94,6 +92,8 @@ class Policy(nn.Module):
         for layer in self.modules():
             if isinstance(layer, Linear):
                 initialize(layer, gains.get(layer, TRUNK_GAIN) if config.orthogonal else None, generator)
+        if any(distribution.initial_outputs):
+            self.policy_head.bias.data += torch.tensor(distribution.initial_outputs, dtype=dtype)
 
     def encoder_widths(self, config: PolicyConfig) -> tuple[int, int]:
         """Return the output sizes of the trunks of policy and critic."""

@@ -10,6 +10,7 @@ from tests.agreement.matrix import Trained, trainer
 from tests.conftest import TRAINS, plain_environ
 from tests.warm import ForkedProgram, Warm, serving
 
+
 class AlternatingServers:
     """Two servers used in turn, so that the compared processes do not all come from one server."""
 

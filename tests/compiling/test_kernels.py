@@ -129,7 +129,19 @@ CASES = {
         CuriosityConfig("icm", **SMALL),
     ),
 }
-SIMILAR = ("discrete", "continuous", "large", "state std", "beta in float64", "masked", "float64", "icm", "rnd", "ngu", "disagreement")
+SIMILAR = (
+    "discrete",
+    "continuous",
+    "large",
+    "state std",
+    "beta in float64",
+    "masked",
+    "float64",
+    "icm",
+    "rnd",
+    "ngu",
+    "disagreement",
+)
 """Compiled like one of the others. Each takes a quarter of a minute. The kernel of "cartpole" is that of the preset, which other tests use too."""
 
 

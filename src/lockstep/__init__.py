@@ -1,7 +1,7 @@
 """Distributed PPO that gives the same policy, bit for bit, on any number of processes.
 
 `train`, `resume`, `evaluate` and `check_env` do what the commands `train`, `resume`, `eval` and `check` do; `load` loads a trained policy.
-`Config`, `register_core` and `register_encoder` define an experiment. These functions return a `Run`, a `TrainedPolicy`
+`Config`, `register_core`, `register_encoder` and `register_distribution`, for a subclass of `ContinuousDistribution`, define an experiment. These functions return a `Run`, a `TrainedPolicy`
 or an `Evaluation`; `Run.summary` is a `RunSummary`.
 
 Example:
@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lockstep.api import Run, evaluate, load, resume, train
     from lockstep.config import Config
+    from lockstep.distributions.continuous import ContinuousDistribution
     from lockstep.envs.checking import check_env
     from lockstep.experiment.hooks import Iteration
     from lockstep.experiment.policy import TrainedPolicy
-    from lockstep.models.registry import register_core, register_encoder
+    from lockstep.models.registry import register_core, register_distribution, register_encoder
     from lockstep.report.evaluate import Evaluation
     from lockstep.report.summary import RunSummary
 
 __version__ = "0.1.0"
 __all__ = [
     "Config",
+    "ContinuousDistribution",
     "Evaluation",
     "Iteration",
     "Run",
@@ -36,6 +38,7 @@ __all__ = [
     "evaluate",
     "load",
     "register_core",
+    "register_distribution",
     "register_encoder",
     "resume",
     "train",
@@ -43,9 +46,10 @@ __all__ = [
 
 _MODULES = {
     **dict.fromkeys(("Run", "evaluate", "load", "resume", "train"), "lockstep.api"),
-    **dict.fromkeys(("register_core", "register_encoder"), "lockstep.models.registry"),
+    **dict.fromkeys(("register_core", "register_distribution", "register_encoder"), "lockstep.models.registry"),
     "check_env": "lockstep.envs.checking",
     "Config": "lockstep.config",
+    "ContinuousDistribution": "lockstep.distributions.continuous",
     "Evaluation": "lockstep.report.evaluate",
     "Iteration": "lockstep.experiment.hooks",
     "RunSummary": "lockstep.report.summary",

@@ -77,14 +77,16 @@ TASKS = {
     "gru": Config(
         env=PENDULUM,
         rollout=RECOMPUTED,
-        policy=recurrent("gru", core_layers=2, normalize_observations=True, shared=True),
+        policy=recurrent(
+            "gru", core_layers=2, normalize_observations=True, shared=True, distribution="gaussian-state-std"
+        ),
     ),
     "impala": Config(env=sample_env("Stack"), policy=PolicyConfig(encoder="impala", shared=True)),
     "image": Config(env=sample_env("Stack"), policy=PolicyConfig(encoder="tiny")),
     "dict": Config(
         env=sample_env("Mixed"),
         rollout=SEQUENCES,
-        policy=recurrent("mingru", encoder="tiny", normalize_observations=True),
+        policy=recurrent("mingru", encoder="tiny", normalize_observations=True, head_hidden=(12,)),
     ),
     "masked": Config(
         env=sample_env("Parts"),
@@ -96,7 +98,9 @@ TASKS = {
         env=dataclasses.replace(
             PENDULUM, wrappers=("FrameStackObservation(stack_size=3)", "RescaleAction(min_action=-1, max_action=1)")
         ),
-        policy=PolicyConfig(hidden=(16,), value_hidden=(24, 8), activation="gelu", normalize_observations=True),
+        policy=PolicyConfig(
+            hidden=(16,), value_hidden=(24, 8), activation="gelu", normalize_observations=True, distribution="beta"
+        ),
     ),
 }
 METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")

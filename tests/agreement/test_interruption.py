@@ -18,7 +18,10 @@ CASES = {
     "cartpole": ("--env", "CartPole-v1", "--env.engine", "gymnasium-vector"),
     "gymnasium": ("--env", "CartPole-v1", "--env.engine", "gymnasium"),
     "envpool": ("--env", "CartPole-v1", "--env.engine", "envpool"),
-    "reacher": ("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards", *ADAPTIVE),
+    "reacher": (
+        *("--env", "Reacher-v5", "--policy.normalize-observations", "--ppo.normalize-rewards", *ADAPTIVE),
+        *("--policy.distribution", "beta"),
+    ),
     "lunarlander": ("--env", "LunarLander-v3", *ADAPTIVE),
     "lstm": (
         *("--env", "CartPole-v1", "--env.engine", "gymnasium", *COSINE),

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import torch
 from tests.algorithm.test_agent import CONTINUOUS, DISCRETE, SIZE, agent_of, observations, observe
+from tests.models.test_distributions import Laplace
 from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import Spaces
+from lockstep.models.registry import register_distribution
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
+
+register_distribution("laplace", Laplace)
 
 
 def with_pytorch_policy(agent: Agent) -> Agent:
@@ -24,8 +28,15 @@ def with_pytorch_policy(agent: Agent) -> Agent:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("spaces", "settings"),
-    [(DISCRETE, {}), (CONTINUOUS, {}), (CONTINUOUS, {"squash": True, "log_std": 1.0, "shared": True})],
-    ids=["discrete", "clipped", "squashed"],
+    [
+        (DISCRETE, {}),
+        (CONTINUOUS, {}),
+        (CONTINUOUS, {"squash": True, "log_std": 1.0, "shared": True}),
+        (CONTINUOUS, {"distribution": "gaussian-state-std"}),
+        (CONTINUOUS, {"distribution": "beta"}),
+        (CONTINUOUS, {"distribution": "laplace", "head_hidden": (5,)}),
+    ],
+    ids=["discrete", "clipped", "squashed", "state", "beta", "registered"],
 )
 def test_numpy_and_pytorch_policies_give_the_same_actions(
     spaces: Spaces, settings: dict[str, object], dtype: torch.dtype
@@ -34,6 +45,8 @@ def test_numpy_and_pytorch_policies_give_the_same_actions(
     numpy_agent, pytorch_agent = (agent_of(spaces, dtype=dtype, **settings) for _ in range(2))
     pytorch_agent = with_pytorch_policy(pytorch_agent)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-12
+    if settings.get("distribution") == "beta":
+        tolerance *= 10  # its density is steep: α and β are about 50 here
     steps, count = 5, 7
     rows = stream(3, "test").normal(3, 40, (steps + 1, count, SIZE))
     rows[2:] *= 0.01  # some of the normalized are cut off, some are not
@@ -42,7 +55,9 @@ def test_numpy_and_pytorch_policies_give_the_same_actions(
     for agent in (numpy_agent, pytorch_agent):
         observe(agent, observations(mean=3.0))
         observed = torch.from_numpy(rows).to(dtype)
-        actions = torch.zeros(noise.shape, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
+        actions = (
+            torch.zeros(steps, count, 2, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
+        )
         actor = agent.actor(noise, actions.numpy())
         env_actions = np.array([actor.act(t, observed[t].numpy()).copy() for t in range(steps)])
         results = (actor.log_probs(), agent.values(observed), *evaluate_rows(agent, observed, actions))

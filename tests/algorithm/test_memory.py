@@ -28,7 +28,13 @@ CORES = ["lstm", "gru", "mingru"]
 
 def agent_of(core: str = "lstm", shared: bool = False, normalize_rewards: bool = True, device: str = "cpu") -> Agent:
     policy = PolicyConfig(
-        hidden=(6,), core=core, core_size=4, core_layers=2, shared=shared, normalize_observations=True
+        hidden=(6,),
+        head_hidden=(5,) if shared else (),
+        core=core,
+        core_size=4,
+        core_layers=2,
+        shared=shared,
+        normalize_observations=True,
     )
     agent = Agent(DISCRETE, policy, normalize_rewards, 1, torch.float64, torch.device(device))
     moved = torch.from_numpy(stream(1, "moved").standard_normal(len(agent.flat.buffer)))

@@ -103,6 +103,19 @@ CASES = {
         PolicyConfig(hidden=(16,), value_hidden=(24, 8), activation="gelu"),
         PPOConfig(entropy=0.01),
     ),
+    "beta": (CONTINUOUS, torch.float32, PolicyConfig(hidden=(16,), distribution="beta"), PPOConfig(entropy=0.01)),
+    "state std": (
+        CONTINUOUS,
+        torch.float32,
+        PolicyConfig(hidden=(16,), distribution="gaussian-state-std"),
+        PPOConfig(),
+    ),
+    "beta in float64": (
+        CONTINUOUS,
+        torch.float64,
+        PolicyConfig(hidden=(16,), distribution="beta", head_hidden=(8,)),
+        PPOConfig(entropy=0.01),
+    ),
     "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16)), PPOConfig(surrogate="kl")),
     **{
         kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
@@ -116,7 +129,19 @@ CASES = {
         CuriosityConfig("icm", **SMALL),
     ),
 }
-SIMILAR = ("discrete", "continuous", "large", "masked", "float64", "icm", "rnd", "ngu", "disagreement")
+SIMILAR = (
+    "discrete",
+    "continuous",
+    "large",
+    "state std",
+    "beta in float64",
+    "masked",
+    "float64",
+    "icm",
+    "rnd",
+    "ngu",
+    "disagreement",
+)
 """Compiled like one of the others. Each takes a quarter of a minute. The kernel of "cartpole" is that of the preset, which other tests use too."""
 
 

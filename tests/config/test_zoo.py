@@ -73,6 +73,7 @@ Recurrent-v0:
   n_envs: 8
   policy_kwargs: "dict(enable_critic_lstm=False, lstm_hidden_size=64, net_arch=[32])"
 
+Deep-v0: {policy: CnnPolicy, policy_kwargs: "dict(net_arch=dict(pi=[32, 16], vf=[8]))"}
 Odd-v0: {n_envs: 1, n_steps: 100, batch_size: 64}
 Old-v0: {policy_kwargs: "dict(net_arch=[dict(pi=[8], vf=[8])])"}
 """
@@ -164,9 +165,17 @@ def test_arguments_without_an_equivalent_are_named(file: Path) -> None:
 def test_recurrent_policy(file: Path) -> None:
     _, tree, notes = converted(file, "Recurrent-v0")
     policy = tree["policy"]
-    assert (policy["core"], policy["core_size"], policy["core_layers"], policy["hidden"]) == ("lstm", 64, 1, [32])
+    assert (policy["core"], policy["core_size"], policy["core_layers"]) == ("lstm", 64, 1)
+    assert (policy["hidden"], policy["head_hidden"]) == ([], [32])
     assert (tree["rollout"]["steps"], tree["ppo"]["minibatches"]) == (128, 8)
-    assert [note.split(":")[0] for note in notes] == ["recurrent policy", "enable_critic_lstm"]
+    assert [note.split(":")[0] for note in notes] == ["enable_critic_lstm"]
+
+
+def test_layers_after_an_encoder_of_images(file: Path) -> None:
+    _, tree, notes = converted(file, "Deep-v0")
+    policy = tree["policy"]
+    assert (policy["encoder"], policy["head_hidden"], policy["activation"]) == ("nature", [32, 16], "tanh")
+    assert notes == ["net_arch: the critic has the widths of the policy, [32, 16]"]
 
 
 def test_batch_size_that_does_not_divide_the_samples(file: Path) -> None:

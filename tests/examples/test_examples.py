@@ -11,7 +11,14 @@ import pytest
 from tests.warm import Warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LONGEST = {"own_environment": 10, "own_core": 15, "own_encoder": 15, "load_and_act": 5, "run_exported": 20}
+LONGEST = {
+    "own_environment": 10,
+    "own_core": 15,
+    "own_encoder": 15,
+    "own_distribution": 20,
+    "load_and_act": 5,
+    "run_exported": 20,
+}
 SMALL = ("--total-steps", 512, "--rollout.steps", 32, "--run.progress", "off")
 
 
@@ -89,23 +96,29 @@ def test_example_of_a_custom_environment(python, forked, working_folder: Path, r
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [("own_core", "--policy.core", "average"), ("own_encoder", "--policy.encoder", "waves")]
+    "words",
+    [
+        ("own_core", "--policy.core", "average"),
+        ("own_encoder", "--policy.encoder", "waves"),
+        ("own_distribution", "--policy.distribution", "laplace"),
+    ],
 )
-def test_examples_of_a_custom_core_and_a_custom_encoder(
+def test_examples_of_a_custom_part_of_the_policy(
     working_folder: Path, run_cli, forked, words: tuple[str, str, str]
 ) -> None:
     """The digests are the same from the command line on 1 and 2 ranks, and from Python."""
     module, flag, name = words
+    env = "Pendulum-v1" if module == "own_distribution" else "CartPole-v1"
     digests = []
     for ranks in (1, 2):
         plan = ("--plan.shards", 2, "--ranks", ranks, "--name", f"run-{ranks}")
-        finished = run_cli("train", "--env.module", module, flag, name, *SMALL, *plan, cwd=working_folder)
+        finished = run_cli("train", "--env", env, "--env.module", module, flag, name, *SMALL, *plan, cwd=working_folder)
         assert finished.rc == 0, finished
         digests.append(run_cli("digest", f"runs/run-{ranks}", cwd=working_folder).stdout.split()[-1])
     field = flag.removeprefix("--")
     digests += forked(
         f"import lockstep, {module}\n"
-        f"s = {{'{field}': '{name}', 'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2}}\n"
+        f"s = {{'env.id': '{env}', '{field}': '{name}', 'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2}}\n"
         "print(lockstep.train(total_steps=512, **s).digest)",
     ).split()
     assert digests == [digests[0]] * 3

@@ -159,6 +159,7 @@ def test_number_of_iterations(total_steps: int, number: int) -> None:
         ({"ppo": {"epochs": 1, "minibatches": 1, "surrogate": "kl"}}, "ppo.epochs is 1: .* at least 2 gradient steps"),
         ({"ppo": {"value_epochs": 2}, "policy": {"shared": True}}, "policy.shared is true: .* separate trunks"),
         ({"policy": {"squash": True}}, "policy.squash is true: CartPole-v1 has discrete actions"),
+        ({"policy": {"distribution": "beta"}}, "policy.distribution is 'beta': CartPole-v1 has discrete actions"),
         ({"policy": {"encoder": "nature"}}, "policy.encoder is 'nature': CartPole-v1 has no images"),
         ({"rollout": {"sequence_length": 4}}, "rollout.sequence_length is 4: it is for a policy with memory"),
         (

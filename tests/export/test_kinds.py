@@ -12,13 +12,14 @@ import pytest
 import torch
 from gymnasium import spaces as kinds
 from tests.envs.sample_environments import ACTED, SEEN, Sampled
+from tests.models.test_distributions import Laplace
 from tests.models.test_probe import Constant, Encoder, Mean, spectral
 
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.spaces import describe
 from lockstep.experiment.policy import TrainedPolicy
 from lockstep.export.writing import export_policy
-from lockstep.models.registry import register_encoder
+from lockstep.models.registry import register_distribution, register_encoder
 from lockstep.models.settings import PolicyConfig
 from lockstep.randomness import stream
 
@@ -40,7 +41,7 @@ CHOICE, REACH = kinds.Discrete(4, start=2), kinds.Box(np.float32([-2, 0]), np.fl
 FRAMES, CELLS = kinds.Box(0, 255, (4, 36, 40), np.uint8), kinds.Box(0, 255, (7, 7, 3), np.uint8)
 KINDS = {
     "choice": Kind(PLAIN, CHOICE),
-    "shared": Kind(PLAIN, CHOICE, {"shared": True, "activation": "elu"}),
+    "shared": Kind(PLAIN, CHOICE, {"shared": True, "activation": "elu", "head_hidden": (8,)}),
     "clipped": Kind(FAR, REACH, {"log_std": 1.0, "activation": "relu"}),
     "float64 bounds": Kind(
         PLAIN, kinds.Box(np.array([-0.1, 0.3]), np.array([0.1, 0.7]), dtype=np.float64), {"log_std": 1.0}
@@ -51,15 +52,23 @@ KINDS = {
     "mask": Kind(SEEN["Masked"], kinds.Discrete(5), {"normalize_observations": True}),
     "mask in info": Kind(SEEN["Info"], kinds.Discrete(5), {}, "info"),
     "masks": Kind(SEEN["Parts"], ACTED["Parts"], {"core": "gru"}, "info"),
-    "lstm": Kind(PLAIN, CHOICE, {"core": "lstm", "core_layers": 2}),
-    "gru": Kind(FAR, REACH, {"core": "gru", "shared": True, "normalize_observations": True}),
+    "lstm": Kind(PLAIN, CHOICE, {"core": "lstm", "core_layers": 2, "head_hidden": (6, 5), "hidden": ()}),
+    "gru": Kind(
+        FAR,
+        REACH,
+        {"core": "gru", "shared": True, "normalize_observations": True, "distribution": "gaussian-state-std"},
+    ),
+    "beta": Kind(PLAIN, REACH, {"distribution": "beta"}),
+    "registered distribution": Kind(PLAIN, REACH, {"distribution": "laplace"}),
     "mingru": Kind(PLAIN, CHOICE, {"core": "mingru", "core_layers": 2}),
     "nature": Kind(FRAMES, CHOICE, {"shared": True}),
     "stack of images": Kind(kinds.Box(0, 255, (2, 36, 40, 3), np.uint8), CHOICE, {"shared": True}),
     "impala": Kind(SEEN["Grey"], ACTED["Grey"], {"encoder": "impala"}, value=False),
     "grid": Kind(CELLS, CHOICE, {"encoder": "grid", "shared": True}),
     "everything": Kind(
-        SEEN["Mixed"], ACTED["Mixed"], {"encoder": "impala", "core": "lstm", "normalize_observations": True}
+        SEEN["Mixed"],
+        ACTED["Mixed"],
+        {"encoder": "impala", "core": "lstm", "normalize_observations": True, "distribution": "beta"},
     ),
     "spectral norm": Kind(PLAIN, CHOICE, {"encoder": "bounded"}, value=False),
     "running mean": Kind(PLAIN, CHOICE, {"encoder": "centred", "shared": True}),
@@ -70,6 +79,7 @@ SIMILAR = (
     "choice",
     "shared",
     "clipped",
+    "registered distribution",
     "mask",
     "mask in info",
     "gru",
@@ -86,6 +96,7 @@ BOTH = ("masks", "lstm", "double")
 
 for own, inside in {"bounded": spectral, "centred": Mean, "phased": Constant}.items():
     register_encoder(own, lambda features, *others, inside=inside: Encoder(inside, features))
+register_distribution("laplace", Laplace)
 
 
 def make_agent(kind: Kind) -> tuple[Agent, gym.Env[Any, Any]]:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from lockstep.distributions.discrete import Categorical
+from lockstep.distributions.gaussian import Gaussian
 from lockstep.models.flat import FlatParameters
 from lockstep.models.numpy_policy import _BLOCK, NumpyPolicy, silent
 from lockstep.models.policy import Policy
@@ -15,8 +17,9 @@ TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
 def policy_of(dtype: torch.dtype, std_size: int = 0, **settings: object) -> tuple[Policy, FlatParameters]:
-    config = PolicyConfig(hidden=(16, 8), log_std=0.0, orthogonal=False, **settings)
-    policy = Policy(OBSERVATION, HEAD, std_size, config, torch.Generator().manual_seed(1), dtype)
+    config = PolicyConfig(**{"hidden": (16, 8), "log_std": 0.0, "orthogonal": False, **settings})
+    distribution = Gaussian(HEAD) if std_size else Categorical(HEAD)
+    policy = Policy(OBSERVATION, distribution, config, torch.Generator().manual_seed(1), dtype)
     return policy, FlatParameters(policy.parts())
 
 
@@ -42,10 +45,19 @@ def test_numpy_policies_equal_pytorch(activation: str, shared: bool, dtype: torc
         np.testing.assert_allclose(result, expected.detach(), rtol=0, atol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("value_hidden", [(4,), (32, 16, 8)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"value_hidden": (4,)},
+        {"value_hidden": (32, 16, 8)},
+        {"head_hidden": (6, 5)},
+        {"head_hidden": (6,), "shared": True},
+        {"head_hidden": (6,), "hidden": ()},
+    ],
+)
 @pytest.mark.parametrize("count", [1, _BLOCK + 3])
-def test_critic_with_hidden_layers_of_its_own(count: int, value_hidden: tuple[int, ...]) -> None:
-    policy, _ = policy_of(torch.float64, value_hidden=value_hidden)
+def test_hidden_layers_of_critic_and_heads(count: int, settings: dict[str, object]) -> None:
+    policy, _ = policy_of(torch.float64, **settings)
     numpy_policy, rows = NumpyPolicy(policy, "tanh"), rows_of(count, torch.float64)
     head, values = policy(rows)
     results = (head_of(numpy_policy, rows), *numpy_policy.forward(rows.numpy()), numpy_policy.value(rows.numpy()))

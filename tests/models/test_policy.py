@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from lockstep.distributions.discrete import Categorical
+from lockstep.distributions.gaussian import Gaussian
 from lockstep.models.flat import FlatParameters
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
@@ -14,7 +16,8 @@ OBSERVATION, HEAD = 6, 3
 
 def policy_of(std: int = HEAD, seed: int = 1, **settings: object) -> Policy:
     config = PolicyConfig(**{"hidden": (8, 5), **settings})
-    return Policy(OBSERVATION, HEAD, std, config, torch.Generator().manual_seed(seed), torch.float64)
+    distribution = Gaussian(HEAD, config.initial_log_std(HEAD)) if std else Categorical(HEAD)
+    return Policy(OBSERVATION, distribution, config, torch.Generator().manual_seed(seed), torch.float64)
 
 
 def observations(count: int = 7) -> torch.Tensor:
@@ -62,7 +65,16 @@ def test_the_buffer_holds_all_parameters() -> None:
     assert flat.buffer.sum() == HEAD  # log_std comes first
 
 
-@pytest.mark.parametrize("settings", [{}, {"shared": True}, {"value_hidden": (12, 9, 4), "activation": "gelu"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"shared": True},
+        {"value_hidden": (12, 9, 4), "activation": "gelu"},
+        {"head_hidden": (7, 4)},
+        {"head_hidden": (7,), "hidden": (), "shared": True},
+    ],
+)
 def test_act_and_value_equal_forward(settings: dict[str, object]) -> None:
     policy = policy_of(**settings)
     heads, values = policy(observations())
@@ -80,6 +92,29 @@ def test_critic_has_hidden_layers_of_its_own(core: str) -> None:
     assert policy.value_head.in_features == (4 if core == "none" else 7)
 
 
+@pytest.mark.parametrize(("core", "width"), [("none", 5), ("gru", 7)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_heads_have_hidden_layers_of_their_own(core: str, width: int, shared: bool) -> None:
+    policy = policy_of(head_hidden=(6, 4), core=core, core_size=7, shared=shared)
+    for layers, head in ((policy.head_layers, policy.policy_head), (policy.critic_head_layers, policy.value_head)):
+        assert [layer.in_features for layer in layers[::2]] == [width, 6]
+        assert head.in_features == 4
+    assert not {*policy.parts()["policy"]} & {f"critic_head_layers.{k}.weight" for k in (0, 2)}
+    assert {*policy.parts()["value"]} >= {f"critic_head_layers.{k}.weight" for k in (0, 2)}
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])
+def test_memory_may_come_first(core: str) -> None:
+    """The observation is the input of the memory: there are no hidden layers before it."""
+    policy = policy_of(hidden=(), head_hidden=(6,), core=core, core_size=7)
+    assert not [*policy.trunk.parameters()]
+    state, resets = torch.zeros(7, policy.state_size, dtype=torch.float64), torch.zeros(1, 7, dtype=torch.bool)
+    heads, values = policy(observations(), None, state, resets)
+    acted_heads, acted_values, _ = policy.act(observations(), None, state)
+    assert torch.allclose(heads, acted_heads, rtol=0, atol=1e-14)
+    assert torch.allclose(values, acted_values, rtol=0, atol=1e-14)
+
+
 def test_widths_of_the_policy_for_the_critic_change_nothing() -> None:
     same, default = policy_of(value_hidden=(8, 5)), policy_of()
     for one, other in zip(same.parameters(), default.parameters(), strict=True):
@@ -91,7 +126,7 @@ def test_encoder_of_images_has_no_hidden_layers_for_the_critic() -> None:
     with pytest.raises(
         ValueError, match=r"^policy\.value_hidden is \[8\]: encoder 'nature' has no hidden layers"
     ) as caught:
-        Policy(0, HEAD, 0, config, torch.Generator().manual_seed(1), torch.float32, images=((3, 64, 64),))
+        Policy(0, Categorical(HEAD), config, torch.Generator().manual_seed(1), torch.float32, images=((3, 64, 64),))
     assert "\n" not in str(caught.value)
 
 
@@ -140,6 +175,7 @@ def test_trunks_have_different_initial_weights() -> None:
         ({"hidden": ()}, "policy.hidden is"),
         ({"hidden": (4, 0)}, "policy.hidden is"),
         ({"value_hidden": ()}, "policy.value_hidden is"),
+        ({"head_hidden": (8, 0)}, r"policy.head_hidden is \[8, 0\]: each width must be from 1 to 16,384"),
         ({"value_hidden": (8,), "shared": True}, "policy.value_hidden is .8.: with policy.shared, "),
         ({"log_std": 9.0}, "policy.log_std is 9.0"),
     ],

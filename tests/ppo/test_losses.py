@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lockstep.ppo.distributions import Categorical
+from lockstep.distributions.discrete import Categorical
 from lockstep.ppo.losses import clipped_surrogate, divergence, penalized_surrogate, value_loss
 
 

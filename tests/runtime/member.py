@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lockstep.distributions.discrete import Categorical
 from lockstep.models.policy import Policy
 from lockstep.models.settings import PolicyConfig
 from lockstep.runtime.join import join
@@ -28,7 +29,9 @@ COUNTS = (2, 1)
 
 
 def policy_of(autocast: object) -> Policy:
-    return Policy(3, 2, 0, PolicyConfig(hidden=(8,)), torch.Generator().manual_seed(1), torch.float32, autocast)
+    return Policy(
+        3, Categorical(2), PolicyConfig(hidden=(8,)), torch.Generator().manual_seed(1), torch.float32, autocast
+    )
 
 
 def batch_of(rank: int) -> torch.Tensor:

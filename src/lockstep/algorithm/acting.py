@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.distributions.joint import Distribution
 from lockstep.models.numpy_policy import NumpyPolicy, silent
 from lockstep.models.policy import Policy
-from lockstep.ppo.distributions import Distribution
 
 __all__ = [
     "Actor",
@@ -79,14 +79,14 @@ class NumpyActor:
         """
         self._policy, self._distribution, self._actions, self._value = policy, distribution, actions, value
         steps, count = noise.shape[:2]
-        heads, sample = policy.heads(steps + 1, count), distribution.sample_numpy
+        heads = policy.heads(steps + 1, count)
         forward = self._forward(normalize, heads) if memory is None else self._recurrent(memory, normalize, heads)
         log_std = None if policy.log_std is None else policy.log_std.numpy()
-        scaled_noise = silent(distribution.scale_noise)(noise.astype(heads.dtype), log_std)
+        sample = silent(distribution.sampler)(noise.astype(heads.dtype), log_std)
         self._heads = heads[:steps]
 
         def act(t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-            return fit(sample(forward(t, observations), scaled_noise[t], actions[t]))
+            return fit(sample(t, forward(t, observations), actions[t]))
 
         self.act: Callable[..., NDArray[Any]] = silent(act)
         """Function of a step t and observations `[B, O]` that returns actions for the environments, in an array that the next call may

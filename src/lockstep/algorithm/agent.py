@@ -25,8 +25,10 @@ from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.distributions.joint import joint_of
 from lockstep.envs.spaces import Spaces
 from lockstep.models.buffers import TrainedBuffers, persistent_buffers
+from lockstep.models.distributions import make_distribution
 from lockstep.models.flat import FlatParameters
 from lockstep.models.normalization import RunningStatistics
 from lockstep.models.numpy_policy import NumpyPolicy
@@ -34,7 +36,6 @@ from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
 from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_state
-from lockstep.ppo.distributions import distribution_of
 from lockstep.randomness import seed_of
 from lockstep.rollout import Rollout
 
@@ -80,11 +81,13 @@ class Agent:
         self.device = device
         self.dtype = dtype
         self.squash = bool(config.squash)
-        self.distribution = distribution_of(spaces.choices, spaces.continuous_size, config.noise_exponent)
+        bounds = spaces.action_low, spaces.action_high
+        self.continuous = make_distribution(*bounds, config) if spaces.continuous_size else None
+        """Distribution of the continuous components of actions, if there are any."""
+        self.distribution = joint_of(spaces.choices, self.continuous)
         generator = torch.Generator().manual_seed(seed_of(seed, "weights"))
-        head, std = sum(spaces.choices) + spaces.continuous_size, spaces.continuous_size
         inputs = spaces.images, spaces.mask_size, curiosity.two_heads
-        self.policy = Policy(spaces.observation_size, head, std, config, generator, dtype, autocast, *inputs)
+        self.policy = Policy(spaces.observation_size, self.distribution, config, generator, dtype, autocast, *inputs)
         self.curiosity = make_curiosity(spaces, curiosity, self.squash, seed, dtype)
         """The source of intrinsic rewards, if there is one."""
         changed = []

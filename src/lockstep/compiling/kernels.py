@@ -37,7 +37,7 @@ from lockstep.processes.parent import run_in_child
 __all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
 
 _BUILT, _ERROR, _MISSING = "built.so", "error.txt", "missing.txt"
-_SOURCE_PACKAGES = ("algorithm", "compiling", "curiosity", "models", "ppo")
+_SOURCE_PACKAGES = ("algorithm", "compiling", "curiosity", "distributions", "models", "ppo")
 """The packages whose code can become part of a compiled formula."""
 
 

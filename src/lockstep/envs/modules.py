@@ -39,20 +39,20 @@ def import_registered(module: str, default: str) -> str:
     """Import a module as `import_environments` does, and return the id of the only environment that it registers.
 
     If the module was imported before, its environments are those whose entry point it defines. Return `default` if a
-    module without environments registers a core or an encoder, or was imported before. Raises ValueError, listing the
+    module without environments registers a core, an encoder or a distribution, or was imported before. Raises ValueError, listing the
     registered environments, if there are several, or if the module registers nothing at all.
     """
     from gymnasium import registry
 
-    from lockstep.models.registry import core_names, encoder_names
+    from lockstep.models.registry import registered_names
 
-    ids_before, parts_before = set(registry), len(core_names() + encoder_names())
+    ids_before, parts_before = set(registry), len(registered_names())
     was_imported = module in sys.modules
     import_environments(module)
     ids = sorted(set(registry) - ids_before) or sorted(name for name in registry if _defines(module, name))
     if len(ids) == 1:
         return ids[0]
-    if not ids and (was_imported or len(core_names() + encoder_names()) > parts_before):
+    if not ids and (was_imported or len(registered_names()) > parts_before):
         return default
     registered = ", ".join(ids) if ids else "no environment"
     raise ValueError(f"env.id is not given: env.module {module!r} registered {registered}; choose one with --env ID")

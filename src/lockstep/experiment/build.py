@@ -24,7 +24,7 @@ from lockstep.envs.spaces import Spaces
 from lockstep.experiment.same_spaces import check_same_spaces
 from lockstep.group.group import Group
 from lockstep.models.policy import Autocast
-from lockstep.models.registry import is_registered
+from lockstep.models.registry import is_registered, registrable_names
 from lockstep.models.state import check_state
 from lockstep.rollout import Rollout
 from lockstep.run.stop import raise_if_asked
@@ -125,8 +125,11 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
     try:
         with meta, _about(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
-    except (RuntimeError, TypeError):  # a registered encoder or core that reads tensors while it is constructed
-        if not is_registered("encoder", config.policy.encoder) and not is_registered("core", config.policy.core):
+    except (
+        RuntimeError,
+        TypeError,
+    ):  # a registered encoder, core or distribution that reads tensors while it is constructed
+        if not any(is_registered(kind, name) for kind, name in registrable_names(config.policy)):
             raise
     else:
         check_state(expected, saved)

@@ -24,6 +24,7 @@ __all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
 _REPAYS = 5_000
 """Gradient steps from which compiling is worth its time. A compiled step is about 0.7 ms faster, and all runs with the same shapes, such as
 other seeds, use the same kernels: compiling is repaid by the fourth run at the latest."""
+_COMPILED_DISTRIBUTIONS = ("gaussian", "gaussian-state-std", "beta")
 _MINIBATCH = 64
 """Steps in a minibatch, if their number is not set."""
 _MINIBATCHES = 32
@@ -134,15 +135,17 @@ def importable(config: Config, asked: str) -> list[str]:
 
     Raises ValueError, which begins with `asked`, if the running program itself defines one of them.
     """
-    from lockstep.models.registry import defined_in
+    from lockstep.models.registry import defined_in, registrable_names
 
     known, make = gym.registry.get(config.env.id), registered_function(config.env.id)
     function = None if make is None else reference(make)
     entry = getattr(known, "entry_point", None)
     in_program = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
     parts = [
-        (f"policy.core {config.policy.core!r}", defined_in("core", config.policy.core) == "__main__"),
-        (f"policy.encoder {config.policy.encoder!r}", defined_in("encoder", config.policy.encoder) == "__main__"),
+        *(
+            (f"policy.{kind} {name!r}", defined_in(kind, name) == "__main__")
+            for kind, name in registrable_names(config.policy)
+        ),
         (f"env.id {config.env.id!r}", in_program),
         (f"env {config.env.id!r}", make is not None and function is None),
     ]
@@ -159,6 +162,10 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
     policy, env_id = config.policy, config.env.id
     if policy.squash and not spaces.continuous_size:
         raise ValueError(f"policy.squash is true: {env_id} has discrete actions, which can't be squashed")
+    if policy.distribution != "gaussian" and not spaces.continuous_size:
+        raise ValueError(
+            f"policy.distribution is {policy.distribution!r}: {env_id} has discrete actions, which have a categorical distribution"
+        )
     if policy.squash and not _has_bounds(spaces):
         raise ValueError(f"policy.squash is true: the actions of {env_id} have no bounds to squash onto")
     if spaces.images and policy.encoder == "mlp":
@@ -169,7 +176,8 @@ def _check_policy(config: Config, spaces: "Spaces") -> None:
         raise ValueError(
             f"policy.normalize_observations is true: {env_id} has only images, whose bytes are divided by 255 in any case"
         )
-    if spaces.images or policy.core != "none" or policy.encoder not in ("auto", "mlp"):
+    parts = policy.core, policy.encoder in ("auto", "mlp"), policy.distribution
+    if spaces.images or parts != ("none", True, "gaussian"):
         # their parts have checks of their own, so one is constructed here, before anything starts
         import torch
 
@@ -250,7 +258,7 @@ def _with_spaces(config: Config, spaces: "Spaces") -> Config:
     if spaces.continuous_size:
         log_std = policy.initial_log_std(spaces.continuous_size)
         policy = dataclasses.replace(policy, log_std=log_std)
-        if policy.squash is None and _has_bounds(spaces):
+        if policy.squash is None and policy.distribution.startswith("gaussian") and _has_bounds(spaces):
             squash = float((spaces.action_high - spaces.action_low).max()) > _WIDE_RANGE * math.exp(log_std)
     policy = dataclasses.replace(policy, squash=squash)
     if policy.normalize_observations is None:
@@ -272,6 +280,7 @@ def compiles(config: Config) -> bool:
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
                 ("policy.core", config.policy.core, ("none",)),
                 ("policy.encoder", config.policy.encoder, ("auto", "mlp")),
+                ("policy.distribution", config.policy.distribution, _COMPILED_DISTRIBUTIONS),
             )
             if value not in fine
         ),
@@ -279,7 +288,7 @@ def compiles(config: Config) -> bool:
     )
     if runtime.compile == "on" and obstacle:
         raise ValueError(
-            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers, but "
+            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers with a built-in distribution, but "
             f"{obstacle}"
         )
     steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatch_count

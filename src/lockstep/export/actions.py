@@ -12,6 +12,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from lockstep.algorithm.agent import Agent
+from lockstep.distributions.continuous import ContinuousDistribution
 from lockstep.envs.spaces import has_float32_bounds, leaves, place_of
 from lockstep.export.tensor_spec import ACTION, TensorSpec, name_of, torch_type
 
@@ -22,7 +23,7 @@ class ActionDecoder(nn.Module):
     """Decoder of distribution parameters to actions.
 
     Its input is `[N, D]`: D parameters for each of N environments. Its outputs are the actions by name, `[N, …]` each,
-    then `logits`, `mean` and `log_std` if the distribution has them.
+    then the parameters of the distribution by name, such as `logits`, `mean` and `log_std`.
     """
 
     _low: Tensor
@@ -34,6 +35,7 @@ class ActionDecoder(nn.Module):
         ends = list(accumulate(spaces.choices, initial=0))
         self._choices = list(zip(ends, spaces.choices, strict=False))
         self._options, self._size, self._squash = ends[-1], spaces.continuous_size, agent.squash
+        self._distribution = agent.distribution
         self._parts = [(name_of(ACTION, path), leaf) for path, leaf in leaves(space)]
         if self._size:
             self.register_buffer("_low", torch.from_numpy(spaces.action_low).to(agent.dtype))
@@ -46,19 +48,22 @@ class ActionDecoder(nn.Module):
         if self._options:
             meaning = f"of the options of all choices: {', '.join(map(str, spaces.choices))}"
             self.specs.append(TensorSpec("logits", (self._options,), agent.dtype, meaning))
-        if self._size:
-            fitted = "tanh brings them onto the bounds" if self._squash else "they are clipped to the bounds"
-            for name, meaning in (
-                ("mean", f"of continuous components side by side, before {fitted}"),
-                ("log_std", "natural logarithm of their standard deviations, before the same"),
-            ):
-                self.specs.append(TensorSpec(name, (self._size,), agent.dtype, meaning))
+        if agent.continuous is not None:
+            self._add_specs(agent.continuous, agent.dtype)
+
+    def _add_specs(self, continuous: ContinuousDistribution, dtype: torch.dtype) -> None:
+        fitted = "tanh brings them onto the bounds" if self._squash else "they are clipped to the bounds"
+        before = "" if continuous.bounded else f", before {fitted}"
+        named = continuous.named(torch.zeros(1, continuous.parameter_count))
+        for (name, parameters), meaning in zip(named.items(), continuous.meanings.values(), strict=True):
+            self.specs.append(TensorSpec(name, tuple(parameters.shape[1:]), dtype, f"{meaning}{before}"))
 
     def forward(self, parameters: Tensor) -> dict[str, Tensor]:
         """Decode parameters `[N, D]` to the outputs by name."""
-        logits, mean, log_std = parameters.split([self._options, self._size, self._size], 1)
+        named = self._distribution.named(parameters)
+        logits = parameters.narrow(1, 0, self._options)
         chosen = [logits.narrow(1, begin, count).argmax(1) for begin, count in self._choices]
-        components = self._fit(mean) if self._size else mean
+        components = self._fit(self._distribution.mode(parameters)[:, len(self._choices) :]) if self._size else logits
         outputs, choice, component = dict[str, Tensor](), 0, 0
         for name, leaf in self._parts:
             width = int(np.prod(leaf.shape))
@@ -73,9 +78,7 @@ class ActionDecoder(nn.Module):
             if isinstance(leaf, Box) and not has_float32_bounds(leaf):
                 low, high = (torch.from_numpy(bound).to(action.device) for bound in (leaf.low, leaf.high))
                 outputs[name] = outputs[name].clamp(low, high)
-        if self._options:
-            outputs["logits"] = logits
-        return outputs | ({"mean": mean, "log_std": log_std} if self._size else {})
+        return outputs | named
 
     def _fit(self, components: Tensor) -> Tensor:
         if self._squash:

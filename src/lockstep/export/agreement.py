@@ -63,14 +63,10 @@ def _expected(
     outputs: Arrays = {
         name_of(ACTION, path): np.asarray(reduce(getitem, path, actions)) for path, _ in leaves(action_space)
     }
-    sizes = [sum(spaces.choices), spaces.continuous_size, spaces.continuous_size]
-    names = ["logits", "mean", "log_std"]
-    outputs |= {
-        name: part.numpy() for name, part in zip(names, parameters.split(sizes, 1), strict=True) if part.shape[1]
-    }
+    outputs |= {name: part.numpy() for name, part in agent.distribution.named(parameters).items()}
     outputs["value"] = (agent.values(rows, pixels) if value is None else value).numpy()
     sure = np.ones(len(rows), dtype=np.bool_)
-    for logits in parameters[:, : sizes[0]].split(list(spaces.choices), 1) if spaces.choices else ():
+    for logits in parameters[:, : sum(spaces.choices)].split(list(spaces.choices), 1) if spaces.choices else ():
         if logits.shape[1] > 1:
             first, second = logits.topk(2, 1).values.unbind(1)
             sure &= (first - second > 2 * TOLERANCE * first.abs().clamp_min(1)).numpy()

@@ -32,7 +32,8 @@ class Program(nn.Module):
         self._separate = apart and self.policy.is_mlp
         self.inputs, self.outputs = list(self.observation_encoder.specs), list(self.action_decoder.specs)
         if apart and not self._separate:
-            self.policy.critic_trunk = nn.Identity()  # unused, so that its weights are not exported
+            # unused, so that their weights are not exported
+            self.policy.critic_trunk, self.policy.critic_head_layers = nn.Identity(), nn.Sequential()
         else:
             self.outputs.append(
                 TensorSpec("value", (), agent.dtype, "expected discounted return, of rewards as training scales them")

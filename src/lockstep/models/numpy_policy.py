@@ -21,6 +21,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Layer = tuple[NDArray[Any], NDArray[Any]]
 """Weights `[inputs, outputs]` and bias, `[outputs]` or `[rows, outputs]`, of a linear layer."""
 
+_Target = tuple[list[_Layer], list[_Layer], _Layer, NDArray[Any]]
+"""Trunk, hidden layers of the head, head, and the array for its outputs."""
+
 _BLOCK = 1024
 """Number of rows that pass through all layers together, so that the outputs of hidden layers stay in the cache."""
 
@@ -73,10 +76,11 @@ class NumpyPolicy:
         self._mask_size = policy.mask_size
         self._trunk = _layers(policy.trunk)
         self._critic_trunk = self._trunk if policy.critic_trunk is None else _layers(policy.critic_trunk)
+        self._head_layers, self._critic_head_layers = _layers(policy.head_layers), _layers(policy.critic_head_layers)
         self._cores = policy.core, policy.critic_core
         self._policy_head, self._value_head = _layer(policy.policy_head), _layer(policy.value_head)
         self.log_std = None if policy.log_std is None else policy.log_std.detach()
-        """Log standard deviations `[A]` of continuous actions; None for a policy without them."""
+        """Parameters of the action distribution that do not depend on the observation; None without them."""
         self._dtype = policy.policy_head.weight.dtype
 
     def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
@@ -85,7 +89,8 @@ class NumpyPolicy:
         It uses the current weights: create another one after the weights have changed.
         """
         # the bias is repeated for every row: adding arrays of equal shape costs a third of broadcasting one of them
-        *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in (*self._trunk, self._policy_head)]
+        layers = *self._trunk, *self._head_layers, self._policy_head
+        *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in layers]
         outputs = [self._output(layer, count) for layer in trunk]
         if not self._mask_size:
             return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
@@ -97,16 +102,18 @@ class NumpyPolicy:
         """Return a function that steps a policy with memory.
 
         Its arguments are rows `[count, O]`, the state `[count, S]`, which it updates in place, and two arrays that it
-        writes: the output of the policy's head `[count, H]`, and the input of the critic's head, a row of `latents`. It
+        writes: the output of the policy's head `[count, H]`, and the output of the critic's core, a row of `latents`. It
         uses the current weights: create another function after the weights have changed.
         """
         core, critic_core = self._cores
         assert core is not None
-        trunk, critic_trunk = (
+        trunk, critic_trunk, head_layers = (
             [(weight, np.tile(bias, (count, 1))) for weight, bias in layers]
-            for layers in (self._trunk, self._critic_trunk)
+            for layers in (self._trunk, self._critic_trunk, self._head_layers)
         )
-        outputs, critic_outputs = ([self._output(layer, count) for layer in layers] for layers in (trunk, critic_trunk))
+        outputs, critic_outputs, head_outputs = (
+            [self._output(layer, count) for layer in layers] for layers in (trunk, critic_trunk, head_layers)
+        )
         actor_size = core.state_size
         step_core = stepper(core, count)
         step_critic_core = None if critic_core is None else stepper(critic_core, count)
@@ -114,7 +121,7 @@ class NumpyPolicy:
         def step(rows: NDArray[Any], state: NDArray[Any], head: NDArray[Any], latent: NDArray[Any]) -> None:
             features = self._features(rows)
             output, state[:, :actor_size] = step_core(self._hidden(trunk, features, outputs), state[:, :actor_size])
-            _affine(output, self._policy_head, head)
+            _affine(self._hidden(head_layers, output, head_outputs), self._policy_head, head)
             if self._mask_size:
                 self._mask_logits(rows, head)
             if step_critic_core is not None:
@@ -125,13 +132,17 @@ class NumpyPolicy:
         return step
 
     def latents(self, steps: int, count: int) -> NDArray[Any]:
-        """Allocate an array `[steps, count, …]` for the inputs of the critic's head that `step` writes."""
-        return torch.empty(steps, count, len(self._value_head[0]), dtype=self._dtype).numpy()
+        """Allocate an array `[steps, count, …]` for the outputs of the critic's core that `step` writes."""
+        core, critic_core = self._cores
+        assert core is not None
+        return torch.empty(steps, count, (critic_core or core).output_size, dtype=self._dtype).numpy()
 
     def values_of_latents(self, latents: NDArray[Any]) -> Tensor:
         """Compute the values `[steps, count]` from the `latents` that `step` wrote."""
         rows = latents.reshape(-1, latents.shape[-1])
-        values = silent(_affine)(rows, self._value_head, self._output(self._value_head, len(rows)))
+        outputs = [self._output(layer, len(rows)) for layer in self._critic_head_layers]
+        hidden = silent(self._hidden)(self._critic_head_layers, rows, outputs)
+        values = silent(_affine)(hidden, self._value_head, self._output(self._value_head, len(rows)))
         return torch.from_numpy(values).view(latents.shape[:2])
 
     def heads(self, steps: int, count: int) -> NDArray[Any]:
@@ -148,7 +159,10 @@ class NumpyPolicy:
         head, values = self._output(self._policy_head, len(rows)), self._output(self._value_head, len(rows))
         silent(self._write)(
             self._features(rows),
-            [(self._trunk, self._policy_head, head), (self._critic_trunk, self._value_head, values)],
+            [
+                (self._trunk, self._head_layers, self._policy_head, head),
+                (self._critic_trunk, self._critic_head_layers, self._value_head, values),
+            ],
         )
         if self._mask_size:
             self._mask_logits(rows, head)
@@ -157,7 +171,8 @@ class NumpyPolicy:
     def value(self, rows: NDArray[Any]) -> Tensor:
         """Compute `Policy.value`: values `[N]`, in a new tensor."""
         values = self._output(self._value_head, len(rows))
-        silent(self._write)(self._features(rows), [(self._critic_trunk, self._value_head, values)])
+        targets = [(self._critic_trunk, self._critic_head_layers, self._value_head, values)]
+        silent(self._write)(self._features(rows), targets)
         return torch.from_numpy(values).squeeze(-1)
 
     def _features(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -168,17 +183,22 @@ class NumpyPolicy:
         np.copyto(head[:, : self._mask_size], FORBIDDEN, where=rows[:, -self._mask_size :] <= 0)
         return head
 
-    def _write(self, rows: NDArray[Any], targets: list[tuple[list[_Layer], _Layer, NDArray[Any]]]) -> None:
-        """Compute the outputs of heads: `targets` are the trunk, the head and the output array of each."""
+    def _write(self, rows: NDArray[Any], targets: list[_Target]) -> None:
+        """Compute the outputs of heads."""
         count = min(_BLOCK, len(rows))
-        outputs = {id(trunk): [self._output(layer, count) for layer in trunk] for trunk, _, _ in targets}
+        outputs = {
+            id(layers): [self._output(layer, count) for layer in layers]
+            for trunk, head_layers, _, _ in targets
+            for layers in (trunk, head_layers)
+        }
         for start in range(0, len(rows), _BLOCK):
             block, last_trunk = rows[start : start + _BLOCK], None
-            for trunk, head, result in targets:
+            for trunk, head_layers, head, result in targets:
+                block_outputs = {key: [out[: len(block)] for out in arrays] for key, arrays in outputs.items()}
                 if trunk is not last_trunk:  # a shared trunk is computed once
-                    block_outputs = [out[: len(block)] for out in outputs[id(trunk)]]
-                    hidden, last_trunk = self._hidden(trunk, block, block_outputs), trunk
-                _affine(hidden, head, result[start : start + _BLOCK])
+                    hidden, last_trunk = self._hidden(trunk, block, block_outputs[id(trunk)]), trunk
+                latent = self._hidden(head_layers, hidden, block_outputs[id(head_layers)])
+                _affine(latent, head, result[start : start + _BLOCK])
 
     def _output(self, layer: _Layer, *rows: int) -> NDArray[Any]:
         # torch aligns memory the same way in every process: some BLAS kernels round differently on other alignments

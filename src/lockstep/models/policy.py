@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from lockstep.distributions.joint import Distribution
 from lockstep.models.cores import Core
 from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
 from lockstep.models.registry import core_factory, encoder_factory
@@ -21,16 +22,18 @@ FORBIDDEN = -1e9
 """Logit of an option that the mask does not allow. Its probability is exactly 0; products with it stay finite."""
 
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
+_CRITIC_MODULES = ("critic_trunk.", "critic_core.", "critic_head_layers.", "value_head.", "intrinsic_head.")
 
 
 class Policy(nn.Module):
     """Networks that compute the parameters of the action distribution and the value of an observation.
 
-        row, pixels -> trunk -> core (memory) -> policy_head
-                    -> critic_trunk -> critic_core -> value_head      (or, if shared, the policy's trunk and core)
+        row, pixels -> trunk -> core (memory) -> head_layers -> policy_head
+                    -> critic_trunk -> critic_core -> critic_head_layers -> value_head
 
-    A continuous policy has one learned log standard deviation per action component that does not depend on the
-    observation. Results have the dtype of the weights, also when the networks compute in another precision. Shapes:
+    If shared, the critic has the policy's trunk and core, and head layers of its own.
+
+    Some distributions have parameters that do not depend on the observation, `log_std`. Results have the dtype of the weights, also when the networks compute in another precision. Shapes:
     rows `[N, O]`, whose last columns are the action mask if there is one, pixels `[N, P]` uint8, parameters `[N, D]`,
     values `[N]`, states `[…, S]`.
     """
@@ -38,8 +41,7 @@ class Policy(nn.Module):
     def __init__(
         self,
         observation_size: int,
-        head_size: int,
-        std_size: int,
+        distribution: Distribution,
         config: PolicyConfig,
         generator: torch.Generator,
         dtype: torch.dtype,
@@ -50,8 +52,7 @@ class Policy(nn.Module):
     ) -> None:
         """Create the networks and draw their initial weights from `generator`.
 
-        `head_size` is the number of outputs of the policy's head. `std_size` is the number of log standard deviations,
-        which do not depend on the observation (0 for discrete actions). With `two_heads` the critic has a second head
+        The policy computes the parameters of `distribution`. With `two_heads` the critic has a second head
         for the values of intrinsic rewards.
         """
         super().__init__()
@@ -74,11 +75,15 @@ class Policy(nn.Module):
         self.critic_core = None if config.shared else self._make_core(critic_width, config, generator)
         if self.core is not None:
             width = critic_width = self.core.output_size
-        self.policy_head = Linear(width, head_size, dtype=dtype)
+        self.head_layers, self.critic_head_layers = (
+            mlp((size, *config.head_hidden), ACTIVATIONS[config.activation], dtype) for size in (width, critic_width)
+        )
+        width, critic_width = ((size, *config.head_hidden)[-1] for size in (width, critic_width))
+        self.policy_head = Linear(width, len(distribution.initial_outputs), dtype=dtype)
         self.value_head = Linear(critic_width, 1, dtype=dtype)
         self.intrinsic_head = Linear(critic_width, 1, dtype=dtype) if two_heads else None
-        std = torch.full((std_size,), config.initial_log_std(std_size), dtype=dtype) if std_size else None
-        self.log_std = None if std is None else nn.Parameter(std)
+        log_std = distribution.initial_log_std
+        self.log_std = nn.Parameter(torch.tensor(log_std, dtype=dtype)) if log_std else None
         gains: dict[nn.Module | None, float] = {
             self.policy_head: _POLICY_GAIN,
             self.value_head: _VALUE_GAIN,
@@ -87,11 +92,14 @@ class Policy(nn.Module):
         for layer in self.modules():
             if isinstance(layer, Linear):
                 initialize(layer, gains.get(layer, TRUNK_GAIN) if config.orthogonal else None, generator)
+        if any(distribution.initial_outputs):
+            self.policy_head.bias.data += torch.tensor(distribution.initial_outputs, dtype=dtype)
 
     def encoder_widths(self, config: PolicyConfig) -> tuple[int, int]:
         """Return the output sizes of the trunks of policy and critic."""
         if self.is_mlp:
-            return config.hidden[-1], config.critic_hidden[-1]
+            features = self._feature_count
+            return (features, *config.hidden)[-1], (features, *config.critic_hidden)[-1]
         width = int(self.trunk.output_size)  # type: ignore[arg-type]
         return width, width
 
@@ -129,9 +137,10 @@ class Policy(nn.Module):
         """
         hidden, critic_hidden, _ = self._hidden(observations, pixels, states, resets)
         with self._autocast():
-            values = self._value(critic_hidden)
+            critic_hidden = self.critic_head_layers(critic_hidden)
+            values = self._linear(self.value_head, critic_hidden)
             if self.intrinsic_head is not None:
-                values = torch.stack([values, self.intrinsic_head(critic_hidden).squeeze(-1).to(self._dtype)], 1)
+                values = torch.stack([values, self._linear(self.intrinsic_head, critic_hidden)], 1)
             return self._head(hidden, observations), values
 
     def act(
@@ -163,8 +172,7 @@ class Policy(nn.Module):
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         """Return the parameters of each part, by name: `policy` (which includes a shared trunk) and `value`."""
         named = dict(self.named_parameters())
-        critic_prefixes = ("critic_trunk.", "critic_core.", "value_head.", "intrinsic_head.")
-        value = {name: named[name] for name in named if name.startswith(critic_prefixes)}
+        value = {name: named[name] for name in named if name.startswith(_CRITIC_MODULES)}
         return {"policy": {name: named[name] for name in named if name not in value}, "value": value}
 
     def _encoder_inputs(self, observations: Tensor, pixels: Tensor | None) -> tuple[object, ...]:
@@ -179,7 +187,7 @@ class Policy(nn.Module):
     def _hidden(
         self, observations: Tensor, pixels: Tensor | None, state: Tensor | None, resets: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Compute the inputs of the policy's head and of the critic's head, and the next state.
+        """Compute the outputs of the trunks or, with memory, of the cores for policy and critic, and the next state.
 
         Without `resets` the rows are one step, otherwise sequences as in `forward`.
         """
@@ -198,7 +206,7 @@ class Policy(nn.Module):
         return hidden, critic_hidden, torch.cat([actor_state, critic_state], 1)
 
     def _head(self, hidden: Tensor, observations: Tensor) -> Tensor:
-        head: Tensor = self.policy_head(hidden).to(self._dtype)
+        head: Tensor = self.policy_head(self.head_layers(hidden)).to(self._dtype)
         if self.mask_size:
             allowed = observations[:, self._feature_count :] > 0
             logits, rest = head.split([self.mask_size, head.shape[1] - self.mask_size], 1)
@@ -206,8 +214,11 @@ class Policy(nn.Module):
         return head if self.log_std is None else torch.cat([head, self.log_std.expand(*head.shape[:-1], -1)], -1)
 
     def _value(self, hidden: Tensor) -> Tensor:
-        values: Tensor = self.value_head(hidden).to(self._dtype)
-        return values.squeeze(-1)
+        return self._linear(self.value_head, self.critic_head_layers(hidden))
+
+    def _linear(self, head: nn.Module, hidden: Tensor) -> Tensor:
+        values: Tensor = head(hidden).squeeze(-1).to(self._dtype)
+        return values
 
 
 def _run_core(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None) -> tuple[Tensor, Tensor]:

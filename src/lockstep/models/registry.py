@@ -1,25 +1,35 @@
-"""Registry of cores and encoders by name: built-in ones, and those that users register."""
+"""Registry of cores, encoders and distributions by name: built-in ones, and those that users register."""
 
-from collections.abc import Callable, Collection
-from typing import Literal, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
 
+from numpy.typing import NDArray
 from torch import nn
 
+from lockstep.distributions.beta import Beta
+from lockstep.distributions.continuous import ContinuousDistribution
+from lockstep.distributions.gaussian import Gaussian, StateGaussian
 from lockstep.models.cores import Core, Gru, Lstm, MinGru
 from lockstep.models.encoders import grid, impala, nature
 from lockstep.models.settings import PolicyConfig
 
 __all__ = [
     "CoreFactory",
+    "DistributionFactory",
     "EncoderFactory",
+    "Kind",
     "core_factory",
     "core_names",
     "defined_in",
+    "distribution_factory",
     "encoder_factory",
     "encoder_names",
     "is_registered",
     "register_core",
+    "register_distribution",
     "register_encoder",
+    "registered_names",
+    "registrable_names",
 ]
 
 CoreFactory = Callable[[int, int, int], Core]
@@ -33,12 +43,40 @@ The encoder is a module with an attribute `output_size`. It maps features `[N, F
 `[N, C, H, W]` each, to `[N, output_size]`.
 """
 
+DistributionFactory = Callable[[NDArray[Any], NDArray[Any], PolicyConfig], ContinuousDistribution]
+"""Function that creates the distribution of continuous actions from their lowest and highest values `[A]`, infinite without bounds, and the
+settings of the policy.
+"""
+
+Kind = Literal["core", "encoder", "distribution"]
+"""Kind of a registered factory; its name is a value of the field `policy.KIND`."""
+
 _Factory = TypeVar("_Factory")
+
+
+def _gaussian(low: NDArray[Any], high: NDArray[Any], config: PolicyConfig) -> Gaussian:
+    family = Gaussian if config.distribution == "gaussian" else StateGaussian
+    return family(len(low), config.initial_log_std(len(low)), config.noise_exponent)
+
+
+def _beta(low: NDArray[Any], high: NDArray[Any], config: PolicyConfig) -> Beta:
+    return Beta(low, high, config.initial_log_std(len(low)))
+
 
 _CORES: dict[str, CoreFactory] = {"lstm": Lstm, "gru": Gru, "mingru": MinGru}
 _ENCODERS: dict[str, EncoderFactory] = {"nature": nature, "impala": impala, "grid": grid}
+_DISTRIBUTIONS: dict[str, DistributionFactory] = {
+    "gaussian": _gaussian,
+    "gaussian-state-std": _gaussian,
+    "beta": _beta,
+}
 _RESERVED = ("auto", "mlp", "none")
 """Names with another meaning in the settings, which cannot be registered."""
+_FACTORIES: dict[Kind, Mapping[str, object]] = {
+    "core": _CORES,
+    "encoder": _ENCODERS,
+    "distribution": _DISTRIBUTIONS,
+}
 
 
 def register_core(name: str, factory: CoreFactory) -> None:
@@ -51,6 +89,11 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
     _register("encoder", _ENCODERS, name, factory)
 
 
+def register_distribution(name: str, factory: DistributionFactory) -> None:
+    """Register a distribution of continuous actions for `policy.distribution`. Raises ValueError if the name is taken."""
+    _register("distribution", _DISTRIBUTIONS, name, factory)
+
+
 def core_factory(name: str) -> CoreFactory:
     """Return the factory of the core with this name. Raises ValueError if there is none."""
     return _find("core", _CORES, name)
@@ -59,6 +102,21 @@ def core_factory(name: str) -> CoreFactory:
 def encoder_factory(name: str) -> EncoderFactory:
     """Return the factory of the encoder with this name. Raises ValueError if there is none."""
     return _find("encoder", _ENCODERS, name)
+
+
+def distribution_factory(name: str) -> DistributionFactory:
+    """Return the factory of the distribution with this name. Raises ValueError if there is none."""
+    return _find("distribution", _DISTRIBUTIONS, name)
+
+
+def registrable_names(config: PolicyConfig) -> list[tuple[Kind, str]]:
+    """Return the kinds with the names that a policy uses."""
+    return [("core", config.core), ("encoder", config.encoder), ("distribution", config.distribution)]
+
+
+def registered_names() -> list[tuple[Kind, str]]:
+    """Return what users have registered."""
+    return [(kind, name) for kind in _FACTORIES for name in _FACTORIES[kind] if is_registered(kind, name)]
 
 
 def core_names() -> tuple[str, ...]:
@@ -71,16 +129,14 @@ def encoder_names() -> tuple[str, ...]:
     return tuple(_ENCODERS)
 
 
-def defined_in(kind: Literal["core", "encoder"], name: str) -> str | None:
-    """Return the module that defines the factory of a core or encoder; None without one, as for `none` and `auto`."""
-    factories: dict[str, CoreFactory] | dict[str, EncoderFactory] = _CORES if kind == "core" else _ENCODERS
-    return getattr(factories.get(name), "__module__", None)
+def defined_in(kind: Kind, name: str) -> str | None:
+    """Return the module that defines the factory with a name; None without one, as for the core `none` and the encoder `auto`."""
+    return getattr(_FACTORIES[kind].get(name), "__module__", None)
 
 
-def is_registered(kind: Literal["core", "encoder"], name: str) -> bool:
+def is_registered(kind: Kind, name: str) -> bool:
     """Return True if a user registered this name; False for built-in names, and for `none` and `auto`."""
-    factories: Collection[str] = _CORES if kind == "core" else _ENCODERS
-    return name in factories and not str(defined_in(kind, name)).startswith("lockstep.")
+    return name in _FACTORIES[kind] and not str(defined_in(kind, name)).startswith("lockstep.")
 
 
 def _register(kind: str, factories: dict[str, _Factory], name: str, factory: _Factory) -> None:

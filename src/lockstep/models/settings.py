@@ -15,6 +15,9 @@ class PolicyConfig:
     """Widths of the hidden layers."""
     value_hidden: tuple[int, ...] | None = None
     """Widths of the hidden layers of the critic, with encoder `mlp`. None: those of `hidden`."""
+    head_hidden: tuple[int, ...] = ()
+    """Widths of the hidden layers of the heads, which follow the encoder and the memory. Policy and critic have layers of their own, also if
+    `shared`. With such layers or with memory, `hidden` and `value_hidden` may be empty."""
     activation: Literal["tanh", "relu", "elu", "silu", "gelu"] = "tanh"
     """Activation function of the hidden layers. `gelu` is its approximation by tanh (Hendrycks and Gimpel 2016, arXiv:1606.08415)."""
     encoder: str = "auto"
@@ -32,9 +35,13 @@ class PolicyConfig:
     """One trunk (encoder and memory) for policy and critic instead of one each."""
     orthogonal: bool = True
     """Orthogonal initialization: gain √2 in the trunk, 0.01 in the policy head, 1 in the value head. Off: PyTorch's default."""
+    distribution: str = "gaussian"
+    """Distribution of continuous actions. `gaussian`: normal, with learned standard deviations that do not depend on the observation;
+    `gaussian-state-std`: with standard deviations that are outputs of the policy; `beta`: between the bounds, which must be finite (Chou et
+    al. 2017); or one that `register_distribution` has registered."""
     log_std: float | None = None
-    """Continuous actions: natural logarithm of the initial standard deviation, which is learned and does not depend on the state. None:
-    -ln(A) / 2 for A components, so that the expected squared norm of the initial noise is 1 for any A."""
+    """Continuous actions: natural logarithm of the initial standard deviation; with `beta`, in units of half the range between the bounds, and
+    at most about that of the uniform distribution. None: -ln(A) / 2 for A components, so that the expected squared norm of the initial noise is 1 for any A."""
     noise_exponent: float = 0.0
     """Continuous actions: exponent β of the exploration noise, whose power over the steps of a rollout is 1 / f^β. 0: white noise,
     independent from step to step; 1: pink noise. Correlated noise explores further (Hollenstein et al. 2024, arXiv:2312.11091)."""
@@ -46,11 +53,15 @@ class PolicyConfig:
     are images only."""
 
     def __post_init__(self) -> None:
-        for name, widths in (("hidden", self.hidden), ("value_hidden", self.value_hidden)):
-            if widths is not None and (not widths or any(not 1 <= width <= 16_384 for width in widths)):
-                raise ValueError(
-                    f"policy.{name} is {list(widths)}: it must name at least one width, each from 1 to 16,384"
-                )
+        lists = {"hidden": self.hidden, "value_hidden": self.value_hidden, "head_hidden": self.head_hidden}
+        for name, widths in lists.items():
+            if any(not 1 <= width <= 16_384 for width in widths or ()):
+                raise ValueError(f"policy.{name} is {list(widths or ())}: each width must be from 1 to 16,384")
+        if not all(self.head_hidden or self.core != "none" or widths for widths in (self.hidden, self.critic_hidden)):
+            name = "value_hidden" if self.hidden else "hidden"
+            raise ValueError(
+                f"policy.{name} is []: it must name at least one width, except with policy.head_hidden or policy.core"
+            )
         if self.value_hidden is not None and self.shared:
             raise ValueError(
                 f"policy.value_hidden is {list(self.value_hidden)}: with policy.shared, policy and critic have the same hidden layers"
@@ -58,6 +69,15 @@ class PolicyConfig:
         for name in ("core_size", "core_layers"):
             if not 1 <= getattr(self, name) <= 16_384:
                 raise ValueError(f"policy.{name} is {getattr(self, name)}: it must be from 1 to 16,384")
+        if self.distribution == "beta" and (self.squash or self.noise_exponent):
+            name, value, rest = (
+                "noise_exponent",
+                str(self.noise_exponent),
+                "whose noise is independent from step to step",
+            )
+            if self.squash:
+                name, value, rest = "squash", "true", "whose actions lie within their bounds already"
+            raise ValueError(f"policy.{name} is {value}: it can't be combined with policy.distribution 'beta', {rest}")
         if self.log_std is not None and not -10 <= self.log_std <= 5:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")
         if not 0 <= self.noise_exponent <= 2:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.policy_runner import PolicyRunner
+from lockstep.distributions.gaussian import Gaussian
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.names import action_names, observation_names, option_names
 from lockstep.report.style import COLORS, saved_figure
@@ -43,7 +44,7 @@ class StateMap:
     y: Array
     """`[N]`, values of the component on the vertical axis."""
     actions: Array
-    """`[A, N, N]`, indexed by component, y and x: most probable choices and means of continuous components, as passed to the environment."""
+    """`[A, N, N]`, indexed by component, y and x: the most probable ones (means of normal distributions), as passed to the environment."""
     values: Array
     """`[N, N]`, indexed by y and x."""
     fixed: Array
@@ -191,7 +192,8 @@ def _show_action(
         low = -high
     image = _show(axes, state_map, table, cmap="PuOr" if low == -high else "viridis", vmin=low, vmax=high)
     figure.colorbar(image, ax=axes)
-    axes.set_title(f"mean {name}", fontsize=12)
+    gaussian = isinstance(agent.continuous, Gaussian)
+    axes.set_title(f"{'mean' if gaussian else 'most probable'} {name}", fontsize=12)
 
 
 def _fixed_text(state_map: StateMap, names: Sequence[str], agent: Agent) -> str:

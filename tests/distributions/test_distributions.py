@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.ppo.distributions import Categorical, Gaussian, Joint, distribution_of
+from lockstep.distributions.discrete import Categorical
+from lockstep.distributions.gaussian import Gaussian
+from lockstep.distributions.joint import Joint, joint_of
 from lockstep.randomness import stream
 
 ROWS, SIZE = 40, 5
@@ -71,23 +73,22 @@ def test_actions_have_the_documented_types() -> None:
     assert Gaussian(4).sample(mean, torch.zeros(6, 4)).shape == (6, 4)
 
 
-def test_sample_numpy_equals_sample() -> None:
+def test_samples_in_numpy_equal_those_in_pytorch() -> None:
     logits, gumbel = normal(5, ROWS, SIZE), Categorical(SIZE).noise(stream(6, "test"), ROWS)
     actions = np.empty(ROWS, dtype=np.int64)
-    scaled_noise = Categorical(SIZE).scale_noise(gumbel.copy(), None)
-    assert Categorical(SIZE).sample_numpy(logits.numpy(), scaled_noise, actions) is actions
+    assert Categorical(SIZE).sampler(gumbel[np.newaxis].copy(), None)(0, logits.numpy(), actions) is actions
     assert np.array_equal(actions, Categorical(SIZE).sample(logits, torch.from_numpy(gumbel)))
     mean, log_std, noise = normal(7, ROWS, SIZE), normal(8, SIZE), normal(9, ROWS, SIZE)
     drawn = np.empty((ROWS, SIZE))
     gaussian = Gaussian(SIZE)
-    assert gaussian.sample_numpy(mean.numpy(), gaussian.scale_noise(noise.numpy(), log_std.numpy()), drawn) is drawn
+    assert gaussian.sampler(noise.numpy()[np.newaxis], log_std.numpy())(0, mean.numpy(), drawn) is drawn
     expected = gaussian.sample(torch.cat([mean, log_std.expand_as(mean)], -1), noise)
     np.testing.assert_allclose(drawn, expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(("choices", "size"), [((3, 4, 2), 0), ((3, 2), 2)])
 def test_joint_is_the_product_of_its_components(choices: tuple[int, ...], size: int) -> None:
-    joint, options = Joint(choices, size), sum(choices)
+    joint, options = Joint(choices, Gaussian(size) if size else None), sum(choices)
     parameters = normal(5, ROWS, options + 2 * size) * 2
     noise = torch.from_numpy(joint.noise(stream(6, "test"), ROWS))
     actions = joint.sample(parameters, noise)
@@ -110,12 +111,12 @@ def test_joint_is_the_product_of_its_components(choices: tuple[int, ...], size: 
     assert torch.equal(joint.mode(parameters)[:, 1], categoricals[1].probs.argmax(-1).double())
     assert torch.equal(joint.mode(parameters)[:, len(choices) :], mean)
     # a row of the head has the logits and the means; all rows have the same deviations
-    scaled_noise = joint.scale_noise(noise.numpy().copy(), log_std[0].numpy() if size else None)
-    drawn = joint.sample_numpy(parameters[:, : options + size].numpy(), scaled_noise, np.empty(actions.shape))
+    sample = joint.sampler(noise.numpy()[np.newaxis].copy(), log_std[0].numpy() if size else None)
+    drawn = sample(0, parameters[:, : options + size].numpy(), np.empty(actions.shape))
     same_deviations = torch.cat([parameters[:, : options + size], log_std[:1].expand(ROWS, -1)], -1)
     np.testing.assert_allclose(drawn, joint.sample(same_deviations, noise).numpy(), rtol=0, atol=1e-12)
 
 
 def test_simple_actions_have_no_joint_distribution() -> None:
-    kinds = [distribution_of(*components) for components in (((4,), 0), ((), 3), ((4,), 1), ((2, 2), 0))]
+    kinds = [joint_of(*parts) for parts in (((4,), None), ((), Gaussian(3)), ((4,), Gaussian(1)), ((2, 2), None))]
     assert [type(kind) for kind in kinds] == [Categorical, Gaussian, Joint, Joint]

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from lockstep.ppo.distributions import distribution_of
-from lockstep.ppo.noise import colored
+from lockstep.distributions.gaussian import Gaussian
+from lockstep.distributions.joint import joint_of
+from lockstep.distributions.noise import colored
 from lockstep.randomness import stream
 
 COLUMNS = 4000
@@ -43,12 +44,12 @@ def test_bits_of_a_column_do_not_depend_on_the_others() -> None:
 @pytest.mark.parametrize(("choices", "first"), [((), 0), ((3, 2), 5)], ids=["continuous", "joint"])
 def test_only_continuous_components_are_colored(choices: tuple[int, ...], first: int) -> None:
     plain, correlated = (
-        distribution_of(choices, 2, exponent).noise(stream(1, "actions"), 64, 3) for exponent in (0.0, 1.0)
+        joint_of(choices, Gaussian(2, 0.0, exponent)).noise(stream(1, "actions"), 64, 3) for exponent in (0.0, 1.0)
     )
     assert np.array_equal(plain[..., :first], correlated[..., :first])
     assert np.array_equal(colored(plain[..., first:], 1.0), correlated[..., first:])
 
 
 def test_noise_of_a_single_step_is_white() -> None:
-    plain, correlated = (distribution_of((), 2, exponent).noise(stream(1, "actions"), 3) for exponent in (0.0, 1.0))
+    plain, correlated = (Gaussian(2, 0.0, exponent).noise(stream(1, "actions"), 3) for exponent in (0.0, 1.0))
     assert np.array_equal(plain, correlated)

@@ -1,0 +1,141 @@
+"""Creating distributions of continuous actions by name, and checks of registered ones."""
+
+import importlib.util
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.distributions.beta import Beta
+from lockstep.distributions.gaussian import Gaussian, StateGaussian
+from lockstep.models import registry
+from lockstep.models.distributions import make_distribution
+from lockstep.models.settings import PolicyConfig
+
+LOW, HIGH = np.float32([-1, -2, 0]), np.float32([1, 2, 5])
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "own_distribution.py"
+
+
+def _example() -> type:
+    """Return the class of the example, without registering it."""
+    spec = importlib.util.spec_from_file_location("own_distribution_for_tests", _EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    registered = dict(registry._DISTRIBUTIONS)
+    spec.loader.exec_module(module)
+    registry._DISTRIBUTIONS.clear()
+    registry._DISTRIBUTIONS.update(registered)
+    return module.Laplace
+
+
+Laplace = _example()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "outputs", "rest"),
+    [("gaussian", Gaussian, 3, 3), ("gaussian-state-std", StateGaussian, 6, 0), ("beta", Beta, 6, 0)],
+)
+def test_built_in_distributions(name: str, kind: type, outputs: int, rest: int) -> None:
+    distribution = make_distribution(LOW, HIGH, PolicyConfig(distribution=name))
+    assert type(distribution) is kind
+    assert (len(distribution.initial_outputs), len(distribution.initial_log_std)) == (outputs, rest)
+    assert distribution.parameter_count == 6
+
+
+def test_the_standard_deviation_of_a_state_starts_at_log_std() -> None:
+    distribution = make_distribution(LOW, HIGH, PolicyConfig(distribution="gaussian-state-std", log_std=-0.7))
+    parameters = torch.tensor([distribution.initial_outputs])
+    assert distribution.named(parameters)["log_std"].tolist() == [[pytest.approx(-0.7)] * 3]
+    far = distribution.named(torch.tensor([[0, 0, 0, -99.0, 99.0, 1.0]]))["log_std"]
+    assert far.tolist() == [[-10, 5, 1]]
+
+
+def test_example_equals_torch() -> None:
+    laplace = Laplace(LOW, HIGH, PolicyConfig(log_std=0.3))
+    parameters = torch.cat([torch.zeros(3), torch.tensor(laplace.initial_log_std)]).expand(4, -1).double()
+    expected = torch.distributions.Laplace(parameters[:, :3], parameters[:, 3:].exp())
+    assert expected.stddev[0, 0].item() == pytest.approx(math.exp(0.3))
+    actions = torch.linspace(-2, 2, 12).view(4, 3).double()
+    log_prob, entropy = laplace.log_prob_and_entropy(parameters, actions)
+    torch.testing.assert_close(log_prob, expected.log_prob(actions).sum(-1))
+    torch.testing.assert_close(entropy, expected.entropy().sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("low", "settings", "line"),
+    [
+        (
+            LOW,
+            {"distribution": "betta"},
+            "policy.distribution is 'betta': it must be one of gaussian, gaussian-state-std, beta",
+        ),
+        (
+            np.float32([-1, -np.inf, 0]),
+            {"distribution": "beta"},
+            "policy.distribution is 'beta': it needs finite bounds, but component 1 of the actions is between -inf and 2",
+        ),
+    ],
+)
+def test_errors_of_one_line(low: np.ndarray, settings: dict[str, object], line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)) as caught:
+        make_distribution(low, HIGH, PolicyConfig(**settings))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            {"squash": True},
+            "policy.squash is true: it can't be combined with policy.distribution 'beta', whose actions lie",
+        ),
+        (
+            {"noise_exponent": 1.0},
+            "policy.noise_exponent is 1.0: it can't be combined with policy.distribution 'beta', whose",
+        ),
+    ],
+)
+def test_options_that_beta_excludes(settings: dict[str, object], line: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(line)):
+        PolicyConfig(distribution="beta", **settings)
+
+
+class Dice(Laplace):
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return super().sample(parameters, torch.randn_like(noise))
+
+
+class Flat(Laplace):
+    def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        return super().log_prob_and_entropy(parameters, actions)[0], torch.zeros(())
+
+
+class Short(Laplace):
+    def __init__(self, low: np.ndarray, high: np.ndarray, policy: PolicyConfig) -> None:
+        super().__init__(low[1:], high[1:], policy)
+
+
+class Bounded(Laplace):
+    bounded = True
+
+
+@pytest.mark.parametrize(
+    ("own", "line"),
+    [
+        (Dice, "two calls of sample with the same arguments differ; draw random numbers in noise only"),
+        (Flat, "entropy has shape [], but must have [3]"),
+        (Short, "its size is 2, but actions have 3 continuous components"),
+        (lambda *arguments: object(), "it must be a subclass of lockstep.ContinuousDistribution"),
+        (Bounded, "its actions lie within their bounds already, so policy.squash must be off"),
+    ],
+)
+def test_checks_of_registered_distributions(own: type, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_DISTRIBUTIONS", {"own": own})
+    monkeypatch.setitem(registry._FACTORIES, "distribution", registry._DISTRIBUTIONS)
+    with pytest.raises(ValueError, match=re.escape(f"policy.distribution is 'own': {line}") + "$"):
+        make_distribution(LOW, HIGH, PolicyConfig(distribution="own", squash=own is Bounded))

@@ -88,8 +88,22 @@ def describe_env(config: EnvConfig) -> Spaces:
     if config.engine in ("gymnasium-vector", "ale"):
         engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
+        if config.engine == "gymnasium-vector":
+            _probe_autoreset(config)
         return engine.spaces
     return Interface.from_recipe(recipe).spaces
+
+
+def _probe_autoreset(config: EnvConfig) -> None:
+    """Raise ValueError if a vector environment that is not Gymnasium's own does not have the autoreset mode that it declares."""
+    from lockstep.envs.probing import probe_autoreset
+    from lockstep.envs.vector import VectorEngine
+
+    entry = getattr(gym.registry.get(base_of(config.id)), "vector_entry_point", None)
+    if isinstance(entry, str) and entry.startswith("gymnasium."):
+        return
+    seeds = EnvironmentSeeds(0, _BATCH_STREAMS[config.engine], 1)
+    probe_autoreset(lambda: VectorEngine(Recipe.from_config(config), seeds, 0, 1), config.id)
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
@@ -150,7 +164,8 @@ def restarted_episode_limit(config: EnvConfig) -> int | None:
         pool = recipe.make_envpool([0])
         pool.close()
         return int(pool.spec.config.max_episode_steps)
-    limit = config.options.get("max_episode_steps", gym.spec(base_of(config.id)).max_episode_steps)
+    known = gym.registry.get(base_of(config.id))
+    limit = config.options.get("max_episode_steps", None if known is None else known.max_episode_steps)
     return None if limit is None else int(limit)
 
 

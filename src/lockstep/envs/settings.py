@@ -20,7 +20,7 @@ class EnvConfig:
     """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
     engine: EngineName = "auto"
     """Engine that steps the environments. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`:
-    Gymnasium's vector version of the environment, if it has one; `gymnasium-async`: one process per environment;
+    the vector version of the environment, if it has one; `gymnasium-async`: one process per environment;
     `envpool`: C++; `ale`: Atari games in C++. `auto`: the fastest one measured for this environment and number per
     shard."""
     count: int = 8

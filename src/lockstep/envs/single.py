@@ -18,10 +18,11 @@ from gymnasium.wrappers import HumanRendering
 from lockstep.envs.atari import GAMES, Game, is_game
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
-from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
-from lockstep.envs.functions import is_function, make_registered
+from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of, is_vector_only
+from lockstep.envs.functions import is_function, is_vector_function, make_registered, make_registered_vector
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS, SelectColumns, selected_space
+from lockstep.envs.vector_single import SingleEnvironment
 from lockstep.envs.wrapper_calls import parse_wrapper
 from lockstep.envs.wrappers import wrap
 
@@ -87,6 +88,8 @@ class Recipe:
         self._check_options()
         game = self.game
         shipped = SHIPPED.get(self.env_id)
+        if is_vector_only(self.env_id):
+            return SingleEnvironment(self.make_vector(1, render_mode), self.env_id)
         try:
             if is_function(self.env_id):
                 return make_registered(self.env_id, self.options)
@@ -143,23 +146,30 @@ class Recipe:
         entry = getattr(gym.registry.get(base_of(self.env_id)), "entry_point", None)
         return isinstance(entry, str) and entry.startswith(_STATE_ACROSS_EPISODES)
 
-    def make_vector(self, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """Create Gymnasium's vector version of the environment, its `vector_entry_point`, with `count` environments."""
+    def make_vector(self, count: int, render_mode: str | None = None) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """Create the vector version of the environment, its `vector_entry_point` or a function of it, with `count` environments."""
         check_id(self.env_id)
         if self.columns is not None:
-            return self._base.make_vector(count)
+            return self._base.make_vector(count, render_mode)
         self._check_options()
         if self.game is not None:
             raise ValueError(
                 f"env.engine is 'gymnasium-vector': Gymnasium has no vector version of {self.env_id}; use 'ale'"
             )
-        if self.env_id in SHIPPED or is_function(self.env_id) or gym.spec(self.env_id).vector_entry_point is None:
+        by_function = is_vector_function(self.env_id)
+        if not by_function and (
+            self.env_id in SHIPPED or is_function(self.env_id) or gym.spec(self.env_id).vector_entry_point is None
+        ):
             raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no vector version; use 'gymnasium'")
+        rendering = {} if render_mode is None else {"render_mode": render_mode}
         try:
+            if by_function:
+                return make_registered_vector(self.env_id, count, self.options)
             with _silence():
-                return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **self.options)  # type: ignore[arg-type]
+                arguments: dict[str, Any] = {**rendering, **self.options}
+                return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **arguments)
         except (Exception, SystemExit) as error:
-            raise self._problem(error) from error
+            raise self._problem(error, render_mode) from error
 
     def make_atari_vector(self, count: int, threads: int = 1) -> gym.vector.VectorEnv[Any, Any, Any]:
         """Create `count` Atari games in one vector environment of ale-py that uses up to `threads` threads."""

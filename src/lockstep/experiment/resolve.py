@@ -138,7 +138,7 @@ def importable(config: Config, asked: str) -> list[str]:
 
     known, make = gym.registry.get(config.env.id), registered_function(config.env.id)
     function = None if make is None else reference(make)
-    entry = getattr(known, "entry_point", None)
+    entry = getattr(known, "entry_point", None) or getattr(known, "vector_entry_point", None)
     in_program = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
     parts = [
         (f"policy.core {config.policy.core!r}", defined_in("core", config.policy.core) == "__main__"),

@@ -96,6 +96,7 @@ class RestartingEngine:
         self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info, recipe.frames_per_step)
         self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
         self._convert = action_converter(action_space)
+        self.absent = np.zeros(count, dtype=np.bool_)
 
     @property
     def pixels(self) -> NDArray[np.uint8]:

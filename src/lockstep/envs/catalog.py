@@ -17,6 +17,7 @@ from lockstep.randomness import EnvironmentSeeds
 
 __all__ = [
     "KnownEnvironment",
+    "agents_of",
     "describe_env",
     "first_seed",
     "has_time_limit",
@@ -67,6 +68,11 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
             from lockstep.envs.ale import AleEngine
 
             return AleEngine(recipe, seeds, first, count, config.threads or cores)
+        case "pettingzoo":
+            from lockstep.envs.games import GamesEngine
+
+            agents = len(recipe.agents())
+            return GamesEngine(recipe, EnvironmentSeeds(seed, _SINGLE_STREAM, config.count // agents), first, count)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 
@@ -78,6 +84,8 @@ def describe_env(config: EnvConfig) -> Spaces:
     spaces that are not supported, and an engine that does not have the environment.
     """
     recipe = Recipe.from_config(config)
+    if recipe.parallel and config.engine not in ("auto", "pettingzoo"):
+        raise ValueError(f"env.engine is {config.engine!r}: {config.id} has several agents; use 'pettingzoo'")
     if config.engine == "envpool":
         pool = recipe.make_envpool([0])
         try:
@@ -114,6 +122,11 @@ def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, 
     Raises ValueError as `describe_env` does.
     """
     return Recipe.from_config(config)(render_mode)
+
+
+def agents_of(config: EnvConfig) -> list[str]:
+    """Return the names of the agents of a parallel environment. Raises ValueError as `describe_env` does."""
+    return Recipe.from_config(config).agents()
 
 
 def first_seed(config: EnvConfig, seed: int, index: int) -> int:

@@ -18,7 +18,7 @@ from lockstep.envs.families import is_vector_only
 from lockstep.envs.functions import Make, register_function
 from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.probing import mask_of, random_actions
-from lockstep.envs.settings import EnvConfig
+from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.randomness import EnvironmentSeeds, stream
@@ -79,7 +79,8 @@ def check_env(env: str | Make, **options: bool | int | float | str) -> list[Find
 def check_environment(config: EnvConfig) -> Iterator[Finding]:
     """Check the environment of a config on a few episodes with random actions, and iterate over the findings.
 
-    An environment that has only a vector version is checked as a batch of one, and then as a batch. `config.engine`, `count` and `threads`
+    An environment that has only a vector version is checked as a batch of one, and then as a batch. The agents of a parallel environment take
+    turns; resuming is checked with its engine. `config.engine`, `count` and `threads`
     are ignored. Raises ValueError as `describe_env` does if the environment can't be created or its
     spaces are not supported.
     """
@@ -108,7 +109,9 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
         independent = "an episode does not depend on earlier ones"
         yield _compare("independence", episodes, alone, independent, "if the environment has played no earlier episode")
     by_replay = "an environment that is restored by replay continues with the same bits"
-    yield _check_resume("resume", replace(config, engine="gymnasium"), by_replay)
+    count = 2 * len(recipe.agents()) if recipe.parallel else 2
+    engine: EngineName = "pettingzoo" if recipe.parallel else "gymnasium"
+    yield _check_resume("resume", replace(config, engine=engine, count=count), by_replay)
     if is_vector_only(config.id):
         yield _check_vector(config)
 
@@ -236,7 +239,9 @@ def _check_vector(config: EnvConfig) -> Finding:
         restarts = restarts_episodes(resolved)
     except (ValueError, EnvironmentFailed) as error:
         return Finding("vector", "fail", str(error))
-    finding = _check_resume("vector", resolved, "a batch that is restored with set_state continues with the same bits")
+    finding = _check_resume(
+        "vector", replace(resolved, count=2), "a batch that is restored with set_state continues with the same bits"
+    )
     if finding.level == "ok" and restarts:
         return Finding("vector", "note", "without get_state and set_state, episodes are cut at every checkpoint")
     return finding
@@ -244,8 +249,7 @@ def _check_vector(config: EnvConfig) -> Finding:
 
 def _check_resume(name: str, config: EnvConfig, ok: str) -> Finding:
     """Restore an engine in the middle of episodes, or let two of them begin new episodes, and compare what follows."""
-    resolved = replace(config, count=2)
-    engine, restored = (make_engine(resolved, 0, 0, 1) for _ in range(2))
+    engine, restored = (make_engine(config, 0, 0, 1) for _ in range(2))
     try:
         observations, generator = engine.reset(), stream(0, "check-actions", _EPISODES)
         for number in range(2 * _RESTORED_AFTER):

@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.envs.atari import is_game
 from lockstep.envs.families import base_of, is_vector_only
+from lockstep.envs.parallel import is_parallel_id
 from lockstep.envs.settings import EngineName
 
 __all__ = ["FASTER", "choose_engine"]
@@ -54,6 +55,8 @@ def choose_engine(
     for environments that have only a vector version. Return `ale` for Atari games: it is faster than
     envpool and `gymnasium` for any number; but only envpool supports `episodic_life`.
     """
+    if is_parallel_id(env_id):
+        return "pettingzoo"
     if wrapped:
         return "gymnasium"
     if is_vector_only(env_id):

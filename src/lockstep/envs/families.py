@@ -12,6 +12,7 @@ import gymnasium as gym
 
 from lockstep.envs.atari import GAMES, is_game
 from lockstep.envs.functions import check_registered, is_function, is_vector_function
+from lockstep.envs.parallel import check_parallel_id, is_parallel_id
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS
 from lockstep.envs.tasks.pendulum import dense, sparse
 
@@ -97,6 +98,9 @@ def check_id(env_id: str) -> None:
     """Raise ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
     if is_function(env_id):
         check_registered(env_id)
+        return
+    if is_parallel_id(env_id):
+        check_parallel_id(env_id)
         return
     if ":" in env_id:
         raise ValueError(

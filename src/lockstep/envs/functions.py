@@ -114,6 +114,10 @@ def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any
         raise ValueError(
             f"the function returned a {type(env).__name__}, a vector environment: it must take the number of environments as num_envs"
         )
+    if hasattr(env, "possible_agents"):
+        raise ValueError(
+            f"the function returned {type(env).__name__!r}, which has several agents: set env.engine to 'pettingzoo'"
+        )
     if not isinstance(env, gym.Env):
         raise ValueError(f"the function returned {type(env).__name__!r}, which is not a gymnasium.Env")
     missing = [name for name in ("reset", "step") if getattr(type(env), name) is getattr(gym.Env, name)]

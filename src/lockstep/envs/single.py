@@ -20,8 +20,10 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
 from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of, is_vector_only
 from lockstep.envs.functions import is_function, is_vector_function, make_registered, make_registered_vector
+from lockstep.envs.parallel import is_parallel_id, make_parallel
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS, SelectColumns, selected_space
+from lockstep.envs.turns import TurnTaking
 from lockstep.envs.vector_single import SingleEnvironment
 from lockstep.envs.wrapper_calls import parse_wrapper
 from lockstep.envs.wrappers import wrap
@@ -68,14 +70,27 @@ class Recipe:
     info_metrics: tuple[str, ...] = ()
     module: str | None = None
     """Module of the user, imported already, which may define wrappers."""
+    parallel: bool = False
+    """True for a parallel environment of PettingZoo."""
 
     @classmethod
     def from_config(cls, config: EnvConfig) -> "Recipe":
         """Return the recipe of a config."""
-        return cls(config.id, config.options, config.wrappers, config.info_metrics, config.module)
+        return cls(
+            config.id,
+            config.options,
+            config.wrappers,
+            config.info_metrics,
+            config.module,
+            config.engine == "pettingzoo" or is_parallel_id(config.id),
+        )
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """Create one environment. Without `render_mode` it does not render, which doubles the speed of LunarLander."""
+        if self.parallel and self.wrappers:
+            raise ValueError(
+                "env.wrappers is given: wrappers of Gymnasium can't wrap a parallel environment; leave it out"
+            )
         env = self._make(render_mode)
         for wrapper in self.wrappers:
             env = wrap(env, parse_wrapper(wrapper), self.module)
@@ -85,6 +100,8 @@ class Recipe:
         check_id(self.env_id)
         if self.columns is not None:
             return SelectColumns(self._base(render_mode), self.columns)
+        if self.parallel:
+            return TurnTaking(self.make_parallel(render_mode), self.env_id)
         self._check_options()
         game = self.game
         shipped = SHIPPED.get(self.env_id)
@@ -145,6 +162,22 @@ class Recipe:
         """
         entry = getattr(gym.registry.get(base_of(self.env_id)), "entry_point", None)
         return isinstance(entry, str) and entry.startswith(_STATE_ACROSS_EPISODES)
+
+    def make_parallel(self, render_mode: str | None = None) -> Any:
+        """Create the parallel environment of PettingZoo."""
+        check_id(self.env_id)
+        self._check_options()
+        try:
+            with _silence():
+                return make_parallel(self.env_id, self.options, render_mode)
+        except (Exception, SystemExit) as error:
+            raise self._problem(error, render_mode) from error
+
+    def agents(self) -> list[str]:
+        """Return the names of all possible agents of a parallel environment."""
+        env = self.make_parallel()
+        env.close()
+        return [str(agent) for agent in env.possible_agents]
 
     def make_vector(self, count: int, render_mode: str | None = None) -> gym.vector.VectorEnv[Any, Any, Any]:
         """Create the vector version of the environment, its `vector_entry_point` or a function of it, with `count` environments."""

@@ -136,7 +136,7 @@ def train(
             are dropped, with a warning.
         env: A Gymnasium id (default "CartPole-v1"), a function or class that makes an environment, or a dict with fields of the
             section `env`, in which `id` may be such a function: `{"id": make_env, "count": 16}`. The function is called once per
-            environment, with `env.options` as keywords.
+            environment, with `env.options` as keywords; one with a parameter `num_envs` is called once per shard and returns a VectorEnv.
         config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
         ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
             other processes can import: an id, or a function of an importable module.

@@ -14,6 +14,9 @@ action is ignored, its reward is 0 and `valid` is False.
     terminated   .     .     yes       .        .
     valid        yes   yes   yes       no       yes
 
+An agent that is not in its game (engine `pettingzoo`) has `terminated` in every row until its next first observation, so all these rows are reset
+rows. No episode ends in a reset row.
+
 The state of a policy with memory is zero at the beginning of an episode: it is reset after a reset row.
 """
 

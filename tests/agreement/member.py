@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tests.envs import sample_vectors
 from tests.envs.sample_environments import PREFIX, register
 from torch import nn
 from torch.distributed import distributed_c10d
@@ -94,6 +95,10 @@ TASKS = {
         policy=recurrent("lstm", value_hidden=(24,), normalize_observations=True, noise_exponent=0.5),
         ppo=PPOConfig(separate_grad_norms=True),
     ),
+    "vector": Config(
+        env=EnvConfig(sample_vectors.WALK, "gymnasium-vector", COUNT, options={"mode": "SAME_STEP", "noise": 1.0}),
+        policy=PolicyConfig(hidden=(16,)),
+    ),
     "wrapped": Config(
         env=dataclasses.replace(
             PENDULUM, wrappers=("FrameStackObservation(stack_size=3)", "RescaleAction(min_action=-1, max_action=1)")
@@ -145,6 +150,7 @@ MATRICES = {
             ("dict", {"own": OWN, "shared": SHARED}),
             ("masked", {"own": OWN, "vtrace": VTRACE}),
             ("wrapped", {"own": OWN, "shared": SHARED}),
+            ("vector", {"own": OWN}),
         )
         for name, plan in plans.items()
     },
@@ -192,6 +198,7 @@ def main(
 ) -> None:
     rank_address = {"memory": int(meeting)} if meeting.isdigit() else {"rendezvous": meeting}
     register()
+    sample_vectors.register()
     register_encoder("tiny", Tiny)
     settings = resolve_devices(
         RuntimeConfig(kind, backend=backend, device=os.environ.get("LOCKSTEP_TEST_DEVICE", "cpu"))

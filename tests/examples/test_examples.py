@@ -16,6 +16,7 @@ LONGEST = {
     "own_core": 15,
     "own_encoder": 15,
     "own_distribution": 20,
+    "own_vector_env": 45,
     "load_and_act": 5,
     "run_exported": 20,
 }
@@ -91,6 +92,26 @@ def test_example_of_a_custom_environment(python, forked, working_folder: Path, r
     assert outputs[0][-1].endswith("steps in total")
     words = ("--env.module", "my_envs", "--env", "Corridor-v0", "--ranks", 2, "--plan.shards", 2, "--name", "command")
     finished = run_cli("train", *words, *SMALL, cwd=working_folder)
+    assert finished.rc == 0, finished
+
+
+@pytest.mark.slow
+def test_example_of_a_custom_vector_environment(working_folder: Path, run_cli, forked) -> None:
+    """The digests are the same on 1 and 2 ranks, from Python, and if the run is resumed in the middle of episodes."""
+    words = ("--env.module", "own_vector_env", *SMALL[2:], "--plan.shards", 2, "--run.checkpoint-every", 1)
+    for name, ranks in (("whole", 1), ("resumed", 2)):
+        arguments = (*words, "--total-steps", 1024, "--ranks", ranks, "--name", name)
+        assert run_cli("train", *arguments, cwd=working_folder).rc == 0
+    arguments = ("resumed", "--iteration", 2, "--ranks", 1, "--env.module", "own_vector_env")
+    assert run_cli("resume", *arguments, cwd=working_folder).rc == 0
+    digests = [run_cli("digest", name, cwd=working_folder).stdout.split()[-1] for name in ("whole", "resumed")]
+    digests += forked(
+        "import lockstep\nfrom own_vector_env import Points\n"
+        "s = {'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2, 'run.checkpoint_every': 1}\n"
+        "print(lockstep.train(env=Points, total_steps=1024, **s).digest)",
+    ).split()
+    assert digests == [digests[0]] * 3
+    finished = run_cli("eval", "whole", "--episodes", 1, "--env.module", "own_vector_env", cwd=working_folder)
     assert finished.rc == 0, finished
 
 

@@ -52,6 +52,7 @@ class Shard:
         self.running = torch.zeros(3, rewards.shape[1], dtype=torch.float64)
         """`[3, B]`: return, length and discounted return of the current episodes."""
         self._set_observations(engine.reset())
+        self.ended.copy_(torch.from_numpy(engine.absent))
 
     def rollout(self, iteration: int) -> Rollout:
         """Return the buffer for the rollout of an iteration."""
@@ -222,5 +223,5 @@ def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
             step_sums += running
             np.multiply(step_sums, step_factors, out=running)
     totals = torch.from_numpy(sums)
-    rollout.episodes.copy_(torch.where(ended.unsqueeze(-1), totals[:, :2].transpose(1, 2), torch.nan))
+    rollout.episodes.copy_(torch.where((ended & rollout.valid).unsqueeze(-1), totals[:, :2].transpose(1, 2), torch.nan))
     return totals[:, 2]

@@ -10,6 +10,7 @@ from lockstep.cli.arguments import Arguments
 from lockstep.config import Config
 from lockstep.config.compose import import_env_module, load
 from lockstep.config.flags import parse_flags
+from lockstep.envs.parallel import is_parallel_id
 from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.processes.exit_codes import DONE, FAILED
 
@@ -41,11 +42,22 @@ def main(argv: Sequence[str]) -> int:
         if "id" in flags.get("env", {}):
             raise ValueError(f"{args.env}: the environment is given twice, also as --env")
         flags.setdefault("env", {})["id"] = args.env
-    config = load(None, None, import_env_module(None, None, flags))
+    config = _with_whole_games(load(None, None, import_env_module(None, None, flags)))
     failed = _print_findings(config.env)
     if not args.no_speed and not failed:
         _print_speeds(config)
     return FAILED if failed else DONE
+
+
+def _with_whole_games(config: Config) -> Config:
+    """Return the config with a number of environments that the agents of a game divide."""
+    from lockstep.envs.catalog import agents_of
+
+    if config.env.engine != "pettingzoo" and not is_parallel_id(config.env.id):
+        return config
+    agents = len(agents_of(config.env))
+    count = agents * max(1, config.env.count // agents)
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, count=count))
 
 
 def _print_findings(config: EnvConfig) -> bool:

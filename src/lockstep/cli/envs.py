@@ -1,6 +1,7 @@
 """`lockstep envs`: list the environments that are known to work."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import groupby
 from textwrap import fill
 
@@ -31,6 +32,11 @@ def main(argv: Sequence[str]) -> int:
         print(family + (_NOT_INSTALLED.format(missing_extra) if missing_extra else ""))
         for env in members:
             print(f"  {env.env_id:<{width}}  {'' if missing_extra else env.engine}".rstrip())
+    installed = find_spec("pettingzoo") is not None
+    print(
+        "PettingZoo: pettingzoo/FAMILY/NAME_vN, mpe2/NAME_vN"
+        + ("  pettingzoo" if installed else _NOT_INSTALLED.format("pettingzoo"))
+    )
     game_ids = games()
     print(
         "Atari: ALE/GAME-v5"

@@ -40,6 +40,10 @@ class BatchReader:
         self.infos = np.full((count, len(recipe.info_metrics)), np.nan)
         """Numbers `[B, K]` of `env.info_metrics` of the step that was read last."""
 
+    def check(self, observations: Any) -> None:
+        """Raise ContractViolation if observations `[B, …]` have other shapes or types than their space."""
+        self._layout.check(self.select_columns(observations), (self._count,))
+
     def read_reset(self, observations: Any, infos: Any) -> NDArray[Any]:
         """Return the rows `[B, O]` of the observations and infos of a reset."""
         observations = self.select_columns(observations)
@@ -92,6 +96,7 @@ class RestartingEngine:
         self.spaces: Spaces = describe(observation_space, action_space, recipe.env_id, info, recipe.frames_per_step)
         self._reader = BatchReader(observation_space, self.spaces, recipe, first, count)
         self._convert = action_converter(action_space)
+        self.absent = np.zeros(count, dtype=np.bool_)
 
     @property
     def pixels(self) -> NDArray[np.uint8]:

@@ -17,6 +17,7 @@ from lockstep.randomness import EnvironmentSeeds
 
 __all__ = [
     "KnownEnvironment",
+    "agents_of",
     "describe_env",
     "first_seed",
     "has_time_limit",
@@ -67,6 +68,11 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
             from lockstep.envs.ale import AleEngine
 
             return AleEngine(recipe, seeds, first, count, config.threads or cores)
+        case "pettingzoo":
+            from lockstep.envs.games import GamesEngine
+
+            agents = len(recipe.agents())
+            return GamesEngine(recipe, EnvironmentSeeds(seed, _SINGLE_STREAM, config.count // agents), first, count)
     raise AssertionError(f"env.engine must be resolved, but is {config.engine!r}")
 
 
@@ -78,6 +84,8 @@ def describe_env(config: EnvConfig) -> Spaces:
     spaces that are not supported, and an engine that does not have the environment.
     """
     recipe = Recipe.from_config(config)
+    if recipe.parallel and config.engine not in ("auto", "pettingzoo"):
+        raise ValueError(f"env.engine is {config.engine!r}: {config.id} has several agents; use 'pettingzoo'")
     if config.engine == "envpool":
         pool = recipe.make_envpool([0])
         try:
@@ -88,8 +96,22 @@ def describe_env(config: EnvConfig) -> Spaces:
     if config.engine in ("gymnasium-vector", "ale"):
         engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
+        if config.engine == "gymnasium-vector":
+            _probe_autoreset(config)
         return engine.spaces
     return Interface.from_recipe(recipe).spaces
+
+
+def _probe_autoreset(config: EnvConfig) -> None:
+    """Raise ValueError if a vector environment that is not Gymnasium's own does not have the autoreset mode that it declares."""
+    from lockstep.envs.probing import probe_autoreset
+    from lockstep.envs.vector import VectorEngine
+
+    entry = getattr(gym.registry.get(base_of(config.id)), "vector_entry_point", None)
+    if isinstance(entry, str) and entry.startswith("gymnasium."):
+        return
+    seeds = EnvironmentSeeds(0, _BATCH_STREAMS[config.engine], 1)
+    probe_autoreset(lambda: VectorEngine(Recipe.from_config(config), seeds, 0, 1), config.id)
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:
@@ -100,6 +122,11 @@ def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, 
     Raises ValueError as `describe_env` does.
     """
     return Recipe.from_config(config)(render_mode)
+
+
+def agents_of(config: EnvConfig) -> list[str]:
+    """Return the names of the agents of a parallel environment. Raises ValueError as `describe_env` does."""
+    return Recipe.from_config(config).agents()
 
 
 def first_seed(config: EnvConfig, seed: int, index: int) -> int:
@@ -150,7 +177,8 @@ def restarted_episode_limit(config: EnvConfig) -> int | None:
         pool = recipe.make_envpool([0])
         pool.close()
         return int(pool.spec.config.max_episode_steps)
-    limit = config.options.get("max_episode_steps", gym.spec(base_of(config.id)).max_episode_steps)
+    known = gym.registry.get(base_of(config.id))
+    limit = config.options.get("max_episode_steps", None if known is None else known.max_episode_steps)
     return None if limit is None else int(limit)
 
 

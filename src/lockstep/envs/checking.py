@@ -11,11 +11,14 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
-from lockstep.envs.catalog import has_time_limit, make_engine, make_one
+from lockstep.envs.catalog import describe_env, has_time_limit, make_engine, make_one, restarts_episodes
+from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes
+from lockstep.envs.families import is_vector_only
 from lockstep.envs.functions import Make, register_function
 from lockstep.envs.interface import Interface, failure_text
-from lockstep.envs.settings import EnvConfig
+from lockstep.envs.probing import mask_of, random_actions
+from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.envs.single import Recipe
 from lockstep.envs.spaces import Spaces
 from lockstep.randomness import EnvironmentSeeds, stream
@@ -26,8 +29,6 @@ _EPISODES = 3
 _STEPS = 1_000
 """Largest number of steps of an episode that is played."""
 _RESTORED_AFTER = 50
-_UNBOUNDED = 1e3
-"""Bound of random actions whose space has none."""
 
 
 class Finding(NamedTuple):
@@ -78,7 +79,9 @@ def check_env(env: str | Make, **options: bool | int | float | str) -> list[Find
 def check_environment(config: EnvConfig) -> Iterator[Finding]:
     """Check the environment of a config on a few episodes with random actions, and iterate over the findings.
 
-    `config.engine`, `count` and `threads` are ignored. Raises ValueError as `describe_env` does if the environment can't be created or its
+    An environment that has only a vector version is checked as a batch of one, and then as a batch. The agents of a parallel environment take
+    turns; resuming is checked with its engine. `config.engine`, `count` and `threads`
+    are ignored. Raises ValueError as `describe_env` does if the environment can't be created or its
     spaces are not supported.
     """
     recipe = Recipe.from_config(config)
@@ -105,21 +108,12 @@ def check_environment(config: EnvConfig) -> Iterator[Finding]:
         alone = [_play(recipe, interface, [episode])[0] for episode in range(_EPISODES)]
         independent = "an episode does not depend on earlier ones"
         yield _compare("independence", episodes, alone, independent, "if the environment has played no earlier episode")
-    yield _check_resume(config)
-
-
-def _random_actions(spaces: Spaces, generator: np.random.Generator, mask: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Sample one random action, `[1]` or `[1, A]`, as engines take it. `mask` holds 1 for the options of choices that are allowed."""
-    chosen, end = [], 0
-    for count in spaces.choices:
-        allowed = np.arange(count) if mask is None else np.flatnonzero(mask[end : end + count])
-        chosen.append(generator.choice(allowed if allowed.size else count))
-        end += count
-    if spaces.discrete_actions is not None:
-        return np.array(chosen, dtype=np.int64)
-    low, high = np.maximum(spaces.action_low, -_UNBOUNDED), np.minimum(spaces.action_high, _UNBOUNDED)
-    continuous = generator.uniform(low, high, spaces.continuous_size)
-    return np.concatenate([chosen, continuous])[np.newaxis].astype(np.float32)
+    by_replay = "an environment that is restored by replay continues with the same bits"
+    count = 2 * len(recipe.agents()) if recipe.parallel else 2
+    engine: EngineName = "pettingzoo" if recipe.parallel else "gymnasium"
+    yield _check_resume("resume", replace(config, engine=engine, count=count), by_replay)
+    if is_vector_only(config.id):
+        yield _check_vector(config)
 
 
 def _play(recipe: Recipe, interface: Interface, episodes: Sequence[int]) -> list[list[_Step]]:
@@ -133,7 +127,7 @@ def _play(recipe: Recipe, interface: Interface, episodes: Sequence[int]) -> list
         for episode in episodes:
             generator, steps = stream(0, "check-actions", episode), [_step_of(observation, 0.0, (False, False), spaces)]
             while not any(steps[-1].ended) and len(steps) <= _STEPS:
-                actions = _random_actions(spaces, generator, _mask(spaces, steps[-1].row))
+                actions = random_actions(spaces, generator, mask_of(spaces, steps[-1].row))
                 action = each_action(convert(actions))[0]
                 observation, reward, *ends, _ = env.step(action)
                 steps.append(_step_of(observation, reward, (bool(ends[0]), bool(ends[1])), spaces))
@@ -237,31 +231,45 @@ def _compare(
     return Finding(name, "ok", ok)
 
 
-def _check_resume(config: EnvConfig) -> Finding:
-    """Restore engine `gymnasium` in the middle of episodes, and compare what follows."""
-    resolved = replace(config, engine="gymnasium", count=2)
-    engine, restored = (make_engine(resolved, 0, 0, 1) for _ in range(2))
+def _check_vector(config: EnvConfig) -> Finding:
+    """Check the vector version with two environments: its autoreset mode, its results, and how it is resumed."""
+    resolved = replace(config, engine="gymnasium-vector")
+    try:
+        describe_env(resolved)  # probes the autoreset mode
+        restarts = restarts_episodes(resolved)
+    except (ValueError, EnvironmentFailed) as error:
+        return Finding("vector", "fail", str(error))
+    finding = _check_resume(
+        "vector", replace(resolved, count=2), "a batch that is restored with set_state continues with the same bits"
+    )
+    if finding.level == "ok" and restarts:
+        return Finding("vector", "note", "without get_state and set_state, episodes are cut at every checkpoint")
+    return finding
+
+
+def _check_resume(name: str, config: EnvConfig, ok: str) -> Finding:
+    """Restore an engine in the middle of episodes, or let two of them begin new episodes, and compare what follows."""
+    engine, restored = (make_engine(config, 0, 0, 1) for _ in range(2))
     try:
         observations, generator = engine.reset(), stream(0, "check-actions", _EPISODES)
         for number in range(2 * _RESTORED_AFTER):
-            if number == _RESTORED_AFTER:
+            if number == _RESTORED_AFTER and engine.restarts_episodes:
+                observations = engine.restart_episodes(number)
+                restored.restart_episodes(number)
+            elif number == _RESTORED_AFTER:
                 restored.restore({name: np.array(value) for name, value in engine.state().items()})
-            masks = (_mask(engine.spaces, row) for row in observations)
-            actions = np.concatenate([_random_actions(engine.spaces, generator, mask) for mask in masks])
+            masks = (mask_of(engine.spaces, row) for row in observations)
+            actions = np.concatenate([random_actions(engine.spaces, generator, mask) for mask in masks])
             result = engine.step(actions)
             if number >= _RESTORED_AFTER:
                 pairs = zip(result, restored.step(actions), strict=True)
                 if any(array.tobytes() != other.tobytes() for array, other in pairs):
                     after = number - _RESTORED_AFTER + 1
-                    return Finding("resume", "fail", f"a restored environment differs after {after} steps")
+                    return Finding(name, "fail", f"a restored environment differs after {after} steps")
             observations = result[0]
     except Exception as error:
-        return Finding("resume", "fail", " ".join(str(error).split()))
+        return Finding(name, "fail", " ".join(str(error).split()))
     finally:
         engine.close()
         restored.close()
-    return Finding("resume", "ok", "an environment that is restored by replay continues with the same bits")
-
-
-def _mask(spaces: Spaces, row: NDArray[Any]) -> NDArray[Any] | None:
-    return row[spaces.observation_size - spaces.mask_size :] if spaces.mask_size else None
+    return Finding(name, "ok", ok)

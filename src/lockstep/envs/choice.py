@@ -5,7 +5,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from lockstep.envs.atari import is_game
-from lockstep.envs.families import base_of
+from lockstep.envs.families import base_of, is_vector_only
+from lockstep.envs.parallel import is_parallel_id
 from lockstep.envs.settings import EngineName
 
 __all__ = ["FASTER", "choose_engine"]
@@ -50,11 +51,16 @@ def choose_engine(
     """Return the engine that was measured to be the fastest for `per_shard` environments per shard.
 
     Return `gymnasium` for environments that were not measured, for `wrapped` environments, and for environments with
-    options: these are arguments of Gymnasium's environments, which other engines may not accept. Return `ale` for Atari games: it is faster than
+    options: these are arguments of Gymnasium's environments, which other engines may not accept. Return `gymnasium-vector`
+    for environments that have only a vector version. Return `ale` for Atari games: it is faster than
     envpool and `gymnasium` for any number; but only envpool supports `episodic_life`.
     """
+    if is_parallel_id(env_id):
+        return "pettingzoo"
     if wrapped:
         return "gymnasium"
+    if is_vector_only(env_id):
+        return "gymnasium-vector"
     if is_game(env_id):
         episodic_life = (options or {}).get("episodic_life", False)
         return "envpool" if episodic_life else "ale"

@@ -47,6 +47,10 @@ class Engine(Protocol):
     def infos(self) -> NDArray[np.float64]:
         """Numbers `[B, K]` of `env.info_metrics` from the last step, NaN where no episode ended."""
 
+    @property
+    def absent(self) -> NDArray[np.bool_]:
+        """Flags `[B]`: True if the environment is an agent that is not in its game, so that its row is a reset row."""
+
     def reset(self) -> NDArray[Any]:
         """Begin the first episodes and return the observations `[B, O]`.
 

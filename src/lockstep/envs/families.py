@@ -11,7 +11,8 @@ from typing import Any
 import gymnasium as gym
 
 from lockstep.envs.atari import GAMES, is_game
-from lockstep.envs.functions import check_registered, is_function
+from lockstep.envs.functions import check_registered, is_function, is_vector_function
+from lockstep.envs.parallel import check_parallel_id, is_parallel_id
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS
 from lockstep.envs.tasks.pendulum import dense, sparse
 
@@ -25,6 +26,7 @@ __all__ = [
     "check_id",
     "family_of",
     "games",
+    "is_vector_only",
     "nearest",
     "version",
 ]
@@ -82,6 +84,12 @@ def family_of(env_id: str) -> Family:
     return next((family for family in FAMILIES if entry.startswith(family.entry_prefix)), _OTHER)
 
 
+def is_vector_only(env_id: str) -> bool:
+    """Return True if an environment has a vector version only: it is registered without `entry_point`, or by a function of `num_envs`."""
+    spec = gym.registry.get(env_id)
+    return is_vector_function(env_id) or (spec is not None and spec.entry_point is None)
+
+
 _COMPATIBILITY_WRAPPERS = ("GymV21Environment", "GymV26Environment")
 """Ids of Gymnasium's wrappers for the old Gym API, which create the environment that their options name."""
 
@@ -90,6 +98,9 @@ def check_id(env_id: str) -> None:
     """Raise ValueError for an id that is unknown, would import code, or needs an extra that is not installed."""
     if is_function(env_id):
         check_registered(env_id)
+        return
+    if is_parallel_id(env_id):
+        check_parallel_id(env_id)
         return
     if ":" in env_id:
         raise ValueError(

@@ -1,5 +1,6 @@
 """Environments that a program passes as functions: known only to the processes in which they are registered."""
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import reduce
@@ -16,18 +17,21 @@ __all__ = [
     "check_registered",
     "import_reference",
     "is_function",
+    "is_vector_function",
     "make_registered",
+    "make_registered_vector",
     "reference",
     "register_function",
     "registered_function",
 ]
 
-Make = Callable[..., gym.Env[Any, Any]]
-"""Function that creates a new environment at each call; its keyword arguments are `env.options`."""
+Make = Callable[..., gym.Env[Any, Any] | gym.vector.VectorEnv[Any, Any, Any]]
+"""Function that creates a new environment at each call; its keyword arguments are `env.options`. One with a parameter `num_envs` creates a
+vector environment of that many environments, as a `vector_entry_point` of Gymnasium does."""
 
 _FUNCTIONS: dict[str, Make] = {}
 """Registered functions by id."""
-_CREATED: WeakSet[gym.Env[Any, Any]] = WeakSet()
+_CREATED: WeakSet[Any] = WeakSet()
 """Environments that the functions have returned so far."""
 
 
@@ -37,7 +41,7 @@ def register_function(make: Make, env_id: str | None = None) -> str:
     The id is `env_id`, or one made of the function's name, such as `my_envs.make_env()`. Raises ValueError if `make` is
     not a function.
     """
-    if isinstance(make, gym.Env):
+    if isinstance(make, (gym.Env, gym.vector.VectorEnv)):
         raise ValueError(
             f"env is an instance of {type(make).__name__}: training needs several environments; give the class, or a function "
             "that creates a new one at each call"
@@ -106,6 +110,14 @@ def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any
     the function before the message.
     """
     env: Any = _FUNCTIONS[env_id](**options)
+    if isinstance(env, gym.vector.VectorEnv):
+        raise ValueError(
+            f"the function returned a {type(env).__name__}, a vector environment: it must take the number of environments as num_envs"
+        )
+    if hasattr(env, "possible_agents"):
+        raise ValueError(
+            f"the function returned {type(env).__name__!r}, which has several agents: set env.engine to 'pettingzoo'"
+        )
     if not isinstance(env, gym.Env):
         raise ValueError(f"the function returned {type(env).__name__!r}, which is not a gymnasium.Env")
     missing = [name for name in ("reset", "step") if getattr(type(env), name) is getattr(gym.Env, name)]
@@ -114,7 +126,36 @@ def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any
     ]
     if missing:
         raise ValueError(f"the function returned a {type(env).__name__}, which has no {missing[0]}")
+    _check_new(env)
+    return env
+
+
+def is_vector_function(env_id: str) -> bool:
+    """Return True for the id of a registered function, or of a class, that takes `num_envs`: it creates vector environments."""
+    make = _FUNCTIONS.get(env_id)
+    if make is None:
+        return False
+    if isinstance(make, type) and issubclass(make, gym.vector.VectorEnv):
+        return True
+    try:
+        return "num_envs" in inspect.signature(make).parameters
+    except ValueError:
+        return False
+
+
+def make_registered_vector(env_id: str, count: int, options: Mapping[str, Any]) -> gym.vector.VectorEnv[Any, Any, Any]:
+    """Create a vector environment with a registered function. Raises ValueError as `make_registered` does."""
+    env: Any = _FUNCTIONS[env_id](num_envs=count, **options)
+    if not isinstance(env, gym.vector.VectorEnv):
+        raise ValueError(
+            f"the function takes num_envs, but returned {type(env).__name__!r}, which is not a gymnasium.vector.VectorEnv"
+        )
+    _check_new(env)
+    return env
+
+
+def _check_new(env: Any) -> None:
+    """Raise ValueError if an environment was returned before."""
     if env in _CREATED:
         raise ValueError("the function returned the same environment twice: it must create a new one at each call")
     _CREATED.add(env)
-    return env

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from lockstep.envs.layout import ContractViolation
 
-__all__ = ["EPISODE_INFO", "batch_values", "episode_values"]
+__all__ = ["EPISODE_INFO", "Entry", "batch_values", "episode_values"]
 
 EPISODE_INFO = "episode_info"
 """Key under which a single environment passes the numbers `[K]` on at the end of an episode."""
@@ -16,7 +16,7 @@ _LISTED = 12
 """Largest number of names in an error message."""
 
 
-class _Entry(Mapping[str, Any]):
+class Entry(Mapping[str, Any]):
     """The `info` of one environment of a batch. `infos` has an array per name and, in Gymnasium, a mask per name under `_name`."""
 
     def __init__(self, infos: Mapping[str, Any], index: int) -> None:
@@ -51,7 +51,7 @@ def batch_values(names: Sequence[str], infos: Mapping[str, Any], ended: NDArray[
     """
     values = np.full((len(ended), len(names)), np.nan)
     for index in np.flatnonzero(ended).tolist():
-        values[index] = episode_values(names, _Entry(infos, index))
+        values[index] = episode_values(names, Entry(infos, index))
     return values
 
 

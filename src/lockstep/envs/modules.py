@@ -61,5 +61,5 @@ def import_registered(module: str, default: str) -> str:
 def _defines(module: str, env_id: str) -> bool:
     from gymnasium import registry
 
-    entry = registry[env_id].entry_point
+    entry = registry[env_id].entry_point or registry[env_id].vector_entry_point
     return entry.startswith(f"{module}:") if isinstance(entry, str) else getattr(entry, "__module__", None) == module

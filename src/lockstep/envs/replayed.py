@@ -35,6 +35,7 @@ class ReplayedEngine:
         self._observations = np.zeros((count, self.spaces.observation_size), dtype=self._interface.layout.dtype)
         self.pixels = np.zeros((count, self.spaces.pixel_count), dtype=np.uint8)
         self.infos = np.full((count, len(recipe.info_metrics)), np.nan)
+        self.absent = np.zeros(count, dtype=np.bool_)
         self._history = History(count)
 
     def _replay(self, logs: Sequence[EpisodeLog]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from lockstep.envs.wrapper_calls import parse_wrapper
 __all__ = ["EngineName", "EnvConfig", "RolloutConfig"]
 
 
-EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool", "ale"]
+EngineName = Literal["auto", "gymnasium", "gymnasium-vector", "gymnasium-async", "envpool", "ale", "pettingzoo"]
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,15 @@ class EnvConfig:
     """Environments of the experiment, and the engine that steps them."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, or the name of a task that lockstep ships; `lockstep envs` lists them."""
+    """Gymnasium id, the name of a task that lockstep ships, or a parallel environment of PettingZoo such as
+    `pettingzoo/butterfly/pistonball_v6`; `lockstep envs` lists them."""
     engine: EngineName = "auto"
     """Engine that steps the environments. `gymnasium`: one after the other in the rank's process; `gymnasium-vector`:
-    Gymnasium's vector version of the environment, if it has one; `gymnasium-async`: one process per environment;
-    `envpool`: C++; `ale`: Atari games in C++. `auto`: the fastest one measured for this environment and number per
+    the vector version of the environment, if it has one; `gymnasium-async`: one process per environment;
+    `envpool`: C++; `ale`: Atari games in C++; `pettingzoo`: games of several agents. `auto`: the fastest one measured for this environment and number per
     shard."""
     count: int = 8
-    """Number of environments, over all shards."""
+    """Number of environments, over all shards. In a game of several agents, each agent is one."""
     per_rank: int | None = None
     """Alternative to `count`: number of environments per rank of the run that creates the experiment (weak scaling)."""
     options: dict[str, bool | int | float | str] = field(default_factory=dict)

@@ -18,10 +18,13 @@ from gymnasium.wrappers import HumanRendering
 from lockstep.envs.atari import GAMES, Game, is_game
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.envpool_import import registration
-from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of
-from lockstep.envs.functions import is_function, make_registered
+from lockstep.envs.families import ATARI, SHIPPED, base_of, check_id, family_of, is_vector_only
+from lockstep.envs.functions import is_function, is_vector_function, make_registered, make_registered_vector
+from lockstep.envs.parallel import is_parallel_id, make_parallel
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.tasks.no_velocity import NO_VELOCITY_TASKS, SelectColumns, selected_space
+from lockstep.envs.turns import TurnTaking
+from lockstep.envs.vector_single import SingleEnvironment
 from lockstep.envs.wrapper_calls import parse_wrapper
 from lockstep.envs.wrappers import wrap
 
@@ -67,14 +70,27 @@ class Recipe:
     info_metrics: tuple[str, ...] = ()
     module: str | None = None
     """Module of the user, imported already, which may define wrappers."""
+    parallel: bool = False
+    """True for a parallel environment of PettingZoo."""
 
     @classmethod
     def from_config(cls, config: EnvConfig) -> "Recipe":
         """Return the recipe of a config."""
-        return cls(config.id, config.options, config.wrappers, config.info_metrics, config.module)
+        return cls(
+            config.id,
+            config.options,
+            config.wrappers,
+            config.info_metrics,
+            config.module,
+            config.engine == "pettingzoo" or is_parallel_id(config.id),
+        )
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """Create one environment. Without `render_mode` it does not render, which doubles the speed of LunarLander."""
+        if self.parallel and self.wrappers:
+            raise ValueError(
+                "env.wrappers is given: wrappers of Gymnasium can't wrap a parallel environment; leave it out"
+            )
         env = self._make(render_mode)
         for wrapper in self.wrappers:
             env = wrap(env, parse_wrapper(wrapper), self.module)
@@ -84,9 +100,13 @@ class Recipe:
         check_id(self.env_id)
         if self.columns is not None:
             return SelectColumns(self._base(render_mode), self.columns)
+        if self.parallel:
+            return TurnTaking(self.make_parallel(render_mode), self.env_id)
         self._check_options()
         game = self.game
         shipped = SHIPPED.get(self.env_id)
+        if is_vector_only(self.env_id):
+            return SingleEnvironment(self.make_vector(1, render_mode), self.env_id)
         try:
             if is_function(self.env_id):
                 return make_registered(self.env_id, self.options)
@@ -143,23 +163,46 @@ class Recipe:
         entry = getattr(gym.registry.get(base_of(self.env_id)), "entry_point", None)
         return isinstance(entry, str) and entry.startswith(_STATE_ACROSS_EPISODES)
 
-    def make_vector(self, count: int) -> gym.vector.VectorEnv[Any, Any, Any]:
-        """Create Gymnasium's vector version of the environment, its `vector_entry_point`, with `count` environments."""
+    def make_parallel(self, render_mode: str | None = None) -> Any:
+        """Create the parallel environment of PettingZoo."""
+        check_id(self.env_id)
+        self._check_options()
+        try:
+            with _silence():
+                return make_parallel(self.env_id, self.options, render_mode)
+        except (Exception, SystemExit) as error:
+            raise self._problem(error, render_mode) from error
+
+    def agents(self) -> list[str]:
+        """Return the names of all possible agents of a parallel environment."""
+        env = self.make_parallel()
+        env.close()
+        return [str(agent) for agent in env.possible_agents]
+
+    def make_vector(self, count: int, render_mode: str | None = None) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """Create the vector version of the environment, its `vector_entry_point` or a function of it, with `count` environments."""
         check_id(self.env_id)
         if self.columns is not None:
-            return self._base.make_vector(count)
+            return self._base.make_vector(count, render_mode)
         self._check_options()
         if self.game is not None:
             raise ValueError(
                 f"env.engine is 'gymnasium-vector': Gymnasium has no vector version of {self.env_id}; use 'ale'"
             )
-        if self.env_id in SHIPPED or is_function(self.env_id) or gym.spec(self.env_id).vector_entry_point is None:
+        by_function = is_vector_function(self.env_id)
+        if not by_function and (
+            self.env_id in SHIPPED or is_function(self.env_id) or gym.spec(self.env_id).vector_entry_point is None
+        ):
             raise ValueError(f"env.engine is 'gymnasium-vector': {self.env_id} has no vector version; use 'gymnasium'")
+        rendering = {} if render_mode is None else {"render_mode": render_mode}
         try:
+            if by_function:
+                return make_registered_vector(self.env_id, count, self.options)
             with _silence():
-                return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **self.options)  # type: ignore[arg-type]
+                arguments: dict[str, Any] = {**rendering, **self.options}
+                return gym.make_vec(self.env_id, count, vectorization_mode="vector_entry_point", **arguments)
         except (Exception, SystemExit) as error:
-            raise self._problem(error) from error
+            raise self._problem(error, render_mode) from error
 
     def make_atari_vector(self, count: int, threads: int = 1) -> gym.vector.VectorEnv[Any, Any, Any]:
         """Create `count` Atari games in one vector environment of ale-py that uses up to `threads` threads."""

@@ -1,130 +1,136 @@
-"""Engine `gymnasium-vector`: the vector versions that Gymnasium has of some environments."""
+"""Engine `gymnasium-vector`: the vector versions that environments of Gymnasium or of users have."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import gymnasium as gym
-import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from lockstep.envs.autoreset import NextStepBatch, space_of_one
 from lockstep.envs.batches import RestartingEngine
 from lockstep.envs.engine import EnvironmentFailed, State, Step
-from lockstep.envs.interface import exit_text
+from lockstep.envs.interface import failure_text
+from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
+from lockstep.envs.snapshots import find_snapshots, is_cartpole
 from lockstep.envs.spaces import MASK
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["VectorEngine"]
 
-_WORD = 2**64
-"""Number of values of a 64-bit word."""
+Result = TypeVar("Result")
 
 
 class VectorEngine(RestartingEngine):
-    """Engine around Gymnasium's `vector_entry_point`. It can restore CartPole; other environments start new episodes at checkpoints."""
+    """Engine around a vector environment: Gymnasium's `vector_entry_point`, or that of a function of `num_envs`.
+
+    It can restore CartPole, and environments with the methods `get_state` and `set_state`. Others start new episodes at checkpoints.
+    """
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, shard: int, count: int) -> None:
         """Create the `count` environments of a shard.
 
-        Raises ValueError if there is no vector version, or if it has no next-step autoreset.
+        Raises ValueError if there is no vector version, or if it does not have `count` environments, an autoreset mode or spaces.
         """
         self._recipe = recipe
         self._seeds = seeds
         self._shard = shard
         self._count = count
-        env = self._make()
-        if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
+        self._batch = self._make()
+        env = self._batch.env
+        try:
+            observation_space = recipe.select_columns(space_of_one(env, "single_observation_space", recipe.env_id))
+            action_space = space_of_one(env, "single_action_space", recipe.env_id)
+            masks = self._call(lambda: self._batch.reset(0))[1].get(MASK)
+            info = None if masks is None else {MASK: masks[0]}
+            super().__init__(env, observation_space, action_space, recipe, shard * count, count, info)
+        except BaseException:
             env.close()
-            raise ValueError(
-                f"env.engine is 'gymnasium-vector': the vector version of {recipe.env_id} has no next-step autoreset; use 'gymnasium'"
-            )
-        observation_space = recipe.select_columns(env.single_observation_space)
-        masks = env.reset(seed=0)[1].get(MASK)
-        info = None if masks is None else {MASK: masks[0]}
-        super().__init__(env, observation_space, env.single_action_space, recipe, shard * count, count, info)
-        self._cartpole: Any = env.unwrapped if isinstance(env.unwrapped, CartPoleVectorEnv) else None
-        self.restarts_episodes = self._cartpole is None
+            raise
+        self._batch.check = self._reader.check
+        # every call into a checked batch takes 10 µs, a quarter of a step of CartPole
+        self._trusted = is_cartpole(env)
+        self._snapshots = find_snapshots(env)
+        self.restarts_episodes = self._snapshots is None
+        self._observations: NDArray[Any]
 
-    def _make(self) -> gym.vector.VectorEnv[Any, Any, Any]:
-        return self._recipe.make_vector(self._count)
+    @property
+    def autoreset_mode(self) -> AutoresetMode:
+        """Mode that the vector environment declares."""
+        return self._batch.mode
+
+    def _make(self) -> NextStepBatch:
+        env = self._recipe.make_vector(self._count)
+        try:
+            return NextStepBatch(env, self._recipe.env_id, self._count)
+        except BaseException:
+            env.close()
+            raise
 
     def _begin(self, iteration: int) -> NDArray[Any]:
-        try:
-            return self._reader.read_reset(*self._envs.reset(seed=self._seeds(self._shard, iteration)))
-        except SystemExit as error:
-            raise self._failure(error) from error
+        self._observations = self._reader.read_reset(
+            *self._call(lambda: self._batch.reset(self._seeds(self._shard, iteration)))
+        )
+        return self._observations
 
     def reset(self) -> NDArray[Any]:
         return self._begin(0)
 
     def step(self, actions: NDArray[Any]) -> Step:
-        try:
+        if self._trusted:
             return super().step(actions)
-        except SystemExit as error:
-            raise self._failure(error) from error
+        step = self._reader.read_step(*self._call(lambda: self._batch.step(self._convert(actions))))
+        self._observations = step[0]
+        return step
 
-    def _failure(self, error: SystemExit) -> EnvironmentFailed:
-        first = self._shard * self._count
-        return EnvironmentFailed(
-            f"environments {first} to {first + self._count - 1} ({self._recipe.env_id}): their vector version {exit_text(error)}"
-        )
+    def _call(self, function: Callable[[], Result]) -> Result:
+        """Call a function of the vector environment. Raises EnvironmentFailed, naming the environments, for all its errors."""
+        try:
+            return function()
+        except (Exception, SystemExit) as error:
+            first = self._shard * self._count
+            name = f"environments {first} to {first + self._count - 1} ({self._recipe.env_id})"
+            # a violation that this package detected itself has no line of the environment's code to show
+            shown = error.__cause__ if isinstance(error, ContractViolation) else error
+            raise EnvironmentFailed(f"{name}: their vector version {failure_text(type(error), error)}") from shown
 
     def state(self) -> State:
-        env = self._cartpole
-        if env is None:
+        snapshots = self._snapshots
+        if snapshots is None:
             return {}
-        assert env.state is not None
-        return {
-            "state": env.state.copy(),
-            "steps": env.steps.copy(),
-            "ended": env.prev_done.copy(),
-            "generator": _generator_state(env.np_random),
-        }
+        if self._trusted:
+            return self._call(snapshots.save)
+        rows = {"observations": self._observations.copy(), "pixels": self.pixels.copy(), "waiting": self._batch.waiting}
+        return rows | {f"env.{name}": value for name, value in self._call(snapshots.save).items()}
 
     def restore(self, state: State) -> NDArray[Any]:
-        env = self._cartpole
-        assert env is not None, "this engine is restarted, not restored"
-        if set(state) != {"state", "steps", "ended", "generator"} or state["state"].shape != (4, self._count):
+        snapshots = self._snapshots
+        assert snapshots is not None, "this engine is restarted, not restored"
+        self._begin(0)
+        saved = (
+            state
+            if self._trusted
+            else {name.removeprefix("env."): value for name, value in state.items() if name.startswith("env.")}
+        )
+        rows = self._observations if self._trusted else state.get("observations")
+        if rows is None or rows.shape != self._observations.shape or not snapshots.fit(saved):
             raise ValueError(
                 f"env.id is {self._recipe.env_id!r}: the checkpoint does not hold the state of {self._count} environments of this engine"
             )
-        self._begin(0)
-        env.state = np.ascontiguousarray(state["state"]).copy()
-        env.steps = state["steps"].copy()
-        env.prev_done = state["ended"].copy()
-        _set_generator_state(env.np_random, state["generator"])
-        observations: NDArray[Any] = self._reader.select_columns(env.state.T.astype(np.float32))
-        return observations
+        observations = self._call(lambda: snapshots.load(saved))
+        if observations is not None:
+            return self._reader.select_columns(observations)  # type: ignore[no-any-return]
+        self._reader.pixels, self._batch.waiting = state["pixels"].copy(), state["waiting"].copy()
+        self._observations = rows.copy()
+        return self._observations
 
     def restart_episodes(self, iteration: int) -> NDArray[Any]:
         assert self.restarts_episodes, "this engine is restored, not restarted"
         self._envs.close()
-        self._envs = self._make()
+        self._batch = self._make()
+        self._batch.check = self._reader.check
+        self._envs = self._batch.env
         return self._begin(iteration)
 
     def close(self) -> None:
         self._envs.close()
-
-
-def _generator_state(generator: np.random.Generator) -> NDArray[np.uint64]:
-    """Return the state of a PCG64 generator as `[6]` words.
-
-    These are its state and increment, two words each with the low word first, then 1 if half of a 64-bit draw is
-    buffered for the next 32-bit draw, and that half.
-    """
-    values: dict[str, Any] = dict(generator.bit_generator.state)
-    assert values["bit_generator"] == "PCG64", values["bit_generator"]
-    state, increment = values["state"]["state"], values["state"]["inc"]
-    numbers = (state % _WORD, state // _WORD, increment % _WORD, increment // _WORD)
-    return np.array([*numbers, values["has_uint32"], values["uinteger"]], dtype=np.uint64)
-
-
-def _set_generator_state(generator: np.random.Generator, words: NDArray[np.uint64]) -> None:
-    low, high, increment_low, increment_high, has_half, half = (int(word) for word in words)
-    generator.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": high * _WORD + low, "inc": increment_high * _WORD + increment_low},
-        "has_uint32": has_half,
-        "uinteger": half,
-    }

@@ -176,6 +176,10 @@ def load_policy(
     """
     iteration = pick_checkpoint(folder, iteration)
     config, agent = load_agent(folder, iteration)
+    if config.env.engine == "pettingzoo" and config.policy.core != "none":
+        raise ValueError(
+            f"policy.core is {config.policy.core!r} in this run: agents of {config.env.id} take turns, which a policy with memory can't do"
+        )
     env = make_one(config.env)
     env.close()
     generator = stream(config.run.seed if seed is None else seed, "evaluation-actions")

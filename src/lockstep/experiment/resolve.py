@@ -3,15 +3,24 @@
 import dataclasses
 import importlib.util
 import math
+import re
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
-from lockstep.envs.catalog import describe_env, has_time_limit, make_one, restarted_episode_limit, restarts_episodes
+from lockstep.envs.catalog import (
+    agents_of,
+    describe_env,
+    has_time_limit,
+    make_one,
+    restarted_episode_limit,
+    restarts_episodes,
+)
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
+from lockstep.envs.settings import EnvConfig
 from lockstep.presets import check_family
 from lockstep.runtime.checks import compile_problem
 from lockstep.telemetry.trackers import check_trackers
@@ -36,6 +45,8 @@ _MOST_STEPS = 100_000_000
 _WIDE_RANGE = 40
 """Range of an action, in initial standard deviations, above which actions are squashed by default. Continuous tasks of Gymnasium have 2 to 11.
 Pendulum with its actions scaled to ±200 reached -1,045 in 148,768 steps without squashing, and -145 with it (seed 0)."""
+_NAMED_AGENTS = 16
+"""Maximum number of agents whose returns become metrics by default."""
 _LIMITS = 10
 """Number of episode limits between two checkpoints below which `cut_episodes` warns."""
 
@@ -70,6 +81,9 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options, bool(env.wrappers)))
     spaces = describe_env(env)
+    if env.engine == "pettingzoo":
+        env = _with_agents(env, shards)
+        _check_games(config, env.id)
     check_family(preset, env.id, bool(spaces.images), spaces.continuous_size > 0)
     config = _with_spaces(config, spaces)
     _check_policy(config, spaces)
@@ -87,6 +101,39 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
             config.runtime, compile="on" if compiles(config) and compile_problem() is None else "off"
         ),
     )
+
+
+def _with_agents(env: EnvConfig, shards: int) -> EnvConfig:
+    """Return the settings with the returns of the agents as metrics. Raises ValueError if shards do not hold whole games."""
+    agents = agents_of(env)
+    whole = len(agents) * shards
+    if env.count % whole:
+        more = whole * (env.count // whole + 1)
+        raise ValueError(
+            f"env.count is {env.count}: {env.id} has {len(agents)} agents, each of which counts, and every shard needs whole games; with "
+            f"plan.shards {shards} it must be a multiple of {whole}, such as {more}"
+        )
+    names = tuple(f"return/{name}" for name in agents)
+    if (
+        env.info_metrics
+        or len(agents) > _NAMED_AGENTS
+        or not all(re.fullmatch(r"[\w./-]{1,80}", name) for name in names)
+    ):
+        return env
+    return dataclasses.replace(env, info_metrics=names)
+
+
+def _check_games(config: Config, env_id: str) -> None:
+    """Raise ValueError for options that games of several agents do not support."""
+    if config.curiosity.kind != "none":
+        raise ValueError(
+            f"curiosity.kind is {config.curiosity.kind!r}: it does not support several agents, as in {env_id}"
+        )
+    for name, value in (("evaluate_every", config.run.evaluate_every), ("capture_video", config.run.capture_video)):
+        if value and config.policy.core != "none":
+            raise ValueError(
+                f"run.{name} is {value}: agents take turns in it, which a policy with memory can't do; leave it out"
+            )
 
 
 def _check_ppo(config: Config) -> None:
@@ -139,7 +186,7 @@ def importable(config: Config, asked: str) -> list[str]:
 
     known, make = gym.registry.get(config.env.id), registered_function(config.env.id)
     function = None if make is None else reference(make)
-    entry = getattr(known, "entry_point", None)
+    entry = getattr(known, "entry_point", None) or getattr(known, "vector_entry_point", None)
     in_program = getattr(entry, "__module__", None) == "__main__" or str(entry).startswith("__main__:")
     parts = [
         *(

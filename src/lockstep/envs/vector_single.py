@@ -1,0 +1,49 @@
+"""A single environment made of a vector environment of one, for environments that have only a vector version."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from lockstep.envs.autoreset import NextStepBatch, space_of_one
+from lockstep.envs.infos import Entry
+
+__all__ = ["SingleEnvironment"]
+
+
+class SingleEnvironment(gym.Env[Any, Any]):
+    """Gymnasium environment that does not reset itself."""
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], env_id: str) -> None:
+        """Wrap a vector environment with `num_envs` 1. Raises ValueError as `NextStepBatch` does."""
+        self._batch = NextStepBatch(env, env_id, 1)
+        self.observation_space = space_of_one(env, "single_observation_space", env_id)
+        self.action_space = space_of_one(env, "single_action_space", env_id)
+        self.metadata = dict(env.metadata)
+        self.render_mode = getattr(env, "render_mode", None)
+        self.max_episode_steps = getattr(env.unwrapped, "max_episode_steps", None)
+        """Time limit of an episode; None if it is not known."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        observations, infos = self._batch.reset(seed)
+        return _first(observations), dict(Entry(infos, 0))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        actions: Any = gym.vector.utils.create_empty_array(self.action_space, 1)
+        actions = gym.vector.utils.concatenate(self.action_space, [action], actions)
+        observations, rewards, terminated, truncated, infos = self._batch.step(actions)
+        return _first(observations), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), dict(Entry(infos, 0))
+
+    def render(self) -> Any:
+        frames = self._batch.env.render()
+        return frames if frames is None else frames[0]
+
+    def close(self) -> None:
+        self._batch.env.close()
+
+
+def _first(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return {key: _first(part) for key, part in batch.items()}
+    return tuple(map(_first, batch)) if isinstance(batch, tuple) else batch[0]

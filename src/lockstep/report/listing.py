@@ -11,7 +11,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.status import number
 
-__all__ = ["STATES", "ListedRun", "list_runs"]
+__all__ = ["STATES", "ListedRun", "State", "list_runs", "state_of"]
 
 State = Literal["running", "done", "stopped", "failed", "killed", "new", "broken"]
 STATES: tuple[State, ...] = get_args(State)
@@ -49,7 +49,7 @@ def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
     configs = [*root.glob("*/config.json"), *root.glob("*/runs/*/config.json")]
     for config in sorted(configs):
         folder = RunFolder(config.parent)
-        found = _state(folder)
+        found = state_of(folder)
         if state in (None, found):
             yield _listed(folder, found)
 
@@ -79,7 +79,8 @@ def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return section if isinstance(section, dict) else {}
 
 
-def _state(folder: RunFolder) -> State:
+def state_of(folder: RunFolder) -> State:
+    """Return the state of a run; `broken` if its config can\'t be read."""
     try:
         folder.tree()
     except ValueError:

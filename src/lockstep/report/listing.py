@@ -80,7 +80,7 @@ def _section(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
 
 
 def state_of(folder: RunFolder) -> State:
-    """Return the state of a run; `broken` if its config can\'t be read."""
+    """Return the state of a run; `broken` if its config cannot be read."""
     try:
         folder.tree()
     except ValueError:

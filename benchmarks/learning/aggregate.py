@@ -8,24 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-# SciPy instead of rliable, which has the same statistics: rliable's last release is from August 2024 and excludes the
-# current arch (8.0), and it needs arch, seaborn and pandas where `scipy.stats` has a function for each statistic.
-from scipy import stats
-
-RESAMPLES = 2000
-"""Number of bootstrap samples."""
-
-Floats = NDArray[np.float64]
-
-
-class Estimate(NamedTuple):
-    """An interquartile mean with the ends of its 95% bootstrap interval, NaN for fewer than two seeds."""
-
-    value: float
-    low: float
-    high: float
+from lockstep.report.intervals import Estimate, Floats, bootstrap, interquartile_mean
 
 
 class Band(NamedTuple):
@@ -34,11 +18,6 @@ class Band(NamedTuple):
     value: Floats
     low: Floats
     high: Floats
-
-
-def interquartile_mean(scores: Floats, axis: int = -1) -> Floats:
-    """Return the mean of the middle half of the scores."""
-    return np.asarray(stats.trim_mean(scores, 0.25, axis=axis))
 
 
 def _pooled_interquartile_mean(*tasks: Floats, axis: int = -1) -> Floats:
@@ -59,7 +38,7 @@ def estimate(scores: Sequence[Sequence[float]]) -> Estimate:
     value = float(_pooled_interquartile_mean(*tasks))
     if min(map(len, tasks)) < 2:
         return Estimate(value, np.nan, np.nan)
-    low, high = _interval(tasks, _pooled_interquartile_mean)
+    low, high = bootstrap(tasks, _pooled_interquartile_mean)
     return Estimate(value, float(low), float(high))
 
 
@@ -76,7 +55,7 @@ def difference(scores: Sequence[Sequence[float]], others: Sequence[Sequence[floa
     value = float(statistic(*tasks))
     if min(map(len, tasks)) < 2:
         return Estimate(value, np.nan, np.nan)
-    low, high = _interval(tasks, statistic)
+    low, high = bootstrap(tasks, statistic)
     return Estimate(value, float(low), float(high))
 
 
@@ -85,7 +64,7 @@ def curve(returns: Floats) -> Band:
     value = interquartile_mean(returns, axis=0)
     if len(returns) < 2:
         return Band(value, value, value)
-    return Band(value, *_interval([returns], _pooled_interquartile_mean, axis=0))
+    return Band(value, *bootstrap([returns], _pooled_interquartile_mean, axis=0))
 
 
 def profile(scores: Sequence[Sequence[float]], thresholds: Floats) -> Band:
@@ -99,7 +78,7 @@ def profile(scores: Sequence[Sequence[float]], thresholds: Floats) -> Band:
     value = _share_above(*tasks, axis=0)
     if min(map(len, tasks)) < 2:
         return Band(value, value, value)
-    return Band(value, *_interval(tasks, _share_above, axis=0))
+    return Band(value, *bootstrap(tasks, _share_above, axis=0))
 
 
 def balanced(scores: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -111,18 +90,3 @@ def balanced(scores: Sequence[Sequence[float]]) -> list[list[float]]:
 def normalized(score: float, random_score: float, bar: float) -> float:
     """Return a score on the scale on which random actions have 0 and the bar is 1."""
     return (score - random_score) / (bar - random_score)
-
-
-def _interval(tasks: Sequence[Floats], statistic: object, axis: int = -1) -> tuple[Floats, Floats]:
-    """Return the ends of the 95% percentile interval. Each task is resampled on its own: the bootstrap is stratified."""
-    result = stats.bootstrap(
-        tasks,
-        statistic,
-        n_resamples=RESAMPLES,
-        axis=axis,
-        vectorized=True,
-        paired=False,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    return result.confidence_interval

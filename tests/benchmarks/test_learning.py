@@ -13,7 +13,7 @@ import pytest
 
 from lockstep import presets
 
-pytestmark = pytest.mark.extra("scipy", "matplotlib")
+pytestmark = pytest.mark.extra("matplotlib")
 
 
 @pytest.fixture

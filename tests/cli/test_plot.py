@@ -69,7 +69,7 @@ def test_figures_are_written(words: str, path: str, here: Path, capsys: pytest.C
 def test_figures_name_seeds_fields_and_axes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert output(capsys, "one", "two", "narrow", "--out", "a.svg")[0] == 0
     text = (here / "a.svg").read_text()
-    assert "(2 seeds)" in text
+    assert "(2 seeds: one, two)" in text
     assert "ppo.clip 0.1" in text
     assert output(capsys, "car", "--what", "curves", "--out", "a.svg")[0] == 0
     assert "intrinsic return" in (here / "a.svg").read_text()
@@ -107,7 +107,7 @@ def test_values_of_a_trajectory_are_those_of_the_critic(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("one car", "one is of CartPole-v1, car of MountainCar-v0: a figure compares runs of one environment only"),
+        ("one car", "one is of CartPole-v1, car of MountainCar-v0: runs of one environment only can be compared"),
         (
             "one --what policy",
             "--axes is missing: observations of CartPole-v1 have 4 components, choose two: 0 cart position, 1 cart velocity, "

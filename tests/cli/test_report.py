@@ -1,4 +1,4 @@
-"""`lockstep report` on a short run, and its page in a browser."""
+"""`lockstep report` on short runs, and its page in a browser."""
 
 import json
 import re
@@ -59,9 +59,24 @@ def test_documented_program_writes_a_report(root: Path, capsys: pytest.CaptureFi
     assert output_text.rstrip().endswith("--ranks 1")
 
 
+def test_several_runs_and_the_folder_of_a_sweep_are_compared(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree("runs/first", "runs/rates/runs/one")
+    config = json.loads(Path("runs/rates/runs/one/config.json").read_text())
+    config["run"]["seed"] = 2
+    Path("runs/rates/runs/one/config.json").write_text(json.dumps(config))
+    assert output(capsys, "first", "runs/rates/runs/one") == (0, "runs/first/report-compared.html\n", "")
+    text = (here / "runs/first/report-compared.html").read_text()
+    assert "2 seeds: first, one" in text
+    assert "<script" not in text
+    assert output(capsys, "rates") == (0, "runs/rates/report.html\n", "")
+    assert output(capsys, "first", "rates", "--out", "new/both.html") == (0, "new/both.html\n", "")
+    assert "2 seeds: first, one" in (here / "new/both.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        ("first --out a.pdf", "--out is a.pdf: it must end in .html"),
         ("two", "'two': there is no such run; runs/ holds bare, cut, first"),
         ("", "RUN is missing; see lockstep report --help"),
         ("first --episodes 3", "--episodes: unknown flag; see lockstep report --help"),
@@ -100,8 +115,9 @@ def test_report_renders_in_a_browser(here: Path, browser: Any, capsys: pytest.Ca
             assert ask(browser, WIDEST) <= width
             assert ask(browser, "document.querySelector('h1').textContent") == NAME
             sizes = ask(browser, "[...document.querySelectorAll('svg')].map(e => e.getBoundingClientRect().height)")
-            assert len(sizes) == 7
-            assert min(sizes) > 150
+            assert len(sizes) == 12
+            assert sorted(sizes)[0] == 0, "the figure for the other width"
+            assert sorted(sizes)[1] > 150
             grounds.add(ask(browser, "getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2
     assert ask(browser, VIDEO) == [None, 600]

@@ -17,7 +17,11 @@ from lockstep.config.decode import known_fields, known_sections
 PREPARED = {
     "README.md": ["lockstep train lunarlander --name second", "lockstep train lunarlander --seed 3 --name third"],
     "docs/sweep.md": ["lockstep train cartpole --out runs/cartpole-sweep/runs"],
-    "docs/reports.md": ["lockstep train --name first"],
+    "docs/reports.md": [
+        "lockstep train --name first",
+        "lockstep train --name second",
+        "lockstep train --out runs/cartpole-sweep/runs",
+    ],
     "docs/monitoring.md": ["lockstep train --name first", "lockstep train --out experiments"],
     "docs/troubleshooting.md": ["lockstep train --name first"],
     "docs/export.md": ["lockstep train --name first"],

@@ -69,6 +69,15 @@ def test_an_svg_has_labels_and_is_reproducible(tmp_path: Path) -> None:
     assert text == (tmp_path / "b.svg").read_text()
 
 
+@pytest.mark.parametrize(("goal", "words"), [(2000, "goal 2000 ↑"), (-900, "goal -900 ↓")])
+def test_a_distant_goal_is_named_at_the_edge(tmp_path: Path, goal: float, words: str) -> None:
+    draw_curve(METRICS, "run", tmp_path / "far.svg", goal=goal)
+    text = (tmp_path / "far.svg").read_text()
+    assert words in text
+    assert ">600</text>" not in text, "the axis is not stretched"
+    assert ">500</text>" in text
+
+
 def test_curve_with_a_single_point(tmp_path: Path) -> None:
     draw_curve([{"env_steps": 1024, "return_mean_20": 22.0}], "run", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 0

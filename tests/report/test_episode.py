@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from lockstep.report.episode import play_and_record, play_trajectory
+from lockstep.report.episode import _SpacedFrames, play_and_record, play_trajectory
 from lockstep.report.gif import write_gif
 from lockstep.report.trajectory import draw_trajectory
 
@@ -123,6 +123,24 @@ def test_the_figure_has_labels(tmp_path: Path) -> None:
         assert words in text
 
 
+def test_frames_are_drawn_above_the_curves(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trajectory = play_trajectory(Count, lambda: act, value, 1, tmp_path / "a.gif")
+    assert len(trajectory.frames) == 5
+    draw_trajectory(trajectory, Count(), "Count", tmp_path / "a.svg", False, "an episode")
+    text = (tmp_path / "a.svg").read_text()
+    assert text.count("<image") == 1
+    assert "an episode" in text
+
+
+def test_frames_of_a_long_episode_are_the_middles_of_equal_parts() -> None:
+    frames = _SpacedFrames()
+    for step in range(1000):
+        frames.add(np.full((1, 1, 3), step // 4, np.uint8))
+    shown = [4 * int(frame[0, 0, 0]) for frame in frames.middles()]
+    assert shown == pytest.approx([1000 * (part + 0.5) / 8 for part in range(8)], abs=40)
+
+
 def test_discrete_values_are_drawn_as_steps(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     trajectory = play_trajectory(Count, lambda: act, lambda observation, info: value(observation, info) / 7, 1, None)
@@ -135,7 +153,7 @@ def test_discrete_values_are_drawn_as_steps(tmp_path: Path) -> None:
         points = [tuple(map(float, point.split())) for point in re.split("[ML]", line)[1:]]
         assert len(points) >= 4
         stepped.append(all(start[0] == end[0] or start[1] == end[1] for start, end in pairwise(points)))
-    assert stepped == [True, True, False]  # the observation, the reward, the value
+    assert stepped == [True, True, True, False]  # the observation, the action, the reward, the value
 
 
 @pytest.mark.parametrize("size", [3, 17])
@@ -160,3 +178,4 @@ def test_few_components_are_drawn_in_panels_and_many_as_rows(size: int, tmp_path
     draw_trajectory(trajectory, env, "Wide", tmp_path / "a.svg", scaled=True)
     text = (tmp_path / "a.svg").read_text()
     assert ("observation[2]" in text, "by component" in text) == (size == 3, size == 17)
+    assert ("-1 to 1" in text) == (size == 3)

@@ -20,16 +20,16 @@ def grouped(*runs: RecordedRun) -> list[tuple[str, list[str]]]:
 
 
 def test_runs_with_different_seeds_are_one_experiment() -> None:
-    assert grouped(run("a"), run("b", 2), run("c", 3)) == [("3 seeds", ["a", "b", "c"])]
+    assert grouped(run("a"), run("b", 2), run("c", 3)) == [("3 seeds: a, b, c", ["a", "b", "c"])]
 
 
 def test_names_folders_and_display_options_do_not_distinguish_experiments() -> None:
     other = run("b", 2, run={"folder": "elsewhere", "progress": "off", "loggers": [], "keep": 9})
-    assert grouped(run("a"), other) == [("2 seeds", ["a", "b"])]
+    assert grouped(run("a"), other) == [("2 seeds: a, b", ["a", "b"])]
 
 
 def test_experiment_with_equal_seeds_is_labeled_with_the_number_of_runs() -> None:
-    assert grouped(run("a"), run("b")) == [("2 runs", ["a", "b"])]
+    assert grouped(run("a"), run("b")) == [("2 runs: a, b", ["a", "b"])]
 
 
 def test_a_single_run_is_labeled_with_its_name() -> None:
@@ -39,7 +39,10 @@ def test_a_single_run_is_labeled_with_its_name() -> None:
 def test_labels_name_the_settings_that_differ() -> None:
     narrow = {"clip": "0.1"}
     experiments = grouped(run("a"), run("b", 1, ppo=narrow), run("c", 2), run("d", 2, ppo=narrow), run("e", 5))
-    assert experiments == [("ppo.clip 0.2 (3 seeds)", ["a", "c", "e"]), ("ppo.clip 0.1 (2 seeds)", ["b", "d"])]
+    assert experiments == [
+        ("ppo.clip 0.2 (3 seeds: a, c, e)", ["a", "c", "e"]),
+        ("ppo.clip 0.1 (2 seeds: b, d)", ["b", "d"]),
+    ]
 
 
 def test_labels_name_at_most_three_settings_with_most_values_first() -> None:
@@ -49,7 +52,22 @@ def test_labels_name_at_most_three_settings_with_most_values_first() -> None:
         run("c", ppo={"epochs": 3, "clip": "0.1"}),
     )
     assert [label for label, _ in experiments] == [
-        "ppo.epochs 1, ppo.clip 0.2, ppo.kl_stop none, …",
-        "ppo.epochs 2, ppo.clip 0.1, ppo.kl_stop 0.1, …",
-        "ppo.epochs 3, ppo.clip 0.1, ppo.kl_stop none, …",
+        "a: ppo.epochs 1, ppo.clip 0.2, ppo.kl_stop none, …",
+        "b: ppo.epochs 2, ppo.clip 0.1, ppo.kl_stop 0.1, …",
+        "c: ppo.epochs 3, ppo.clip 0.1, ppo.kl_stop none, …",
     ]
+
+
+def test_long_names_are_left_out_of_labels() -> None:
+    names = ["a" * 20, "b" * 21]
+    assert grouped(run(names[0]), run(names[1], 2)) == [("2 seeds", names)]
+
+
+def test_settings_that_were_chosen_automatically_do_not_label_experiments() -> None:
+    compiled = run("b", ppo={"epochs": 5}, runtime={"compile": "on"})
+    assert [label for label, _ in grouped(run("a"), compiled)] == ["a: ppo.epochs 4", "b: ppo.epochs 5"]
+    assert grouped(run("a"), run("b", runtime={"compile": "on"}))[1][0] == "b: runtime.compile on"
+
+
+def test_numbers_in_labels_have_four_digits() -> None:
+    assert grouped(run("a", ppo={"clip": 0.123456}), run("b"))[0][0] == "a: ppo.clip 0.1235"

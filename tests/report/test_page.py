@@ -11,6 +11,7 @@ import pytest
 
 from lockstep.config import VERSION
 from lockstep.report import page
+from lockstep.report.html import duration
 from lockstep.run.folder import RunFolder
 
 pytest.importorskip("matplotlib", reason="pip install 'lockstep-rl[report]'")
@@ -117,6 +118,7 @@ def test_the_text_of_the_page(tmp_path: Path) -> None:
     assert "drawn actions, iteration 29, 95% interval" in words
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     assert "Evaluation during training" not in read(folder).words
@@ -156,20 +158,23 @@ def test_figures_use_the_colors_of_the_page(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     text = read(folder).text
     assert read(folder).text == text
-    assert text.count("<svg") == 7
+    assert text.count("<svg") == 8
     alt = "Entropy over environment steps (nats): from 0.1 to 3, at least 0.1, at most 3"
     assert f'aria-label="{alt}"' in text
-    for words in (">last 20 episodes</text>", ">policy loss</text>", ">rank 0</text>"):
+    for words in (">last 20 episodes</text>", ">advantages, no unit</text>", ">rank 0</text>"):
         assert words in text, words
     drawn = text[text.index("</style>") :]
     assert re.findall(r"#[0-9a-f]{6}\b", "".join(re.findall(r"<svg.*?</svg>", drawn, re.DOTALL))) == []
+    assert 'x="' in re.findall(r'<g class="tip">.*?</g>', text)[0]
+    assert ">7,680 steps</tspan>" in text
+    assert "</tspan> last 20 episodes 30</tspan>" in text
     known = set(re.findall(r"(--[a-z0-9-]+):", text[: text.index("</style>")]))
     assert set(re.findall(r"var\((--[a-z0-9-]+)\)", text)) <= known
 
 
 def test_contrast_of_text_and_lines() -> None:
     """WCAG 2.2 requires a contrast of at least 4.5 for text (1.4.3) and of at least 3 for meaningful lines (1.4.11)."""
-    text = (Path(page.__file__).parent / "page.html").read_text()
+    text = (Path(page.__file__).parent / "base.html").read_text()
     for theme in re.findall(r":root \{(.*?)\}", text, re.DOTALL):
         colors = dict(re.findall(r"--([a-z0-9-]+): (#[0-9a-f]+)", theme))
         for name in ("ink", "muted", "link", "good", "warn"):
@@ -298,4 +303,4 @@ def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     [(0.5, "0.5 s"), (59.94, "59.9 s"), (125, "2 min 5 s"), (7320, "2 h 2 min"), (59.99, "1 min 0 s")],
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
-    assert page._duration(seconds) == words
+    assert duration(seconds) == words

@@ -149,23 +149,18 @@ def _common_goal(runs: "Sequence[RecordedRun]") -> float | None:
 def _draw_learning_curves(folders: Sequence[RunFolder], args: argparse.Namespace) -> Path:
     from lockstep.report.curve import draw_curve
     from lockstep.report.curves import draw_curves, draw_returns
-    from lockstep.report.experiments import group_by_experiment
+    from lockstep.report.experiments import check_environment, group_by_experiment
 
     runs, path = [_read_run(folder) for folder in folders], _output_path(folders, args)
     over: Over = "seconds" if args.over == "seconds" else "steps"
     goal = _common_goal(runs)
-    ids = {run.fields.get("env.id"): run.name for run in runs}
-    if len(ids) > 1:
-        (first_id, first_run), (second_id, second_run), *_ = ids.items()
-        raise ValueError(
-            f"{first_run} is of {first_id}, {second_run} of {second_id}: a figure compares runs of one environment only"
-        )
+    check_environment(runs)
     if args.what == "curves":
         draw_curves(group_by_experiment(runs), path, over, goal)
     elif args.what == "evaluation" or len(runs) > 1:
         draw_returns(group_by_experiment(runs), path, over, goal, args.what)
     else:
-        draw_curve(runs[0].metrics, runs[0].name, path, goal, over, runs[0].evaluations)
+        draw_curve(runs[0].metrics, runs[0].title, path, goal, over, runs[0].evaluations)
     return path
 
 
@@ -214,5 +209,9 @@ def _draw_trajectory(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
             video = None
     env = make_one(config.env)
     env.close()
-    draw_trajectory(trajectory, env, config.env.id, path, bool(config.ppo.normalize_rewards))
+    title = (
+        f"{folder.path.resolve().name}, {config.env.id}: an episode of {len(trajectory.rewards)} steps "
+        f"with return {trajectory.rewards.sum():.4g}, iteration {policy.iteration}"
+    )
+    draw_trajectory(trajectory, env, config.env.id, path, bool(config.ppo.normalize_rewards), title)
     return [path, *([video] if video else [])]

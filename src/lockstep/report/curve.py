@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.report.bands import points
-from lockstep.report.style import BLUE, GREEN, SKY, VERMILION, Over, axis, check_name, saved_figure
+from lockstep.report.hover import Series
+from lockstep.report.style import BLUE, GREEN, SKY, VERMILION, Over, Unit, axis, check_name, saved_figure
 
 Rows = Sequence[Mapping[str, Any]]
 
-__all__ = ["draw_curve", "show_return"]
+__all__ = ["draw_curve", "mark_goal", "show_return"]
 
 
 def draw_curve(
@@ -17,8 +18,8 @@ def draw_curve(
 ) -> None:
     """Draw the mean return over environment steps or seconds, 800 by 500 pixels.
 
-    `metrics` are rows of metrics.jsonl, and `evaluations` of evaluations.jsonl, whose mean returns are drawn too. `goal` is drawn as a
-    horizontal line. Raises ValueError if no episode has ended, or as `saved_figure` does.
+    `metrics` are rows of metrics.jsonl, and `evaluations` of evaluations.jsonl, whose mean returns are drawn too. `goal` is drawn as by
+    `mark_goal`. Raises ValueError if no episode has ended, or as `saved_figure` does.
     """
     check_name(path)
     if not len(points(metrics, "return_mean", over)[0]) and not len(points(metrics, "return_mean_20", over)[0]):
@@ -31,24 +32,61 @@ def draw_curve(
 
 def show_return(
     matplotlib: Any, axes: Any, metrics: Rows, goal: float | None, over: Over, evaluations: Rows = ()
-) -> None:
-    """Draw the returns of one run, those of its evaluations during training, and a legend on `axes`."""
+) -> tuple[list[Series], Unit]:
+    """Draw the returns of one run, those of its evaluations during training, and a legend on `axes`.
+
+    Return the curves, with x in steps or seconds, and the unit of the axis.
+    """
     raw, smooth = points(metrics, "return_mean", over), points(metrics, "return_mean_20", over)
-    divisor = axis(matplotlib, axes, over, max(part[0][-1] for part in (raw, smooth) if len(part[0])))
+    unit = axis(matplotlib, axes, over, max(part[0][-1] for part in (raw, smooth) if len(part[0])))
+    series = []
     for (x, y), color, width, name in ((raw, SKY, 0.8, "iteration"), (smooth, BLUE, 2.2, "last 20 episodes")):
         if len(x):
             marker = "o" if len(x) == 1 else None
-            axes.plot(x / divisor, y, color=color, linewidth=width, marker=marker, label=name)
-    for name, marker, label in (
+            axes.plot(x / unit.divisor, y, color=color, linewidth=width, marker=marker, label=name)
+            series.append(Series(name, color, x, y))
+    for column, marker, name in (
         ("return_mean", "o", "evaluation"),
         ("sampled_return_mean", "s", "evaluation, sampled"),
     ):
-        x, y = points(evaluations, name, over)
+        x, y = points(evaluations, column, over)
         if len(x):
-            fill = "none" if name.startswith("sampled") else GREEN
+            fill = "none" if column.startswith("sampled") else GREEN
             axes.plot(
-                x / divisor, y, color=GREEN, linewidth=1, marker=marker, markersize=4, markerfacecolor=fill, label=label
+                x / unit.divisor,
+                y,
+                color=GREEN,
+                linewidth=1,
+                marker=marker,
+                markersize=4,
+                markerfacecolor=fill,
+                label=name,
             )
+            series.append(Series(name, GREEN, x, y))
     if goal is not None:
-        axes.axhline(goal, color=VERMILION, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
+        mark_goal(axes, goal, VERMILION)
     axes.legend(frameon=False, loc="best")
+    return series, unit
+
+
+def mark_goal(axes: Any, goal: float, color: str) -> None:
+    """Draw a horizontal line at `goal`. If it is farther from the curves than they are high, name it at the edge of the axes instead.
+
+    Call it after the curves are drawn: a line that is far off would leave them no height.
+    """
+    low, high = axes.get_ylim()
+    if 2 * low - high <= goal <= 2 * high - low:
+        axes.axhline(goal, color=color, linewidth=1.5, linestyle="--", label=f"goal {goal:g}")
+        return
+    above = goal > high
+    axes.annotate(
+        f"goal {goal:g} {'↑' if above else '↓'}",
+        (1, 1 if above else 0),
+        (-2, 0),
+        "axes fraction",
+        "offset points",
+        ha="right",
+        va="center",
+        color=color,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+    )

@@ -24,6 +24,7 @@ __all__ = ["Trajectory", "play_and_record", "play_trajectory"]
 Array = NDArray[Any]
 Make = Callable[[str | None], gym.Env[Any, Any]]
 Value = Callable[[Any, dict[str, Any]], float]
+_SHOWN_FRAMES, _KEPT_FRAMES = 8, 64
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,28 @@ class Trajectory:
     """Rewards `[T]`."""
     values: Array
     """Values `[T]`, predicted by the critic."""
+    frames: Sequence[NDArray[np.uint8]] = ()
+    """Up to 8 frames `[height, width, 3]` in the middle of equal parts of the episode; empty if it was not rendered."""
+
+
+class _SpacedFrames:
+    """Frames at equal distances over an episode of unknown length, at most 64 at a time."""
+
+    def __init__(self) -> None:
+        self._frames: list[NDArray[np.uint8]] = []
+        self._stride, self._count = 1, 0
+
+    def add(self, frame: NDArray[np.uint8]) -> None:
+        if self._count % self._stride == 0:
+            self._frames.append(frame)
+        self._count += 1
+        if len(self._frames) == _KEPT_FRAMES:
+            self._frames, self._stride = self._frames[::2], 2 * self._stride
+
+    def middles(self) -> list[NDArray[np.uint8]]:
+        """Return the frames in the middle of up to 8 equal parts."""
+        parts = min(_SHOWN_FRAMES, len(self._frames))
+        return [self._frames[int((part + 0.5) * len(self._frames) / parts)] for part in range(parts)]
 
 
 def play_trajectory(make: Make, begin: Begin, value: Value, seed: int, video: Path | None) -> Trajectory:
@@ -90,10 +113,12 @@ def _play(
     add_frame: Callable[[NDArray[np.uint8]], None] | None,
 ) -> Trajectory:
     columns: tuple[list[Any], ...] = ([], [], [], [])
+    spaced = _SpacedFrames()
     observation, info = env.reset(seed=seed)
     done = False
     if add_frame is not None:
-        add_frame(render_frame(env))
+        add_frame(frame := render_frame(env))
+        spaced.add(frame)
     while not done:
         features, predicted = _flatten(feature_leaves(env.observation_space), observation), value(observation, info)
         action = act(observation, info)
@@ -103,8 +128,10 @@ def _play(
         for column, entry in zip(columns, row, strict=True):
             column.append(entry)
         if add_frame is not None:
-            add_frame(render_frame(env))
-    return Trajectory(*(np.array(column) for column in columns))
+            add_frame(frame := render_frame(env))
+            spaced.add(frame)
+    observations, actions, rewards, values = (np.array(column) for column in columns)
+    return Trajectory(observations, actions, rewards, values, spaced.middles())
 
 
 def _flatten(parts: Sequence[tuple[Any, Any]], value: Any) -> Array:

@@ -18,14 +18,12 @@ from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.distributions.gaussian import Gaussian
 from lockstep.envs.spaces import feature_leaves, leaves
 from lockstep.report.names import action_names, observation_names, option_names
-from lockstep.report.style import COLORS, saved_figure
+from lockstep.report.style import COLORS, UNBOUNDED, saved_figure
 
 __all__ = ["StateMap", "draw_map", "map_states"]
 
 _CELLS = 121
 """Cells along each side of the map."""
-_UNBOUNDED = 1e6
-"""Bounds of at least this size are treated as missing: no environment reaches them."""
 _DEVIATIONS = 3.0
 _NAMED = 4
 """Largest number of fixed components whose values are shown one by one."""
@@ -142,7 +140,7 @@ def _ranges(agent: Agent, space: Space[Any]) -> tuple[Array, Array, Array]:
         lower = leaf.low.reshape(-1).astype(np.float64) if is_box else np.zeros(count)
         upper = leaf.high.reshape(-1).astype(np.float64) if is_box else np.ones(count)
         part = slice(begin, begin := begin + count)
-        bounded = (abs(lower) < _UNBOUNDED) & (abs(upper) < _UNBOUNDED)
+        bounded = (abs(lower) < UNBOUNDED) & (abs(upper) < UNBOUNDED)
         low[part] = np.where(bounded, lower, np.maximum(low[part], lower))
         high[part] = np.where(bounded, upper, np.minimum(high[part], upper))
     return low, high, np.clip(mean, low, high)

@@ -3,24 +3,20 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lockstep.config.flags import as_text
-from lockstep.report.curves import LABELS, curve_of, draw_metric
+from lockstep.report.curves import METRICS, curve_of, draw_metric
 from lockstep.report.evaluate import Evaluation
-from lockstep.report.experiments import RecordedRun
+from lockstep.report.experiments import Experiment, RecordedRun
+from lockstep.report.html import NARROW, WIDE, PageFigure, short, write_page
 from lockstep.report.inline import COLOR_NAMES, inline_figure, inline_video
 from lockstep.report.style import Over
 from lockstep.report.summary import RunSummary, Setting, summarize
-from lockstep.report.timing import PHASE_COLORS, draw_time_per_iteration, mean_seconds, plain_number
-from lockstep.run.folder import RunFolder, write_atomically
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from lockstep.report.timing import PHASE_COLORS, draw_time_per_iteration, mean_seconds
+from lockstep.run.folder import RunFolder
 
 __all__ = ["write_report"]
 
@@ -34,55 +30,19 @@ _PHASES = {
     "publish": "sending the new agent to the players",
     "record": "metrics and checkpoints",
 }
-_HOUR, _MINUTE = 3600, 60
 
 
-@dataclass(frozen=True)
-class _Figure:
-    title: str
-    alt: str
-    """Text alternative, for screen readers."""
-    svg: str
-
-
-def write_report(folder: RunFolder) -> Path:
-    """Write `report.html` to the run folder and return its path. The file is never incomplete.
+def write_report(folder: RunFolder, path: Path | None = None) -> Path:
+    """Write the report of a run to `path`, by default `report.html` in its folder, and return the path. The file is never incomplete.
 
     Raises ValueError if the run has no metrics, a file cannot be read or written, or a package is missing.
     """
     summary = summarize(folder)
     if not summary.metrics:
         raise ValueError(f"{folder.path} has no metrics yet: no report can be written")
-    path = folder.path / "report.html"
-    text = _environment().get_template("page.html").render(_content(summary, folder))
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+    path = path or folder.path / "report.html"
+    write_page(path, "page.html", _content(summary, folder))
     return path
-
-
-def _environment() -> "Environment":
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise ValueError("reports need Jinja2; pip install 'lockstep-rl[report]'") from None
-    environment = Environment(
-        loader=PackageLoader("lockstep.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "integer": "{:,}".format,
-        "short": _short,
-        "duration": _duration,
-        "plain": as_text,
-        "number": plain_number,
-        "quoted": lambda path: shlex.quote(str(path)),
-    }
-    return environment
 
 
 def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
@@ -90,6 +50,9 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
     changed = [setting for setting in summary.settings if setting.origin != "default" and setting.name != "run.name"]
     last_20 = Evaluation(list(summary.returns), []) if len(summary.returns) > 1 else None
     return {
+        "title": summary.name,
+        "written_by": f"lockstep report {shlex.quote(str(folder.path))}",
+        "source": "the run folder",
         "run": summary,
         "path": folder.path,
         "last_20": last_20 if summary.checkpoint == summary.iteration else None,
@@ -106,31 +69,37 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _curves(run: RecordedRun, goal: float | None) -> Iterator[_Figure]:
-    for name, label in LABELS.items():
+def _curves(run: RecordedRun, goal: float | None) -> Iterator[PageFigure]:
+    for name in METRICS:
         for over in ("steps", "seconds") if name == "return" else ("steps",):
             if len(curve_of(run, name, over)[0]):
-                yield _curve(run, name, label, over, goal)
+                yield _curve(run, name, over, goal)
 
 
-def _curve(run: RecordedRun, name: str, label: str, over: Over, goal: float | None) -> _Figure:
-    title, _, unit = label.replace("\n", " ").partition(" (")
-    title = f"{title[0].upper()}{title[1:]} over {'environment steps' if over == 'steps' else 'wall time'}"
-    svg = inline_figure(lambda path: draw_metric(run, name, path, over, goal), f"{name}-{over}")
+def _curve(run: RecordedRun, name: str, over: Over, goal: float | None) -> PageFigure:
+    metric = METRICS[name]
+    title = (
+        f"{metric.title[0].upper()}{metric.title[1:]} over {'environment steps' if over == 'steps' else 'wall time'}"
+    )
+    wide = name == "return" and over == "steps"
+    sizes = {"-wide": WIDE, "": NARROW} if wide else {"": NARROW}
+    draw = partial(draw_metric, [Experiment("", [run])], name, over=over, goal=goal)
+    figures = [inline_figure(partial(draw, size=size), f"{name}-{over}{suffix}") for suffix, size in sizes.items()]
     values = curve_of(run, name, over)[1].tolist()
-    begin, end, low, high = map(_short, (values[0], values[-1], min(values), max(values)))
-    return _Figure(title, f"{title} ({unit}: from {begin} to {end}, at least {low}, at most {high}", svg)
+    begin, end, low, high = map(short, (values[0], values[-1], min(values), max(values)))
+    alt = f"{title} ({metric.unit}): from {begin} to {end}, at least {low}, at most {high}"
+    return PageFigure(title, alt, figures[0], figures[1] if wide else None)
 
 
 def _draw_times(run: RecordedRun, role: str, path: Path) -> None:
     draw_time_per_iteration(run, role, path, "steps")
 
 
-def _time_figures(run: RecordedRun) -> Iterator[_Figure]:
+def _time_figures(run: RecordedRun) -> Iterator[PageFigure]:
     for number, role in enumerate(mean_seconds(run.metrics)):
         svg = inline_figure(partial(_draw_times, run, role), f"course-{number}")
         title = f"Time per iteration over environment steps, {role}"
-        yield _Figure(title, f"{title}: stacked by phase", svg)
+        yield PageFigure(title, f"{title}: stacked by phase", svg)
 
 
 def _role(name: str, phases: dict[str, float]) -> dict[str, Any]:
@@ -180,17 +149,3 @@ def _newest_video(folder: RunFolder) -> dict[str, Any] | None:
     size = path.stat().st_size
     uri = inline_video(path) if size <= _LARGEST_VIDEO else None
     return {"name": path.name, "path": path, "megabytes": size / 1e6, "uri": uri}
-
-
-def _short(value: float) -> str:
-    """Format a number with four significant digits; large numbers as integers with commas: 123,456, -0.1235, 500."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _duration(seconds: float) -> str:
-    if round(seconds, 1) < _MINUTE:
-        return f"{seconds:.3g} s"
-    rounded = round(seconds)
-    if rounded < _HOUR:
-        return f"{rounded // _MINUTE} min {rounded % _MINUTE} s"
-    return f"{rounded // _HOUR} h {rounded % _HOUR // _MINUTE} min"

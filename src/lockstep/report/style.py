@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 __all__ = [
     "BLUE",
@@ -12,8 +12,10 @@ __all__ = [
     "GRAY",
     "GREEN",
     "SKY",
+    "UNBOUNDED",
     "VERMILION",
     "Over",
+    "Unit",
     "axis",
     "check_name",
     "make_folder",
@@ -24,8 +26,20 @@ __all__ = [
 BLUE, GREEN, SKY, VERMILION, GRAY = "#0072B2", "#009E73", "#56B4E9", "#D55E00", "#595959"
 COLORS = (BLUE, VERMILION, GREEN, "#E69F00", "#CC79A7", SKY, GRAY, "#000000")
 """Colors of the lines of a figure, in the order of use."""
+UNBOUNDED = 1e6
+"""Bounds of a space of at least this size are treated as missing: no environment reaches them."""
 Over = Literal["steps", "seconds"]
 """Quantity on the horizontal axis of a curve: environment steps, or seconds of wall time."""
+
+
+class Unit(NamedTuple):
+    """Unit of the horizontal axis of a curve."""
+
+    divisor: float
+    """Divisor that converts steps or seconds to the unit."""
+    name: str
+
+
 _STYLE: dict[str, Any] = {
     "axes.grid": True,
     "axes.spines.right": False,
@@ -60,20 +74,20 @@ def saved_figure(path: Path, width: float, height: float) -> Iterator[tuple[Modu
         _save(figure, path)
 
 
-def axis(matplotlib: ModuleType, axes: Any, over: Over, largest: float, label: bool = True) -> float:
-    """Format the horizontal axis for values up to `largest`. Return the divisor that converts the values to the unit of the axis."""
-    divisor, name = 1.0, "environment steps"
+def axis(matplotlib: ModuleType, axes: Any, over: Over, largest: float, label: bool = True) -> Unit:
+    """Format the horizontal axis for values up to `largest`, in steps or seconds, and return its unit."""
+    unit, name = Unit(1.0, "steps"), "environment steps"
     if over == "steps":
         axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))
     else:
-        divisor, unit = next((divisor, unit) for least, divisor, unit in _UNITS if largest >= least)
-        name = f"wall time ({unit})"
+        unit = next(Unit(divisor, unit) for least, divisor, unit in _UNITS if largest >= least)
+        name = f"wall time ({unit.name})"
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
     if label:
         axes.set_xlabel(name)
     axes.margins(x=0.01)
     axes.tick_params(color=GRAY)
-    return divisor
+    return unit
 
 
 def make_folder(path: Path) -> None:
@@ -109,6 +123,7 @@ def _matplotlib() -> ModuleType:
     try:
         import matplotlib.colors
         import matplotlib.figure
+        import matplotlib.lines
         import matplotlib.patches
         import matplotlib.ticker
     except ImportError:

@@ -17,6 +17,7 @@ from lockstep.envs.functions import is_function
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.resolve import iterations
 from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
+from lockstep.report.experiments import AUTO_RESOLVED
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
@@ -30,16 +31,6 @@ _OMITTED = {f"run.{field}" for field in ("folder", "name", "progress", "log_ever
     "runtime.rendezvous",
 }
 """Settings that the repeating command omits: name, folder and display of the run, and how its ranks connect."""
-_AUTO_RESOLVED = {
-    "plan.shards",
-    "policy.log_std",
-    "policy.normalize_observations",
-    "ppo.minibatches",
-    "ppo.normalize_rewards",
-    "rollout.sequence_length",
-    "runtime.player_device",
-}
-"""Settings for which None means that the value is chosen when the run is created. `auto` means the same for all settings."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Setting:
     def auto_resolved(self) -> bool:
         """True if the user left the value open (`auto` or none), so that it was chosen when the run was created."""
         return self.value != self.preset and (
-            self.preset == "auto" or (self.preset is None and self.name in _AUTO_RESOLVED)
+            self.preset == "auto" or (self.preset is None and self.name in AUTO_RESOLVED)
         )
 
     @property

@@ -111,7 +111,7 @@ def _show_course(
     rows = [points(run.metrics, f"{prefix}_{phase}", over)[1] for phase in PHASES]
     table = np.array([[row[part].mean() if len(row) == len(x) else 0.0 for part in parts] for row in rows])
     factor, unit = _unit(float(np.percentile(table.sum(0), 95)))
-    divisor = axis(matplotlib, axes, over, float(x[-1]), label=last)
+    divisor = axis(matplotlib, axes, over, float(x[-1]), label=last).divisor
     ends = np.array([x[part[-1]] for part in parts]) / divisor
     if len(ends) == 1:
         ends, table = ends + np.array([-0.5, 0.5]), np.repeat(table, 2, axis=1)

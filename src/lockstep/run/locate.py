@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.run.settings import RunConfig
 
-__all__ = ["locate", "locate_checkpoint"]
+__all__ = ["locate", "locate_checkpoint", "locate_sweep"]
 
 _NEWEST = 5
 """Number of runs that an error message lists."""
@@ -46,3 +46,9 @@ def locate_checkpoint(text: str) -> tuple[Path, int | None]:
     if place.name.isdecimal() and place.parent.name == "checkpoints":
         return locate(str(place.parent.parent)), int(place.name)
     return locate(text), None
+
+
+def locate_sweep(text: str) -> Path | None:
+    """Return the folder of a sweep, given by path or by its name inside `runs/`; None if `text` is no folder of a sweep with runs."""
+    places = [Path(text), Path(RunConfig.folder) / text]
+    return next((place for place in places if text and any(place.glob("runs/*/config.json"))), None)

@@ -15,9 +15,12 @@ from lockstep.sweep.values import Search
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["Trials"]
+__all__ = ["DATABASE", "STUDY", "Trials", "import_optuna"]
 
-_FILE = "trials.db"
+DATABASE = "trials.db"
+"""Database in the folder of a search."""
+STUDY = "sweep"
+"""Name of the study in the database."""
 _BATCH_END = "batch_end"
 """Name of a study attribute: one more than the number of the last trial in the newest batch. The values of all trials
 of a batch are sampled before the first of them runs."""
@@ -32,11 +35,11 @@ class Trials:
         `rules` are settings that must be equal whenever this study is opened. Raises ValueError if Optuna is not installed, or if `rules` differ
         from those of an earlier call.
         """
-        optuna = _optuna()
+        optuna = import_optuna("--trials")
         self._spaces, self._seed = spaces, seed
         self._study: Any = optuna.create_study(
-            storage=f"sqlite:///{(folder / _FILE).absolute()}",
-            study_name="sweep",
+            storage=f"sqlite:///{(folder / DATABASE).absolute()}",
+            study_name=STUDY,
             direction="maximize",
             load_if_exists=True,
         )
@@ -119,10 +122,11 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def _optuna() -> Any:
+def import_optuna(purpose: str) -> Any:
+    """Import Optuna. Raises ValueError, which says that `purpose` needs it, if it is not installed."""
     try:
         import optuna
     except ImportError:
-        raise ValueError("--trials needs Optuna; pip install 'lockstep-rl[sweep]'") from None
+        raise ValueError(f"{purpose} needs Optuna; pip install 'lockstep-rl[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -11,7 +11,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Start, read_starts
 from lockstep.telemetry.status import number
 
-__all__ = ["STATES", "ListedRun", "list_run", "list_runs", "run_folders"]
+__all__ = ["STATES", "ListedRun", "State", "list_run", "list_runs", "run_folders", "state_of"]
 
 State = Literal["running", "done", "stopped", "failed", "killed", "new", "broken"]
 STATES: tuple[State, ...] = get_args(State)
@@ -50,7 +50,7 @@ def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
     """Iterate over the runs in a folder, and over those of the sweeps in it, in alphabetical order. `state` None: in all states."""
     for path in run_folders(root):
         folder = RunFolder(path)
-        found, why = _state(folder)
+        found, why = state_of(folder)
         if state in (None, found):
             yield _listed(folder, found, why)
 
@@ -64,7 +64,7 @@ def run_folders(root: Path) -> list[Path]:
 def list_run(path: Path) -> ListedRun:
     """Read the state and the newest numbers of the run in the folder `path`."""
     folder = RunFolder(path)
-    return _listed(folder, *_state(folder))
+    return _listed(folder, *state_of(folder))
 
 
 def _listed(folder: RunFolder, state: State, why: str) -> ListedRun:
@@ -97,7 +97,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _state(folder: RunFolder) -> tuple[State, str]:
+def state_of(folder: RunFolder) -> tuple[State, str]:
     """Return the state of a run, and why it was stopped or failed, or can't be read."""
     try:
         folder.tree()

@@ -18,11 +18,11 @@ from lockstep.report.experiments import Experiment, RecordedRun, check_environme
 from lockstep.report.html import NARROW, WIDE, PageFigure, short, write_page
 from lockstep.report.inline import COLOR_NAMES, inline_figure
 from lockstep.report.intervals import Estimate, estimate_over_seeds, interquartile_mean
-from lockstep.telemetry.listing import State, state_of
 from lockstep.report.search import search_content
 from lockstep.report.summary import RunSummary, summarize
 from lockstep.run.folder import RunFolder
 from lockstep.sweep.history import read_history
+from lockstep.telemetry.listing import State, state_of
 
 __all__ = ["write_comparison"]
 

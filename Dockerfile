@@ -1,18 +1,20 @@
 # lockstep on a CPU, with the pinned packages:
-#     docker build -t lockstep .
+#     docker build -t lockstep --build-arg TORCH_INDEX=URL .
 #     docker run --rm --shm-size 1g -v "$PWD/runs:/work/runs" --user "$(id -u):$(id -g)" lockstep train cartpole
 FROM python:3.11-slim-bookworm AS build
 
+# address of PyTorch's package index of CPU builds; without it, pip installs a build for CUDA, which is several GB larger
+ARG TORCH_INDEX=
 ARG EXTRAS=box2d,mujoco,video,report
 WORKDIR /source
 RUN python -m venv /opt/lockstep
 ENV PATH=/opt/lockstep/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY constraints.txt ./
 # a layer of its own: PyTorch is most of the image, and changes rarely
-RUN pip install -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu torch
+RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
-RUN pip install -c constraints.txt --extra-index-url https://download.pytorch.org/whl/cpu ".[${EXTRAS}]"
+RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[${EXTRAS}]"
 
 FROM python:3.11-slim-bookworm
 

@@ -284,7 +284,7 @@ def test_long_metrics_are_read_in_bounded_steps(
 def test_colors_are_those_of_the_report(client: TestClient) -> None:
     from lockstep import report
 
-    template = (Path(next(iter(report.__path__))) / "page.html").read_text()
+    template = (Path(next(iter(report.__path__))) / "base.html").read_text()
     palette = [line.strip() for line in template.splitlines() if "--paper: " in line or "--series-0: " in line]
     assert len(palette) == 4
     style = client.get("/static/page.css").text

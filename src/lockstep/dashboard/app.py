@@ -50,7 +50,6 @@ class _Dashboard:
         self._files = {
             file.name: file.read_bytes() for file in static.iterdir() if Path(file.name).suffix in _MEDIA_TYPES
         }
-        self._folder = str(root)
         self._runs = Runs(root)
         self._open: OrderedDict[Path, _OpenRun] = OrderedDict()
         self._lock = Lock()
@@ -67,7 +66,7 @@ class _Dashboard:
     def runs(self, _: Request) -> Response:
         with self._lock:
             rows = self._runs.rows()
-        return _json({"folder": self._folder, "machine": machine_load(), "runs": rows})
+        return _json({"folder": str(self._runs.root), "machine": machine_load(), "runs": rows})
 
     def run(self, request: Request) -> Response:
         """Return what a page that has `position` lacks of the curves of a run, and its videos."""

@@ -73,7 +73,7 @@ class Chart {
     const divisor = this.options.axis.divisor;
     const tables = this.series.map((line) => [line.x.map((x) => x / divisor), line.y, ...(line.low ? [line.low, line.high] : [])]);
     const data = tables.length ? uPlot.join(tables) : [[]];
-    const layout = JSON.stringify([this.series.map((line) => [line.color, line.dash, !!line.low, !!line.fill]), this.options.axis.unit, !!this.options.marks]);
+    const layout = JSON.stringify([this.series.map((line) => [line.color, line.dash, !!line.low, !!line.fill, line.x.length === 1]), this.options.axis.unit, !!this.options.marks]);
     if (layout !== this.layout) {
       this.layout = layout;
       this.uplot?.destroy();

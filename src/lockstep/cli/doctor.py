@@ -41,6 +41,7 @@ _OPTIONAL = {
     "starlette": ("starlette", "dashboard", "`lockstep dashboard`"),
     "uvicorn": ("uvicorn", "dashboard", "`lockstep dashboard`"),
     "huggingface_hub": ("huggingface_hub", "hub", "`lockstep push`, `play hub:USER/NAME`"),
+    "pettingzoo": ("pettingzoo", "pettingzoo", "games of several agents"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
 }
 """Optional packages. Name of the distribution -> its module, the extra of lockstep that installs it, its purpose."""

@@ -81,9 +81,7 @@ def test_list_flag_without_values_is_an_empty_list() -> None:
 def test_negative_numbers_are_values() -> None:
     assert config("--policy.log-std -1.5").policy.log_std == -1.5
     assert config("--policy.log-std -.5").policy.log_std == -0.5
-    assert (
-        problem("--policy.hidden -3") == "policy.hidden is [-3]: it must name at least one width, each from 1 to 16,384"
-    )
+    assert problem("--policy.hidden -3") == "policy.hidden is [-3]: each width must be from 1 to 16,384"
 
 
 def test_short_flags_stand_for_fields() -> None:

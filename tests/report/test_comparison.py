@@ -26,10 +26,10 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def runs(folder: Path) -> list[RunFolder]:
     """Three seeds of one experiment, with returns of 10, 20 and 60, and a run with another clip that has not finished."""
     found = [
-        make_run(folder, f"wide-{seed}", rows(return_mean_20=mean), run={"seed": seed})
+        make_run(folder, f"wide-{seed}", rows(return_mean_20=mean), run={"seed": seed}, runtime={"compile": "off"})
         for seed, mean in ((1, 10.0), (2, 20.0), (3, 60.0))
     ]
-    return [*found, make_run(folder, EVIL.replace("/", ""), rows(7), ppo={"clip": 0.1}, run={"solved_return": None})]
+    return [*found, make_run(folder, EVIL.replace("/", ""), rows(7), ppo={"clip": 0.1}, runtime={"compile": "on"})]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -43,12 +43,12 @@ def test_results_over_seeds_and_differences(tmp_path: Path) -> None:
         "4 runs",
         "3 seeds: wide-1, wide-2, wide-3",
         "3 30 [10, 60] 30 [10, 60]",  # n, mean and interquartile mean; three scores have no quarter to leave out
-        "0 of 1 – –",
         "ppo.clip",
         "lowest to highest",
         "lockstep report a 'b c'",
     ):
         assert words in parsed.words, words
+    assert "runtime.compile" not in parsed.words, "it was chosen automatically"
     assert "script" not in parsed.tags
     assert ("href", "wide-1/videos/a%20b.mp4") in parsed.attributes
 

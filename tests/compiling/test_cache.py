@@ -64,7 +64,7 @@ def test_damaged_library_is_detected(stored: Path, damage: str) -> None:
 def test_damaged_library_is_compiled_again(stored: Path, capfd: pytest.CaptureFixture[str]) -> None:
     stored.write_bytes(stored.read_bytes()[:5000])
     assert double() == [2.0, 2.0, 2.0]
-    first, _ = capfd.readouterr().err.splitlines()
+    (first,) = capfd.readouterr().err.splitlines()
     assert first == f"{stored} does not match its recorded hash; compiling it again"
     assert double() == [2.0, 2.0, 2.0]
     assert capfd.readouterr().err == ""
@@ -165,7 +165,7 @@ def test_library_that_cannot_be_opened_is_compiled_again(stored: Path, capfd: py
     built.write_bytes(b"not a library")
     kernel_cache.store(built, stored)
     assert double() == [2.0, 2.0, 2.0]
-    first, _ = capfd.readouterr().err.splitlines()
+    (first,) = capfd.readouterr().err.splitlines()
     assert first.startswith(f"{stored} can't be opened (")
     assert first.endswith("; compiling it again")
 

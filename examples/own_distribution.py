@@ -9,9 +9,9 @@ everything else is a function of its arguments, row by row. Samples are clipped 
 `bounded` is True.
 """
 
+# [essential]
 import math
 
-# [essential]
 import lockstep
 
 

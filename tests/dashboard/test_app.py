@@ -242,7 +242,10 @@ HOSTILE = [
 
 def test_hostile_values_break_nothing(root: Path, client: TestClient) -> None:
     run = make_run(root / os.fsdecode(b"name-\xff"))
-    tree = {"env": {"id": [EVIL, "\udcff"]}, "run": {"seed": {}, "total_steps": "many", "solved_return": "much"}}
+    tree = {
+        "env": {"id": [EVIL, "\udcff", "\ud800"]},
+        "run": {"seed": {}, "total_steps": "many", "solved_return": "much"},
+    }
     (run / "config.json").write_text(json.dumps(tree))
     (run / "best.json").write_text('{"iteration": 1, "return_mean": NaN, "episodes": 1e999}')
     start = {"event": "start", "time": "2030-01-01T00:00:00", "iteration": 0, "last": 1, "ranks": 1, "plan": 1}

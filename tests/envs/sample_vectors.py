@@ -13,7 +13,8 @@ WALK = "lockstep-tests/Walk-v0"
 class Walk(VectorEnv[Any, Any, Any]):
     """Walks of random lengths: environment i starts at i and moves with its action. Episodes end after 3 + i steps.
 
-    The end is a termination if i is even. An observation is the position, and the number of the step. `fault` names what is wrong.
+    The end is a termination if i is even. An observation is the position, and the number of the step. `fault` names what is wrong,
+    or `reused`, which is allowed: a reset clears the arrays that the last step has returned.
     """
 
     def __init__(self, num_envs: int, mode: str = "NEXT_STEP", fault: str = "", noise: float = 0.0) -> None:
@@ -33,6 +34,8 @@ class Walk(VectorEnv[Any, Any, Any]):
             self.ended = np.zeros(self.num_envs, np.bool_)
             mask = np.ones(self.num_envs, np.bool_)
         self.begin(mask)
+        for array in getattr(self, "returned", ()) if self.fault == "reused" else ():
+            array[mask] = 0
         observations = self.state.astype(np.float64 if self.fault == "dtype" else np.float32)
         return observations if self.fault == "old reset" else (observations, {})
 
@@ -66,6 +69,7 @@ class Walk(VectorEnv[Any, Any, Any]):
             rewards = rewards[:, np.newaxis]
         flags = (ended & even).astype(np.int64 if self.fault == "flags" else np.bool_), ended & ~even
         observations = observations[:, :1] if self.fault == "shape" else observations
+        self.returned = rewards, *flags
         return (observations, rewards, *flags, infos)[: 4 if self.fault == "old step" else 5]
 
 

@@ -60,7 +60,8 @@ class Visit:
         terminated = {agent: agent == "early" and self.steps == 2 for agent in acted}
         truncated = dict.fromkeys(acted, self.steps == 6)
         if self.fault != "stays":
-            self.agents = [agent for agent in acted if not (terminated[agent] or truncated[agent])]
+            left = ["stays"] if self.fault == "leaves" else []
+            self.agents = [agent for agent in acted if not (terminated[agent] or truncated[agent] or agent in left)]
         came = ["late"] if self.steps == 3 else []
         self.agents += came
         if self.fault == "reward":
@@ -117,6 +118,7 @@ def test_games_are_restored_by_replay(steps: int) -> None:
     ("fault", "words"),
     [
         ("stays", "still has early in agents after its episode ended"),
+        ("leaves", "no longer has stays in agents, although its episode has not ended"),
         ("reward", "returned no reward of stays, which is in agents"),
         ("shape", r"returned an observation outside its observation space: got ndarray of shape \(3,\)"),
     ],
@@ -133,6 +135,9 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path) -> None:
         describe_env(config_of(fault="space"))
     with pytest.raises(ValueError, match="its reset left no agents in the game"):
         describe_env(config_of(fault="empty"))
+    game = Visit()
+    with pytest.raises(ValueError, match="returned the same environment twice"):
+        make_engine(EnvConfig(register_function(lambda: game), "pettingzoo", 6), 1, 0, 1)
     with pytest.raises(ValueError, match=r"needs a pettingzoo.ParallelEnv with possible_agents, not 'CartPoleEnv'"):
         describe_env(EnvConfig("CartPole-v1", "pettingzoo"))
     for settings, words in (

@@ -12,7 +12,7 @@ from tests.envs import sample_environments
 from tests.envs.sample_vectors import WALK, Walk, register
 
 import lockstep
-from lockstep.envs.catalog import describe_env, make_engine, make_one, restarts_episodes
+from lockstep.envs.catalog import check_autoreset, describe_env, make_engine, make_one, restarts_episodes
 from lockstep.envs.checking import check_env
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine, EnvironmentFailed
@@ -26,6 +26,11 @@ RESTORABLE = WALK.replace("Walk", "Restorable")
 
 def config_of(env_id: str = WALK, **options: Any) -> EnvConfig:
     return EnvConfig(env_id, "gymnasium-vector", 8, options=options)
+
+
+def check(config: EnvConfig) -> None:
+    describe_env(config)
+    check_autoreset(config)
 
 
 def played(engine: Engine, steps: int, first: int = 0) -> list[list[Any]]:
@@ -81,6 +86,46 @@ def test_all_modes_give_the_same_episodes(mode: str, make: Any) -> None:
         assert same(*results)
 
 
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_a_reset_may_clear_the_arrays_that_step_has_returned(mode: str) -> None:
+    results = []
+    for fault in ("", "reused"):
+        engine = make_engine(config_of(mode=mode, fault=fault), 1, 0, 2)
+        engine.reset()
+        results.append(played(engine, 12))
+    assert same(*results)
+
+
+def test_masks_of_other_environments_survive_the_end_of_an_episode() -> None:
+    """With same-step autoreset, Gymnasium's `final_info` has zeros for environments whose episodes go on."""
+
+    class Masked(gym.Env[Any, Any]):
+        observation_space, action_space = gym.spaces.Box(0, 9, (1,), np.float32), gym.spaces.Discrete(2)
+
+        def __init__(self, length: int) -> None:
+            self.length = length
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.steps = 0
+            return np.zeros(1, np.float32), {"action_mask": np.array([1, 0], np.int8)}
+
+        def step(self, action: Any) -> Any:
+            self.steps += 1
+            infos = {"action_mask": np.array([1, 0], np.int8)}
+            return np.ones(1, np.float32), 1.0, self.steps == self.length, False, infos
+
+    def make(num_envs: int) -> Any:
+        lengths = range(2, 2 + num_envs)
+        return SyncVectorEnv([lambda n=n: Masked(n) for n in lengths], autoreset_mode=AutoresetMode.SAME_STEP)
+
+    engine = make_engine(config_of(register_function(make)), 1, 0, 2)
+    engine.reset()
+    for _ in range(6):
+        observations, *_ = engine.step(np.zeros(4, np.int64))
+        assert observations[:, 1:].tolist() == [[1, 0]] * 4
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["Parts", "Mixed", "Image"])
 def test_structures_masks_and_images_in_every_mode(name: str, mode: str) -> None:
@@ -132,7 +177,7 @@ def test_a_broken_promise_is_an_error_of_one_line(options: dict[str, Any], words
 )
 def test_an_environment_is_refused_before_training(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
-        describe_env(config_of(**options))
+        check(config_of(**options))
     assert "\n" not in str(caught.value)
 
 
@@ -142,7 +187,7 @@ def test_an_environment_is_refused_before_training(options: dict[str, Any], word
 )
 def test_a_wrong_reset_is_refused_before_training(fault: str, words: str) -> None:
     with pytest.raises(EnvironmentFailed, match=words):
-        describe_env(config_of(fault=fault))
+        check(config_of(fault=fault))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -69,7 +69,7 @@ class _Dashboard:
         return _json({"folder": str(self._runs.root), "machine": machine_load(), "runs": rows})
 
     def run(self, request: Request) -> Response:
-        """Return what a page that has `position` lacks of the curves of a run, and its videos."""
+        """Return the points of the curves of a run after `position`, and its videos."""
         path = self._path(request)
         try:
             with self._lock:

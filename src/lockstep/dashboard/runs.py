@@ -8,6 +8,7 @@ of what was found here, never by paths.
 import dataclasses
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 from stat import S_ISREG
@@ -77,7 +78,7 @@ class Runs:
 
 
 def signature(root: Path, path: Path) -> Signature:
-    """Return what shows that files of the run in `path` have changed.
+    """Return inode, size and time of modification of the files of the run in `path`.
 
     Raises ValueError if the run or a file of it must not be read, OSError if that cannot be determined.
     """
@@ -119,7 +120,7 @@ def printable_error(error: Exception) -> str:
 
 
 def _printable(name: Path | str) -> str:
-    return os.fsencode(name).decode(errors="replace")
+    return re.sub("[\ud800-\udfff]", "\ufffd", str(name))
 
 
 def _status(path: Path) -> os.stat_result | None:

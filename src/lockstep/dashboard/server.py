@@ -41,7 +41,7 @@ def serve(root: Path, port: int | None, announce: Callable[[str], None]) -> None
         lifespan="off",
         server_header=False,
         access_log=False,
-        log_level="critical",  # the application prints its errors, and a response that Ctrl-C cuts off is none
+        log_level="critical",  # the application prints its errors, and a response that Ctrl-C interrupts is not an error
         timeout_graceful_shutdown=_END_TIMEOUT,
     )
     with _listen(port) as listener:

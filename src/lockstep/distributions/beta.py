@@ -43,8 +43,9 @@ class Beta(ContinuousDistribution):
 
         `log_std` is the natural logarithm of the initial standard deviation in units of half the range.
         """
+        low, high = low.astype(np.float64), high.astype(np.float64)
         self.size = len(low)
-        self._low, self._range = (torch.from_numpy(bound.astype(np.float64)) for bound in (low, high - low))
+        self._low, self._range = map(torch.from_numpy, (low, high - low))
         # on [-1, 1], the variance for α = β is 1 / (2 α + 1)
         smallest, largest = _INITIAL_RANGE
         excess = min(max((math.exp(-2 * log_std) - 1) / 2, smallest), largest) - 1

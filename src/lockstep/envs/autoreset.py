@@ -118,7 +118,11 @@ class NextStepBatch:
                 raise ContractViolation(f"returned no final_obs at the end of an episode, but {_MODE} is SAME_STEP")
             for index in np.flatnonzero(ended).tolist():
                 _assign(shown, index, _item(final, index))
-            infos |= infos.get("final_info") or {}
+            final_infos = infos.get("final_info") or {}
+            others = {key: value for key, value in final_infos.items() if key != MASK}
+            infos = _with_masks(infos | others, final_infos, ended)
+        # copies, because a reset may overwrite the arrays that step has returned
+        rewards, terminated, truncated = np.where(waiting, 0, rewards), terminated & ~waiting, truncated & ~waiting
         mask = waiting if same_step else waiting | ended
         if mask.any():
             first, first_infos = self._reset(options={"reset_mask": mask.copy()})
@@ -126,7 +130,6 @@ class NextStepBatch:
             for index in np.flatnonzero(waiting).tolist():
                 _assign(shown, index, _item(first, index))
             infos = _with_masks(infos, first_infos, waiting)
-        rewards, terminated, truncated = np.where(waiting, 0, rewards), terminated & ~waiting, truncated & ~waiting
         return shown, rewards, terminated, truncated, infos
 
     def _check_untouched(self, before: Any, after: Any, others: NDArray[np.bool_]) -> None:
@@ -149,7 +152,7 @@ def space_of_one(env: VectorEnv, name: str, env_id: str) -> gym.Space[Any]:
 
 
 def _with_masks(infos: dict[str, Any], first_infos: Mapping[str, Any], reset: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the infos with the action masks of the environments that were `reset`."""
+    """Return the infos with the masks of `first_infos` for the environments in `reset`."""
     if MASK not in first_infos:
         return infos
     masks = _copy(infos.get(MASK, first_infos[MASK]))

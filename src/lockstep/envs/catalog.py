@@ -18,6 +18,7 @@ from lockstep.randomness import EnvironmentSeeds
 __all__ = [
     "KnownEnvironment",
     "agents_of",
+    "check_autoreset",
     "describe_env",
     "first_seed",
     "has_time_limit",
@@ -96,14 +97,14 @@ def describe_env(config: EnvConfig) -> Spaces:
     if config.engine in ("gymnasium-vector", "ale"):
         engine = make_engine(replace(config, count=1, threads=1), 0, 0, 1)
         engine.close()
-        if config.engine == "gymnasium-vector":
-            _probe_autoreset(config)
         return engine.spaces
     return Interface.from_recipe(recipe).spaces
 
 
-def _probe_autoreset(config: EnvConfig) -> None:
+def check_autoreset(config: EnvConfig) -> None:
     """Raise ValueError if a vector environment that is not Gymnasium's own does not have the autoreset mode that it declares."""
+    if config.engine != "gymnasium-vector":
+        return
     from lockstep.envs.probing import probe_autoreset
     from lockstep.envs.vector import VectorEngine
 

@@ -11,7 +11,14 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from lockstep.envs.actions import action_converter, each_action
-from lockstep.envs.catalog import describe_env, has_time_limit, make_engine, make_one, restarts_episodes
+from lockstep.envs.catalog import (
+    check_autoreset,
+    describe_env,
+    has_time_limit,
+    make_engine,
+    make_one,
+    restarts_episodes,
+)
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes
 from lockstep.envs.families import is_vector_only
@@ -235,7 +242,8 @@ def _check_vector(config: EnvConfig) -> Finding:
     """Check the vector version with two environments: its autoreset mode, its results, and how it is resumed."""
     resolved = replace(config, engine="gymnasium-vector")
     try:
-        describe_env(resolved)  # probes the autoreset mode
+        describe_env(resolved)
+        check_autoreset(resolved)
         restarts = restarts_episodes(resolved)
     except (ValueError, EnvironmentFailed) as error:
         return Finding("vector", "fail", str(error))

@@ -126,7 +126,7 @@ def make_registered(env_id: str, options: Mapping[str, Any]) -> gym.Env[Any, Any
     ]
     if missing:
         raise ValueError(f"the function returned a {type(env).__name__}, which has no {missing[0]}")
-    _check_new(env)
+    check_new(env)
     return env
 
 
@@ -150,11 +150,11 @@ def make_registered_vector(env_id: str, count: int, options: Mapping[str, Any]) 
         raise ValueError(
             f"the function takes num_envs, but returned {type(env).__name__!r}, which is not a gymnasium.vector.VectorEnv"
         )
-    _check_new(env)
+    check_new(env)
     return env
 
 
-def _check_new(env: Any) -> None:
+def check_new(env: Any) -> None:
     """Raise ValueError if an environment was returned before."""
     if env in _CREATED:
         raise ValueError("the function returned the same environment twice: it must create a new one at each call")

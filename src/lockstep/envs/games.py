@@ -56,12 +56,11 @@ class _Game:
         observations, infos = self._env.reset(seed=self._seeds(self._index, episode))
         self.rewards[:] = 0
         self.truncated[:] = self.present[:] = False
-        self.observations[:], self.pixels[:] = (
-            self._absent_row,
-            0,
-        )  # what is left of the last episode would not be replayed
+        # a restored game has no rows of earlier episodes
+        self.observations[:] = self._absent_row
+        self.pixels[:] = 0
         self.infos[:] = np.nan
-        self._come_and_go(observations, infos)
+        self._update_present(observations, infos)
         if not self.present.any():
             raise ContractViolation("has no agents after a reset")
         self.terminated[:] = ~self.present
@@ -85,12 +84,12 @@ class _Game:
         self._read(observations, infos, ended, has_ended=True)
         if self._info_metrics:
             self._read_infos(infos, ended)
-        self._come_and_go(observations, infos)
-        self._check_ended(ended)
+        self._update_present(observations, infos)
+        self._check_ended(before, ended)
         self.terminated &= ~(self.present & ~before)  # an agent that comes begins an episode
         self.over = not self.present.any()
 
-    def _come_and_go(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
+    def _update_present(self, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         agents = set(self._env.agents)
         if unknown := agents - set(self._agents):
             raise ContractViolation(f"has agents that possible_agents does not have: {', '.join(map(str, unknown))}")
@@ -99,10 +98,13 @@ class _Game:
         self.present[:] = [agent in agents for agent in self._agents]
         self._read(observations, infos, self.present)
 
-    def _check_ended(self, ended: NDArray[np.bool_]) -> None:
-        if (ended & self.present).any():
-            agent = self._agents[int((ended & self.present).argmax())]
-            raise ContractViolation(f"still has {agent} in agents after its episode ended")
+    def _check_ended(self, before: NDArray[np.bool_], ended: NDArray[np.bool_]) -> None:
+        for wrong, problem in (
+            (ended & self.present, "still has {} in agents after its episode ended"),
+            (before & ~ended & ~self.present, "no longer has {} in agents, although its episode has not ended"),
+        ):
+            if wrong.any():
+                raise ContractViolation(problem.format(self._agents[int(wrong.argmax())]))
 
     def _read(self, observations: Any, infos: Any, which: NDArray[np.bool_], has_ended: bool = False) -> None:
         for index in np.flatnonzero(which).tolist():

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from lockstep.envs.functions import registered_function
+from lockstep.envs.functions import check_new, registered_function
 
 __all__ = ["check_parallel_id", "common_space", "is_parallel_id", "make_parallel"]
 
@@ -50,6 +50,7 @@ def make_parallel(env_id: str, options: Mapping[str, Any], render_mode: str | No
         env = import_module(env_id.replace("/", ".")).parallel_env(**arguments)
     elif (make := registered_function(env_id)) is not None:
         env = make(**options)
+        check_new(env)
     else:
         known = gym.spec(env_id)
         entry: Any = known.entry_point

@@ -23,7 +23,7 @@ class TurnTaking(gym.Env[Any, Any]):
         self.observation_space = common_space(env, "observation_space", env_id)
         self.action_space = common_space(env, "action_space", env_id)
         self.metadata = dict(env.metadata or {})
-        if "render_fps" in self.metadata:  # a frame is shown per turn
+        if self.metadata.get("render_fps"):  # a frame is shown per turn
             self.metadata["render_fps"] *= len(env.possible_agents)
         self.render_mode = getattr(env, "render_mode", None)
         self._turns: list[Any] = []
@@ -45,11 +45,11 @@ class TurnTaking(gym.Env[Any, Any]):
         results = self.parallel.step(self._actions)
         self._observations, rewards, terminated, truncated, self._infos = results
         ended = [agent for agent in self._actions if terminated.get(agent) or truncated.get(agent)]
-        last, self._actions, self._turns = next(iter(self._actions)), {}, list(self.parallel.agents)
+        shown_agent, self._actions, self._turns = next(iter(self._actions)), {}, list(self.parallel.agents)
         reward = float(sum(map(float, rewards.values()))) / len(self.parallel.possible_agents)
         over = not self._turns
         if over:
-            self._turns = [last]
+            self._turns = [shown_agent]
         observation, info = self._current()
         ends_terminated = over and all(terminated.get(agent) for agent in ended)
         return observation, reward, ends_terminated, over and not ends_terminated, info

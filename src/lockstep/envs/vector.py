@@ -113,7 +113,7 @@ class VectorEngine(RestartingEngine):
             else {name.removeprefix("env."): value for name, value in state.items() if name.startswith("env.")}
         )
         rows = self._observations if self._trusted else state.get("observations")
-        if rows is None or rows.shape != self._observations.shape or not snapshots.fit(saved):
+        if rows is None or rows.shape != self._observations.shape or not self._call(lambda: snapshots.fit(saved)):
             raise ValueError(
                 f"env.id is {self._recipe.env_id!r}: the checkpoint does not hold the state of {self._count} environments of this engine"
             )

@@ -125,10 +125,8 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
     try:
         with meta, _about(len(saved)):
             expected = make_agent(config, meta, spaces=spaces).state()
-    except (
-        RuntimeError,
-        TypeError,
-    ):  # a registered encoder, core or distribution that reads tensors while it is constructed
+    except (RuntimeError, TypeError):
+        # a registered encoder, core or distribution may read tensors while it is constructed
         if not any(is_registered(kind, name) for kind, name in registrable_names(config.policy)):
             raise
     else:

@@ -12,6 +12,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.catalog import (
     agents_of,
+    check_autoreset,
     describe_env,
     has_time_limit,
     make_one,
@@ -81,6 +82,7 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
     if env.engine == "auto":
         env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options, bool(env.wrappers)))
     spaces = describe_env(env)
+    check_autoreset(env)
     if env.engine == "pettingzoo":
         env = _with_agents(env, shards)
         _check_games(config, env.id)

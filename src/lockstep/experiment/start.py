@@ -44,7 +44,13 @@ RESUMABLE_FIELDS = (
     *(
         f"run.{field}"
         for field in (
-            *("progress", "log_every", "loggers", "capture_video", "evaluate_every", "evaluate_episodes", "hooks"),
+            "progress",
+            "log_every",
+            "loggers",
+            "capture_video",
+            "evaluate_every",
+            "evaluate_episodes",
+            "hooks",
         )
     ),
     "env.module",

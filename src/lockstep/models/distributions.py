@@ -31,6 +31,10 @@ def make_distribution(low: NDArray[Any], high: NDArray[Any], config: PolicyConfi
         raise ValueError(f"{field}: it must be a subclass of lockstep.ContinuousDistribution")
     if distribution.bounded:
         for component, bounds in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            if not bounds[0] < bounds[1]:
+                raise ValueError(
+                    f"{field}: component {component} of the actions is always {bounds[0]:g}; its bounds must differ"
+                )
             if not max(map(abs, bounds)) < _UNBOUNDED:
                 raise ValueError(
                     f"{field}: it needs finite bounds, but component {component} of the actions is between {bounds[0]:g} and {bounds[1]:g}"
@@ -44,10 +48,15 @@ def make_distribution(low: NDArray[Any], high: NDArray[Any], config: PolicyConfi
 
 def _check(distribution: ContinuousDistribution, size: int, field: str) -> None:
     """Raise ValueError if the methods return wrong shapes, or draw random numbers."""
+    for name in ("size", "initial_outputs"):
+        if not hasattr(distribution, name):
+            raise ValueError(f"{field}: it does not set {name}")
     if distribution.size != size:
         raise ValueError(f"{field}: its size is {distribution.size}, but actions have {size} continuous components")
     start = torch.tensor([*distribution.initial_outputs, *distribution.initial_log_std], device="cpu")
     parameters, generator = start.expand(_ROWS, -1), np.random.default_rng(0)
+    if list(distribution.named(parameters)) != list(distribution.meanings):
+        raise ValueError(f"{field}: named and meanings must have the same names in the same order")
     steps = distribution.noise(generator, 2, _ROWS)
     noise = torch.from_numpy(distribution.noise(generator, _ROWS)).to(parameters)
     _check_shape(field, "noise of 2 steps", steps, (2, _ROWS, *noise.shape[1:]))

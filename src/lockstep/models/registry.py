@@ -115,7 +115,7 @@ def registrable_names(config: PolicyConfig) -> list[tuple[Kind, str]]:
 
 
 def registered_names() -> list[tuple[Kind, str]]:
-    """Return what users have registered."""
+    """Return the kinds and names that users have registered."""
     return [(kind, name) for kind in _FACTORIES for name in _FACTORIES[kind] if is_registered(kind, name)]
 
 

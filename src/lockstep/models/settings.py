@@ -69,15 +69,15 @@ class PolicyConfig:
         for name in ("core_size", "core_layers"):
             if not 1 <= getattr(self, name) <= 16_384:
                 raise ValueError(f"policy.{name} is {getattr(self, name)}: it must be from 1 to 16,384")
-        if self.distribution == "beta" and (self.squash or self.noise_exponent):
-            name, value, rest = (
-                "noise_exponent",
-                str(self.noise_exponent),
-                "whose noise is independent from step to step",
+        if self.distribution == "beta" and self.squash:
+            raise ValueError(
+                "policy.squash is true: it can't be combined with policy.distribution 'beta', whose actions lie within their bounds already"
             )
-            if self.squash:
-                name, value, rest = "squash", "true", "whose actions lie within their bounds already"
-            raise ValueError(f"policy.{name} is {value}: it can't be combined with policy.distribution 'beta', {rest}")
+        if self.distribution == "beta" and self.noise_exponent:
+            raise ValueError(
+                f"policy.noise_exponent is {self.noise_exponent}: it can't be combined with policy.distribution 'beta', whose noise is "
+                "independent from step to step"
+            )
         if self.log_std is not None and not -10 <= self.log_std <= 5:
             raise ValueError(f"policy.log_std is {self.log_std}: it must be between -10 and 5")
         if not 0 <= self.noise_exponent <= 2:

@@ -75,7 +75,7 @@ class RecordedRun:
     @property
     def experiment(self) -> dict[str, object]:
         """Fields that define the experiment: all except those in which its runs may differ."""
-        return {name: value for name, value in self.fields.items() if name not in _IGNORED}
+        return {name: value for name, value in {**_DEFAULTS, **self.fields}.items() if name not in _IGNORED}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Results of a search, read from its database."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,16 +60,24 @@ def read_history(folder: Path) -> History | None:
         study = optuna.load_study(study_name=STUDY, storage=f"sqlite:///{path.absolute()}")
         trials = study.get_trials(deepcopy=False)
     except Exception as error:  # the exceptions are those of SQLAlchemy and of Optuna's schema versions
-        raise ValueError(f"{path} can't be read: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{path} can't be read: {(str(error) or type(error).__name__).splitlines()[0]}") from None
     distributions = {name: kind for trial in trials for name, kind in trial.distributions.items()}
     complete = optuna.trial.TrialState.COMPLETE
     scores = {trial.value for trial in trials if trial.state is complete}
     enough = sum(trial.state is complete for trial in trials) >= _FEWEST and len(scores) > 1
     return History(
         [_trial(trial) for trial in trials],
-        optuna.importance.get_param_importances(study) if enough else {},
+        _importances(optuna, study) if enough else {},
         frozenset(name for name, kind in distributions.items() if getattr(kind, "log", False)),
     )
+
+
+def _importances(optuna: Any, study: Any) -> dict[str, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental before Optuna 5, whose default it is
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    importances: dict[str, float] = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return importances
 
 
 def _trial(trial: Any) -> PastTrial:

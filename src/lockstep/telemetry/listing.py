@@ -50,9 +50,9 @@ def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
     """Iterate over the runs in a folder, and over those of the sweeps in it, in alphabetical order. `state` None: in all states."""
     for path in run_folders(root):
         folder = RunFolder(path)
-        found, why = state_of(folder)
-        if state in (None, found):
-            yield _listed(folder, found, why)
+        run_state, why = state_of(folder)
+        if state in (None, run_state):
+            yield _listed(folder, run_state, why)
 
 
 def run_folders(root: Path) -> list[Path]:

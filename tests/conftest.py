@@ -63,6 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 SET_BY_MODULES = (
     *("LD_LIBRARY_PATH", "MPLBACKEND", "MPLCONFIGDIR", "MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_VIDEODRIVER"),
     *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR", "TRACKIO_DIR"),
+    *("PYGAME_HIDE_SUPPORT_PROMPT", "PYTORCH_NVML_BASED_CUDA_CHECK", "SDL_AUDIODRIVER"),
 )
 """Variables that modules set in the process of the tests. Subprocesses that had them would not be forked: see `tests.forked.suits`."""
 _AT_START = {name: os.environ[name] for name in SET_BY_MODULES if name in os.environ}

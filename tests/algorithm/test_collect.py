@@ -39,6 +39,7 @@ class Scripted:
 
     def __init__(self, spaces: Spaces = DISCRETE, restarts_episodes: bool = False) -> None:
         self.spaces, self.restarts_episodes = spaces, restarts_episodes
+        self.absent = np.zeros(COUNT, dtype=bool)
         self.taken: list[np.ndarray] = []
         self._place = np.zeros((COUNT, 2))  # episode, step
         self._ended = np.zeros(COUNT, dtype=bool)
@@ -178,7 +179,7 @@ def test_episodes_and_discounted_returns_equal_a_simple_loop(seed: int) -> None:
     agent, spaces = agent_of(), DISCRETE
     rollouts = [Rollout.empty(Sizes(steps, count, spaces.observation_size, None, (3, 1), torch.float64))]
     engine = Scripted()
-    engine.reset = lambda: np.zeros((count, 3))
+    engine.reset, engine.absent = lambda: np.zeros((count, 3)), np.zeros(count, dtype=bool)
     shard = Shard(0, engine, rollouts, 1, GAMMA)
     total, length, gain, waiting = np.zeros(count), np.zeros(count), np.zeros(count), np.zeros(count, dtype=bool)
     for iteration in range(1, 4):

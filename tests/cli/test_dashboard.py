@@ -141,6 +141,7 @@ def fits(browser: Any) -> None:
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
             features = [{"name": "prefers-color-scheme", "value": theme}]
             browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-            assert ask(browser, "document.documentElement.scrollWidth") <= width
+            # plots are drawn again after the page has changed its width
+            wait_for(lambda: ask(browser, "document.documentElement.scrollWidth") <= width, f"the width {width}")  # noqa: B023
             grounds.add(ask(browser, "getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2

@@ -163,7 +163,8 @@ def test_run_without_metrics_is_reported(
     metrics: str, what: str, why: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "runs/one/metrics.jsonl").write_text(metrics)
-    line = f"lockstep: one: no data to plot: {why}\n"
+    title = "one, CartPole-v1" if what == "return" else "one"
+    line = f"lockstep: {title}: no data to plot: {why}\n"
     assert output(capsys, "one", "--what", what) == (2, "", line)
 
 

@@ -33,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser.read(argv)
     if args.folder is not None and not args.folder.is_dir():
         raise ValueError(f"{args.folder}: there is no such folder")
+    if args.folder is not None and (args.folder / "config.json").is_file():
+        raise ValueError(f"{args.folder} is a run: name the folder that holds it")
     if args.port is not None and args.port > _LAST_PORT:
         raise ValueError(f"--port is {args.port}: it must be from 0 to {_LAST_PORT}; 0 selects a free port")
 

@@ -229,5 +229,5 @@ def _outcome(folder: RunFolder) -> str:
 
 
 def _end_text(folder: RunFolder) -> str:
-    hint = "" if _is_done(folder) else f"\nresume with: lockstep resume {folder.path}"
+    hint = "" if _is_done(folder) else f"\nresume with: {folder.resume_command()}"
     return _outcome(folder) + hint

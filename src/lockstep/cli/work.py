@@ -148,7 +148,7 @@ def _result_text(run: TrainingRun) -> str:
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")
-        lines.append(f"go on from iteration {run.saved} with: lockstep resume {run.folder.path}")
+        lines.append(f"go on from iteration {run.saved} with: {run.folder.resume_command()}")
     else:
         lines.append(f"done: {run.done} iterations, {counters.env_steps:,} steps in {counters.seconds:.1f} s")
     if run.stop.complete:

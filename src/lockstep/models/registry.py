@@ -90,7 +90,11 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
 
 
 def register_distribution(name: str, factory: DistributionFactory) -> None:
-    """Register a distribution of continuous actions for `policy.distribution`. Raises ValueError if the name is taken."""
+    """Register a distribution of continuous actions for `policy.distribution`. Raises ValueError if the name is taken, and
+    TypeError if `factory` is a class that is no `ContinuousDistribution`.
+    """
+    if isinstance(factory, type) and not issubclass(factory, ContinuousDistribution):
+        raise TypeError(f"{factory.__name__} must be a subclass of lockstep.ContinuousDistribution")
     _register("distribution", _DISTRIBUTIONS, name, factory)
 
 

@@ -5,6 +5,7 @@ import fcntl
 import itertools
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -123,6 +124,12 @@ class RunFolder:
         except FileNotFoundError:
             return {}
         return next((row for line in reversed(lines) if (row := _row(line)) is not None), {})
+
+    def resume_command(self) -> str:
+        """Return the command that resumes this run. It names the module of `env.module`, which a run folder must not have imported by itself."""
+        section = self.tree().get("env")
+        module = section.get("module") if isinstance(section, dict) else None
+        return shlex.join(["lockstep", "resume", str(self.path), *(["--env.module", str(module)] if module else [])])
 
     def evaluations(self) -> list[dict[str, object]]:
         """Return the rows of `evaluations.jsonl` up to the first broken line: the evaluations during training, by iteration."""

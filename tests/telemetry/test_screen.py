@@ -83,7 +83,7 @@ def test_view_before_the_first_iteration_and_the_first_episode() -> None:
     assert view(status_after(0), run=not_started) == [
         "first  CartPole-v1", "iteration  waiting until all ranks are connected"
     ]  # fmt: skip
-    assert view(status_after(0))[1:] == ["iteration  1 of 100 is running"]
+    assert view(status_after(0))[1:] == ["iteration  none of 100 is done"]
     assert view(status_after(3), run=not_started)[1] == "iteration  3"  # a run without starts.jsonl
     first = view(status_after(1, return_mean_20=None, approx_kl=None, warmup=1.0))
     assert first[2] == "return     no episode has ended yet"

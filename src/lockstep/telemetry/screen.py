@@ -115,7 +115,7 @@ def _iteration(status: RunStatus, run: RunFacts, width: int) -> "Text":
 
     done = number(status.newest.get("iteration"))
     if done is None:
-        phase = f"1 of {run.last:,} is running" if run.last else "waiting until all ranks are connected"
+        phase = f"none of {run.last:,} is done" if run.last else "waiting until all ranks are connected"
         return _labelled("iteration", [phase], width)
     if not run.last:
         return _labelled("iteration", [f"{done:,.0f}"], width)

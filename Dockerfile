@@ -1,6 +1,6 @@
 # lockstep on a CPU, with the pinned packages:
 #     docker build -t lockstep --build-arg TORCH_INDEX=URL .
-#     docker run --rm --shm-size 1g -v "$PWD/runs:/work/runs" --user "$(id -u):$(id -g)" lockstep train cartpole
+#     docker run --rm --shm-size 1g -v "$PWD/runs:/lockstep/runs" --user "$(id -u):$(id -g)" lockstep train cartpole
 FROM python:3.11-slim-bookworm AS build
 
 # address of PyTorch's package index of CPU builds; without it, pip installs a build for CUDA, which is several GB larger
@@ -24,11 +24,11 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends libegl1 libgl1 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 lockstep \
-    && install --directory --owner lockstep /work /work/runs
+    && install --directory --owner lockstep /lockstep /lockstep/runs
 COPY --from=build /opt/lockstep /opt/lockstep
 # any user may run the image: caches are in /tmp
 ENV PATH=/opt/lockstep/bin:$PATH MPLCONFIGDIR=/tmp/matplotlib LOCKSTEP_CACHE=/tmp/lockstep
 USER 1000
-WORKDIR /work
+WORKDIR /lockstep
 ENTRYPOINT ["lockstep"]
 CMD ["--help"]

@@ -2,7 +2,7 @@
 
     python benchmarks/learning/tables.py [--results DIR] [--page FILE]
 
-It needs SciPy and matplotlib, and no run.
+It needs matplotlib, and no run.
 """
 
 import argparse

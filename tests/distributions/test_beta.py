@@ -1,4 +1,4 @@
-"""Tests of the beta distribution against torch.distributions, SciPy-free moments, and its own samples in NumPy."""
+"""Tests of the beta distribution against torch.distributions, its moments, and its own samples in NumPy."""
 
 import math
 

@@ -66,11 +66,13 @@ def test_dashboard_serves_this_machine_only_and_ends_with_ctrl_c(dashboard: tupl
     assert not list(tmp_path.iterdir())
 
 
-def test_bad_input_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").touch()
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         for words, line in (
             (["nowhere"], "nowhere: there is no such folder"),
+            ([str(tmp_path)], f"{tmp_path} is a run: name the folder that holds it"),
             (["--port", "x"], "--port is 'x': it must be a whole number, at least 0"),
             (["--port", "70000"], "--port is 70000: it must be from 0 to 65535; 0 selects a free port"),
             (["--port", str(port)], f"--port is {port}: Address already in use; --port 0 selects a free port"),

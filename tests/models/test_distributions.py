@@ -79,6 +79,11 @@ def test_example_equals_torch() -> None:
             {"distribution": "beta"},
             "policy.distribution is 'beta': it needs finite bounds, but component 1 of the actions is between -inf and 2",
         ),
+        (
+            np.float32([-1, 2, 0]),
+            {"distribution": "beta"},
+            "policy.distribution is 'beta': component 1 of the actions is always 2; its bounds must differ",
+        ),
     ],
 )
 def test_errors_of_one_line(low: np.ndarray, settings: dict[str, object], line: str) -> None:
@@ -120,6 +125,16 @@ class Short(Laplace):
         super().__init__(low[1:], high[1:], policy)
 
 
+class Sizeless(Laplace):
+    def __init__(self, low: np.ndarray, high: np.ndarray, policy: PolicyConfig) -> None:
+        self.initial_outputs, self.initial_log_std = (0.0,) * len(low), (0.0,) * len(low)
+
+
+class Unnamed(Laplace):
+    def named(self, parameters: Tensor) -> dict[str, Tensor]:
+        return {"location": parameters}
+
+
 class Bounded(Laplace):
     bounded = True
 
@@ -130,6 +145,8 @@ class Bounded(Laplace):
         (Dice, "two calls of sample with the same arguments differ; draw random numbers in noise only"),
         (Flat, "entropy has shape [], but must have [3]"),
         (Short, "its size is 2, but actions have 3 continuous components"),
+        (Sizeless, "it does not set size"),
+        (Unnamed, "named and meanings must have the same names in the same order"),
         (lambda *arguments: object(), "it must be a subclass of lockstep.ContinuousDistribution"),
         (Bounded, "its actions lie within their bounds already, so policy.squash must be off"),
     ],

@@ -27,6 +27,12 @@ def test_names_that_are_taken_are_rejected(name: str) -> None:
         registry.register_core(name, Gru)
 
 
+def test_a_class_that_is_no_distribution_is_rejected() -> None:
+    with pytest.raises(TypeError, match=r"^dict must be a subclass of lockstep\.ContinuousDistribution$"):
+        registry.register_distribution("mine", dict)  # type: ignore[arg-type]
+    assert not registry.is_registered("distribution", "mine")
+
+
 def test_unknown_names_are_rejected() -> None:
     with pytest.raises(ValueError, match=re.escape("policy.core is 'lsmt': it must be one of lstm, gru, mingru")):
         registry.core_factory("lsmt")

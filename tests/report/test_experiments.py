@@ -23,6 +23,12 @@ def test_runs_with_different_seeds_are_one_experiment() -> None:
     assert grouped(run("a"), run("b", 2), run("c", 3)) == [("3 seeds: a, b, c", ["a", "b", "c"])]
 
 
+def test_runs_from_before_a_field_existed_have_its_default() -> None:
+    new = run("new", policy={"distribution": "gaussian"})
+    assert len(grouped(run("old", 2), new)) == 1
+    assert len(grouped(run("old", 2), run("other", policy={"distribution": "beta"}))) == 2
+
+
 def test_names_folders_and_display_options_do_not_distinguish_experiments() -> None:
     other = run("b", 2, run={"folder": "elsewhere", "progress": "off", "loggers": [], "keep": 9})
     assert grouped(run("a"), other) == [("2 seeds: a, b", ["a", "b"])]

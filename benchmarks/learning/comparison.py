@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aggregate import balanced, difference, estimate
 from figures import draw_profiles
-from markdown import interval
+from markdown import interval, speed
 from table_results import Runs, TableResults, compared
 
 UNTUNED = ("default-classic", "default-mujoco")
@@ -44,9 +44,12 @@ def comparison(results: Sequence[TableResults], figure: Path) -> list[str]:
 
 def _row(name: str, ours: Runs, theirs: Runs) -> str:
     scores = [f"{estimate([runs.normalized]).value:.2f}" for runs in (ours, theirs)]
-    speeds = [
-        f"{statistics.median(record['steps_per_second'] for record in runs.records):,.0f}" for runs in (ours, theirs)
-    ]
-    own, other = (statistics.median(runs.to_threshold("seconds")) for runs in (ours, theirs))
-    ratio = "–" if math.isinf(own) else "∞" if math.isinf(other) else f"{other / own:.1f}"
+    speeds = [speed(runs) for runs in (ours, theirs)]
+    own, other = (runs.to_threshold("seconds") for runs in (ours, theirs))
+    ratio = _ratio(statistics.median(own), statistics.median(other)) if own and other else "–"
     return f"| {' | '.join([name, *scores, *speeds, ratio])} |"
+
+
+def _ratio(own: float, other: float) -> str:
+    """Return the ratio of two times, which are infinite if the threshold was not reached."""
+    return "–" if math.isinf(own) else "∞" if math.isinf(other) else f"{other / own:.1f}"

@@ -11,6 +11,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 POINTS = 60
 """Maximum number of points of a stored learning curve."""
+UNTIMED_HELP = "record no seconds, because other programs use the processor as well"
 
 Record = dict[str, Any]
 
@@ -36,6 +37,12 @@ def write_record(path: Path, record: Mapping[str, object]) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def untimed(record: Mapping[str, Any]) -> Record:
+    """Return a record without what depends on the speed of the machine: such values are None."""
+    times = dict.fromkeys(("seconds", "steps_per_second", "wall_seconds"))
+    return {**record, **times, "thresholds": [{**item, "seconds": None} for item in record["thresholds"]]}
 
 
 def thin_curve(points: Sequence[tuple[int, int, float]], count: int = POINTS) -> dict[str, list[float]]:

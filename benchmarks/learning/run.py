@@ -18,7 +18,19 @@ from functools import partial
 from pathlib import Path
 
 from commands import call, run_all
-from records import RESULTS, Record, machine, read_records, result_path, summary, thin_curve, thresholds, write_record
+from records import (
+    RESULTS,
+    UNTIMED_HELP,
+    Record,
+    machine,
+    read_records,
+    result_path,
+    summary,
+    thin_curve,
+    thresholds,
+    untimed,
+    write_record,
+)
 from tasks import Table, Task, parse_seeds, read_table, selected, with_variants
 
 from lockstep import presets
@@ -114,7 +126,9 @@ def record_of(table: Table, task: Task, seed: int, scale: float, folder: Path) -
     }
 
 
-def run(table: Table, task: Task, seed: int, scale: float, ranks: int | None, runs: Path, results: Path) -> str:
+def run(
+    table: Table, task: Task, seed: int, scale: float, ranks: int | None, timed: bool, runs: Path, results: Path
+) -> str:
     """Train and evaluate one run, store its result, and return a line about it."""
     folder = runs / f"{table.name}-{task.name}-{seed}"
     wall = train(task, seed, scale, ranks, folder)
@@ -123,7 +137,7 @@ def run(table: Table, task: Task, seed: int, scale: float, ranks: int | None, ru
         "deterministic": evaluate(task, folder, sample=False),
         "sampled": evaluate(task, folder, sample=True),
     }
-    write_record(result_path(results, table.name, task.name, seed), record)
+    write_record(result_path(results, table.name, task.name, seed), record if timed else untimed(record))
     means = {kind: evaluation["mean"] for kind, evaluation in record["evaluation"].items()}
     return f"{task.name} seed {seed}: {means}, {record['steps']:,} steps in {record['seconds']:g} s"
 
@@ -154,6 +168,7 @@ def main() -> int:
     parser.add_argument(
         "--ranks", type=int, help="processes of each run, which change no result (default: as `lockstep train`)"
     )
+    parser.add_argument("--untimed", action="store_true", help=UNTIMED_HELP)
     parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the budget; needs --results")
@@ -170,7 +185,17 @@ def main() -> int:
     listen()
     seeds = arguments.seeds or range(max(task.seeds for _, task in chosen))
     work = [
-        partial(run, table, task, seed, arguments.scale, arguments.ranks, arguments.out, arguments.results)
+        partial(
+            run,
+            table,
+            task,
+            seed,
+            arguments.scale,
+            arguments.ranks,
+            not arguments.untimed,
+            arguments.out,
+            arguments.results,
+        )
         for seed in seeds  # all tasks and variants have a first seed before any has a second one
         for table, task in chosen
         if (arguments.seeds or seed < task.seeds)

@@ -16,13 +16,13 @@ from functools import partial
 from pathlib import Path
 
 from commands import call, run_all
-from records import RESULTS, result_path, write_record
+from records import RESULTS, UNTIMED_HELP, result_path, untimed, write_record
 from tasks import Table, Task, parse_seeds, read_table, selected
 
 from lockstep.run.stop import listen
 
 
-def run(table: Table, task: Task, seed: int, python: str, scale: float, runs: Path, results: Path) -> str:
+def run(table: Table, task: Task, seed: int, python: str, scale: float, timed: bool, runs: Path, results: Path) -> str:
     """Train and evaluate one run, store its result, and return a line about it."""
     zoo = task.zoo
     env_id = zoo.env or task.env
@@ -48,7 +48,8 @@ def run(table: Table, task: Task, seed: int, python: str, scale: float, runs: Pa
         **result,
         "wall_seconds": wall,
     }
-    write_record(result_path(results, f"{table.name}-sb3", task.name, seed), record)
+    path = result_path(results, f"{table.name}-sb3", task.name, seed)
+    write_record(path, record if timed else untimed(record))
     means = {kind: evaluation["mean"] for kind, evaluation in record["evaluation"].items()}
     return f"{task.name} seed {seed}: {means}, {record['steps']:,} steps in {record['seconds']:g} s"
 
@@ -61,6 +62,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=parse_seeds, help="such as 0-4 or 0,3 (default: those of each task)")
     parser.add_argument("--only", nargs="+", metavar="TASK")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; more than 1 disturbs the measured seconds")
+    parser.add_argument("--untimed", action="store_true", help=UNTIMED_HELP)
     parser.add_argument("--out", type=Path, default=Path("runs/learning"), help="folder of the logs")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the budget; needs --results")
@@ -78,7 +80,17 @@ def main() -> int:
         tasks = [task for task in tasks if task.name not in shared]
     listen()
     work = [
-        partial(run, table, task, seed, arguments.python, arguments.scale, arguments.out, arguments.results)
+        partial(
+            run,
+            table,
+            task,
+            seed,
+            arguments.python,
+            arguments.scale,
+            not arguments.untimed,
+            arguments.out,
+            arguments.results,
+        )
         for task in tasks
         for seed in arguments.seeds or range(task.seeds)
         if not result_path(arguments.results, f"{table.name}-sb3", task.name, seed).exists()

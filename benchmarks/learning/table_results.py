@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,11 +37,24 @@ class Runs:
         """Interquartile mean of the deterministic scores."""
         return estimate([self.scores()])
 
+    @cached_property
+    def steps_per_second(self) -> float | None:
+        """Median speed of training; None if no run was timed."""
+        speeds = [record["steps_per_second"] for record in self._timed]
+        return statistics.median(speeds) if speeds else None
+
+    @property
+    def _timed(self) -> list[Record]:
+        return [record for record in self.records if record["seconds"] is not None]
+
     def to_threshold(self, quantity: str) -> list[float]:
-        """Return the `steps` or `seconds` of each run until it reached the wanted return; infinite if it never did."""
+        """Return the `steps` or `seconds` until a run reached the wanted return, for each run; infinite if it never did.
+
+        Seconds are those of the timed runs.
+        """
         thresholds = [
             next(item for item in record["thresholds"] if math.isclose(item["return"], self.task.wanted))
-            for record in self.records
+            for record in (self._timed if quantity == "seconds" else self.records)
         ]
         return [math.inf if item[quantity] is None else item[quantity] for item in thresholds]
 

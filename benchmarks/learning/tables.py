@@ -15,7 +15,7 @@ from pathlib import Path
 from aggregate import estimate
 from comparison import UNTUNED, comparison
 from figures import draw_curves, draw_profiles
-from markdown import interval, number
+from markdown import interval, number, speed
 from records import RESULTS
 from table_results import Runs, TableResults, read_results
 from tasks import Table, read_table, table_names
@@ -93,9 +93,8 @@ def _speed(results: TableResults) -> list[str]:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, runs in results.lockstep.items():
-        speed = statistics.median(record["steps_per_second"] for record in runs.records)
         baseline = results.sb3.get(name)
-        cells = [name, number(runs.task.wanted), *_threshold(runs), f"{speed:,.0f}"]
+        cells = [name, number(runs.task.wanted), *_threshold(runs), speed(runs)]
         cells += _threshold(baseline) if baseline else ["–", "–", "–"]
         lines.append(f"| {' | '.join(cells)} |")
     processors = sorted({record["processor"] for runs in results.lockstep.values() for record in runs.records})
@@ -105,7 +104,7 @@ def _speed(results: TableResults) -> list[str]:
 def _threshold(runs: Runs) -> list[str]:
     """Return the number of runs that reached the wanted return, and the medians over all runs of steps and seconds."""
     steps, seconds = runs.to_threshold("steps"), runs.to_threshold("seconds")
-    medians = [statistics.median(values) for values in (steps, seconds)]
+    medians = [statistics.median(values) if values else math.inf for values in (steps, seconds)]
     reached = sum(map(math.isfinite, steps))
     return [f"{reached} of {len(steps)}", *(f"{median:,.0f}" if math.isfinite(median) else "–" for median in medians)]
 

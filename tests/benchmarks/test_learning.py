@@ -38,6 +38,7 @@ def write_results(learning: SimpleNamespace, folder: Path, table: str, task: obj
         record = {
             "seed": seed,
             "processor": "a processor",
+            "seconds": task.steps / 1000,
             "steps_per_second": 1000,
             "thresholds": learning.records.thresholds(
                 [(s, s / 1000, m) for s, _, m in points], [task.wanted, task.bar]
@@ -134,6 +135,26 @@ def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path:
     first = (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()
     learning.tables.main(["--results", str(results), "--page", str(page)])
     assert (page.read_text(), (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()) == (text, first)
+
+
+def test_runs_without_times_count_for_returns_and_steps_only(learning: SimpleNamespace, tmp_path: Path) -> None:
+    task = learning.tasks.read_table("default-mujoco").tasks["Ant-v5"]
+    write_results(learning, tmp_path, "default-mujoco", task, [task.bar, task.bar])
+    path = learning.records.result_path(tmp_path, "default-mujoco", "Ant-v5", 0)
+
+    def runs() -> object:
+        results = learning.table_results.read_results(learning.tasks.read_table("default-mujoco"), tmp_path)
+        return results.lockstep["Ant-v5"]
+
+    before = runs()
+    for seed in (0, 1):
+        path = path.with_name(f"{seed}.json")
+        learning.records.write_record(path, learning.records.untimed(json.loads(path.read_text())))
+        assert json.loads(path.read_text())["wall_seconds"] is None
+        after = runs()
+        assert (after.scores(), after.to_threshold("steps")) == (before.scores(), before.to_threshold("steps"))
+        assert len(after.to_threshold("seconds")) == 1 - seed
+    assert (before.steps_per_second, after.steps_per_second) == (1000, None)
 
 
 def test_settings_of_tasks_are_valid_configs(learning: SimpleNamespace) -> None:

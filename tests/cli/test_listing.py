@@ -40,6 +40,9 @@ def fixture_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run("lost", ["killed"], "CartPole-v1", age=200, env_steps=10)
     make_run("never", [])
     make_run("grid/runs/a", ["failed"])
+    make_run("search/runs/poor", ["stopped"]).mark_pruned("return 9")
+    make_run("search/runs/unstarted", []).mark_pruned("return 9")
+    make_run("search/runs/completed", ["stopped", "done"]).mark_pruned("return 9")
     (make_run("bad", ["done"]).path / "config.json").write_text("{")
 
 
@@ -51,7 +54,10 @@ def table(capsys: pytest.CaptureFixture[str], *words: str) -> list[list[str]]:
 def test_every_state_is_recognized(runs: None) -> None:
     states = {str(run.path.relative_to("runs")): run.state for run in list_runs(Path("runs"))}
     ended = {"best": "done", "weak": "stopped", "lost": "killed", "never": "new", "grid/runs/a": "failed"}
+    ended |= {f"search/runs/{name}": "pruned" for name in ("poor", "unstarted")} | {"search/runs/completed": "done"}
     assert states == ended | {"bad": "broken"}
+    [poor] = [run for run in list_runs(Path("runs"), "pruned") if run.path.name == "poor"]
+    assert poor.why == "return 9"
     with RunFolder(Path("runs/lost")).locked():
         assert {run.path.name for run in list_runs(Path("runs")) if run.state == "running"} == {"lost"}
 
@@ -87,7 +93,7 @@ def test_filters_and_order(runs: None, capsys: pytest.CaptureFixture[str]) -> No
     ("words", "line"),
     [
         (("nowhere",), "nowhere: there is no such folder"),
-        (("--state", "don"), "--state is 'don': it must be one of running, done, stopped, failed, killed, new, broken; did you mean done?"),
+        (("--state", "don"), "--state is 'don': it must be one of running, done, pruned, stopped, failed, killed, new, broken; did you mean done?"),
     ],
 )  # fmt: skip
 def test_bad_input_is_reported_in_one_line(

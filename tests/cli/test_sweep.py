@@ -114,9 +114,52 @@ def test_a_search_needs_no_seeds(run_cli, tmp_path: Path) -> None:
     assert finished.stdout.splitlines()[0].split()[:3] == ["trial", "learning_rate", "done"]
 
 
+@pytest.mark.slow
+@pytest.mark.extra("optuna")
+def test_a_trial_with_a_low_return_is_pruned_and_not_trained_again(run_cli, tmp_path: Path) -> None:
+    import optuna
+
+    words = (*SHORT, "--search", "ppo.epochs=int(1,2)", "--over", "run.seed=1..2", "--jobs", 1, "--prune", "--trials")
+    assert run_cli("sweep", *words, 1).rc == 0
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 'found/trials.db'}")
+    [first] = study.trials
+    assert sorted(first.intermediate_values) == list(range(first.last_step - len(first.intermediate_values) + 1, 11))
+    study.add_trials([  # the returns of CartPole do not exceed 500
+        optuna.trial.create_trial(
+            params=first.params,
+            distributions=first.distributions,
+            value=1000.0,
+            intermediate_values=dict.fromkeys(range(1, 11), 1000.0),
+        )
+        for _ in range(4)
+    ])  # fmt: skip
+    found = run_cli("sweep", *words, 6)
+    assert found.rc == 0, found
+    assert "trial 5 pruned: return " in found.stderr
+    assert "trial-0005-seed1: pruned, return " in found.stderr
+    assert "trial-0005-seed2:" not in found.stderr, "the second seed is not trained"
+    assert next(line for line in found.stdout.splitlines() if line.split()[:1] == ["5"]).split()[2] == "pruned"
+    with (tmp_path / "found/runs.csv").open() as file:
+        states = {row["run"]: row["state"] for row in csv.DictReader(file)}
+    pruned = {"trial-0005-seed1": "pruned", "trial-0005-seed2": "pruned"}
+    assert states | pruned == states
+    assert json.loads((tmp_path / "found/summary.json").read_text())["rows"][5]["pruned"] == 2
+    listed = json.loads(run_cli("runs", ".", "--state", "pruned", "--sort", "name", "--json").stdout)
+    assert listed[-1]["path"] == "found/runs/trial-0005-seed2"  # the first seed may be done before it can be ended
+    assert "below the median" in listed[-1]["why"]
+    assert "pruned by its search: return " in run_cli("watch", listed[-1]["path"]).stdout
+    again = run_cli("sweep", *words, 6)
+    assert (again.rc, again.stdout) == (0, found.stdout)
+    assert "trial-0005" not in again.stderr
+    other = run_cli("sweep", *(word for word in words if word != "--prune"), 6)
+    assert other.rc == 2
+    assert "--prune is not set: it was True in the search in found" in other.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (["--over", "run.seed=1..3", "--prune"], "--prune: it ends trials of a search early; --search"),
         (["--over", "run.sed=1"], "did you mean --run.seed"),
         (["--over", "ppo.epochs=1,two"], "ppo.epochs is 'two'"),
         (["--over", "ppo.minibatches=1,7"], "ppo.minibatches is 7: it must divide"),

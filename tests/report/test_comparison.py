@@ -84,14 +84,23 @@ def test_a_search_shows_its_trials_and_the_command_of_the_best(tmp_path: Path) -
     from lockstep.sweep.values import read_search
 
     trials = Trials(tmp_path, read_search(["ppo.clip=float(0.1,0.3)"]), 1, {})
-    for number, values in trials.next(5, 5):
-        trials.tell(number, None if number == 4 else 100.0 * float(values["ppo.clip"]))
-        make_run(tmp_path / "runs", f"trial-{number:04d}", rows(3), ppo={"clip": float(values["ppo.clip"])})
-    scores = {trial.number: trial.score for trial in comparison.read_history(tmp_path).trials}
+    for number, values in trials.next(6, 6):
+        run = make_run(tmp_path / "runs", f"trial-{number:04d}", rows(3), ppo={"clip": float(values["ppo.clip"])})
+        if number == 5:
+            trials.report(number, 3, 7.125)
+            trials.prune(number)
+            run.mark_pruned("its return is low")
+        else:
+            trials.tell(number, None if number == 4 else 100.0 * float(values["ppo.clip"]))
+    history = comparison.read_history(tmp_path).trials
+    assert (history[5].state, history[5].score) == ("pruned", 7.125)
+    scores = {trial.number: trial.score for trial in history[:5]}
     best = max((number for number in scores if scores[number] is not None), key=lambda number: scores[number])
     folders = [RunFolder(path.parent) for path in sorted(tmp_path.glob("runs/*/config.json"))]
     words = Page(write_comparison(folders, tmp_path / "report.html", ["found"], tmp_path)).words
-    assert f"Best of 5 trials: trial {best}, return {scores[best]:.4g}, with ppo.clip" in words
+    assert "6 runs (5 new, 1 pruned)" in words
+    assert "7.125 pruned" in words
+    assert f"Best of 6 trials: trial {best}, return {scores[best]:.4g}, with ppo.clip" in words
     assert "lockstep train cartpole" in words
     assert "ppo.clip 100%" in words
     assert "failed" in words

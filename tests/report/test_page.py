@@ -119,6 +119,13 @@ def test_the_text_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_pruned_run_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, metrics=rows(9))
+    folder.mark_pruned("return 7 <is> low")
+    assert "Pruned by its search after 9 of 30 iterations: return 7 <is> low." in read(folder).words
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     assert "Evaluation during training" not in read(folder).words

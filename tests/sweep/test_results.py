@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lockstep.config.compose import load
 from lockstep.sweep.member import Member, make_member
-from lockstep.sweep.results import FAILED, best, run_row, summary_rows, table
+from lockstep.sweep.results import FAILED, PRUNED, best, run_row, summary_rows, table
 
 
 def member(folder: Path, seed: int, clip: float, final: float | None, checkpoint: bool = True) -> Member:
@@ -49,6 +49,17 @@ def test_combinations_are_medians_and_quartiles_over_seeds(tmp_path: Path) -> No
     assert lines[0].split() == ["clip", "done", "return", "quartiles", "seconds", "steps"]
     assert lines[1].split() == ["0.2", "3", "of", "3", "20", "15", "to", "25", "2.5", "1,024"]
     assert best([first, second]) == "20 with ppo.clip 0.2"
+
+
+def test_a_pruned_trial_has_no_result(tmp_path: Path) -> None:
+    members = [member(tmp_path, 1, 0.2, 10.0), member(tmp_path, 1, 0.3, 90.0)]
+    members[1].folder.mark_pruned("return 2 is low")  # also if its run was over before it could be ended
+    runs = [run_row(run, 0) for run in members]
+    assert [run["state"] for run in runs] == ["done", PRUNED]
+    first, second = summary_rows(members, runs)
+    assert (second["done"], second["pruned"], second["return_median"]) == (0, 1, None)
+    assert table([first, second])[2].split() == ["0.3", "pruned", "-", "-", "-", "-"]
+    assert best([first, second]) == "10 with ppo.clip 0.2"
 
 
 def test_a_table_stays_narrow(tmp_path: Path) -> None:

@@ -99,4 +99,4 @@ def test_a_kill_while_trials_are_sampled_changes_no_values(tmp_path: Path, monke
         if finished:
             break
     assert finished
-    assert allowed == 1 + 2 + 2 * len(SPACES)
+    assert allowed == 2 + 2 + 2 * len(SPACES)

@@ -34,7 +34,9 @@ def main(argv: Sequence[str]) -> int:
         metavar="DIR",
         help=f"folder that holds runs (default {RunConfig.folder})",
     )
-    parser.add_argument("--state", choices=STATES, help="only runs in this state")
+    parser.add_argument(
+        "--state", choices=STATES, metavar="STATE", help=f"only runs in this state: {', '.join(STATES)}"
+    )
     parser.add_argument("--env", metavar="ID", help="only runs of this environment")
     parser.add_argument("--sort", choices=list(_SORT), default="age", help="order of the rows (default age)")
     parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepArguments", "main", "read"]
 
-_COMMAND_FLAGS = ("--config", "--over", "--search", "--trials", "--jobs", "--ranks", "--out")
+_COMMAND_FLAGS = ("--config", "--over", "--search", "--trials", "--prune", "--jobs", "--ranks", "--out")
 Tree = Mapping[str, Mapping[str, object]]
 
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line)
     members = sweep.check(over, spaces)
     ranks, cores = max(member.ranks for member in members), usable_cores()
-    sweep.jobs = args.jobs or max(1, cores // ranks)
+    sweep.jobs, sweep.prune = args.jobs or max(1, cores // ranks), args.prune
     for member in [] if args.trials else members:
         check_folder(member)
     sweep.open()
@@ -105,6 +105,8 @@ def read(argv: Sequence[str]) -> SweepArguments:
     if bool(spaces) != bool(args.trials):
         missing = "--trials, the number of trials," if spaces else "--search, the values to try,"
         raise ValueError(f"{missing} is missing; see lockstep sweep --help")
+    if args.prune and not spaces:
+        raise ValueError("--prune: it ends trials of a search early; --search, the values to try, is missing")
     other = next((path for path in over if path != SEED), None)
     if spaces and other:
         raise ValueError(f"--over {other}: with --search only {SEED} can be swept too; give {other} to --search")
@@ -125,6 +127,7 @@ def _search(
     from lockstep.sweep.search import Trials
 
     rules = {"--search": sorted(args.search), "--over": sorted(args.over or []), **experiment(base)}
+    rules |= {"--prune": True} if args.prune else {}
     trials = Trials(sweep.folder, spaces, base.run.seed, rules)
     _print_line(f"{args.trials} trials, of which {len(trials.finished())} are over")
     sweep.search(trials, over, args.trials)
@@ -193,5 +196,10 @@ def _parser() -> Arguments:
         action="append",
         metavar="FIELD=SPACE",
         help="values to search: log(1e-5,1e-2), float(0.9,1), int(1,20), or a list of choices; the search maximizes the median return over the seeds of --over",
+    )
+    search.add_argument(
+        "--prune",
+        action="store_true",
+        help="end a trial early if the return of its first seed, at a tenth of the budget, is below the median of at least 5 earlier trials",
     )
     return parser

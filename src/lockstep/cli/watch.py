@@ -218,8 +218,12 @@ def _is_done(folder: RunFolder) -> bool:
 
 def _outcome(folder: RunFolder) -> str:
     start = _last_start(folder)
-    if start is None or start.how == "done":
-        return f"done: {folder.path}" if start else f"no process is running {folder.path}"
+    if start is not None and start.how == "done":
+        return f"done: {folder.path}"
+    if (why := folder.pruned()) is not None:
+        return f"pruned by its search: {why}"
+    if start is None:
+        return f"no process is running {folder.path}"
     texts = {
         "stopped": f"stopped by {start.why}",
         "failed": f"failed: {start.why}",

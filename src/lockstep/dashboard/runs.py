@@ -21,7 +21,14 @@ from lockstep.telemetry.status import number
 
 __all__ = ["Runs", "key", "signature", "videos"]
 
-_LIMITS = {"config.json": 2**22, "starts.jsonl": 2**24, BEST: 2**16, "metrics.jsonl": None, EVALUATIONS: None}
+_LIMITS = {
+    "config.json": 2**22,
+    "starts.jsonl": 2**24,
+    "pruned.json": 2**16,
+    BEST: 2**16,
+    "metrics.jsonl": None,
+    EVALUATIONS: None,
+}
 """Files that are read, with their largest size in bytes. None: the file is read in blocks."""
 _MAX_VIDEOS = 100
 

@@ -106,7 +106,7 @@ class RunSummary:
     preset: str | None
     expected: str | None
     """Result that the preset is expected to reach, as text."""
-    status: Literal["finished", "running", "unfinished"]
+    status: Literal["finished", "running", "pruned", "unfinished"]
     iteration: int
     """Number of completed iterations."""
     iterations: int
@@ -211,11 +211,7 @@ def summarize(folder: RunFolder) -> RunSummary:
         config=config,
         preset=preset,
         expected=presets.expected(preset) if preset else None,
-        status="finished"
-        if done >= planned or folder.training_ended(done)
-        else "running"
-        if folder.in_use()
-        else "unfinished",
+        status=_status(folder, done, planned),
         iteration=done,
         iterations=planned,
         env_steps=int(_number(last, "env_steps") or 0),
@@ -237,6 +233,14 @@ def summarize(folder: RunFolder) -> RunSummary:
         evaluations=folder.evaluations(),
         best_checkpoint=None if best is None else best.iteration,
     )
+
+
+def _status(folder: RunFolder, done: int, planned: int) -> Literal["finished", "running", "pruned", "unfinished"]:
+    if done >= planned or folder.training_ended(done):
+        return "finished"
+    if folder.in_use():
+        return "running"
+    return "unfinished" if folder.pruned() is None else "pruned"
 
 
 def _number(row: Mapping[str, Any], name: str) -> float | None:

@@ -18,6 +18,7 @@ __all__ = ["RunFolder", "sync_folder", "write_atomically"]
 _TRIES = 3
 _PAUSE = 0.05
 """Seconds between two attempts to lock."""
+_PRUNED = "pruned.json"
 _BLOCK = 2**20
 """Bytes per copy operation."""
 
@@ -53,7 +54,8 @@ class RunFolder:
 
     It has `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `evaluations.jsonl`, `best.json`,
     `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`, `evaluation-sampled.json`, `videos/`, `plots/`,
-    `report.html`, `policy-*.onnx`, and `logs/` with the output of sidecar processes that failed.
+    `report.html`, `policy-*.onnx`, `logs/` with the output of sidecar processes that failed, and `pruned.json` if a
+    search ended the run early.
     """
 
     def __init__(self, path: Path) -> None:
@@ -130,6 +132,21 @@ class RunFolder:
         section = self.tree().get("env")
         module = section.get("module") if isinstance(section, dict) else None
         return shlex.join(["lockstep", "resume", str(self.path), *(["--env.module", str(module)] if module else [])])
+
+    def mark_pruned(self, why: str) -> None:
+        """Record that a search ended the run early, and why."""
+        write_atomically(self.path / _PRUNED, _json({"why": why}))
+
+    def unmark_pruned(self) -> None:
+        """Remove the record of `mark_pruned`, if there is one."""
+        (self.path / _PRUNED).unlink(missing_ok=True)
+
+    def pruned(self) -> str | None:
+        """Return why a search ended the run early; None if none did."""
+        try:
+            return str(_object(self.path / _PRUNED).get("why", ""))
+        except ValueError:
+            return None
 
     def evaluations(self) -> list[dict[str, object]]:
         """Return the rows of `evaluations.jsonl` up to the first broken line: the evaluations during training, by iteration."""

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,22 +32,26 @@ class Jobs:
     """Folder of the log files."""
     on_end: Callable[[Member, int], None]
     """Called with every run that ended and its exit code."""
+    pruned: Callable[[], Collection[str]] = frozenset
+    """Called several times a second; returns the names of the members that are not to be run, or not any longer."""
 
     def run(self, members: Sequence[Member]) -> dict[str, int]:
-        """Run all members and return their exit codes by name; none for members that were not started because of a stop signal.
+        """Run all members and return their exit codes by name; none for members that were pruned or not started because of a stop signal.
 
-        A stop signal is forwarded once: every run ends after its current iteration and saves a checkpoint.
+        A stop signal is forwarded once: every run ends after its current iteration and saves a checkpoint. A pruned run
+        gets one too.
         """
         self.logs.mkdir(parents=True, exist_ok=True)
         waiting, codes = deque(members), dict[str, int]()
         running: dict[int, tuple[Member, subprocess.Popen[bytes]]] = {}
-        stopping = False
+        signaled: set[str] = set()
         try:
             while waiting or running:
-                if asked_to_stop() and not stopping:
-                    stopping = True
-                    waiting.clear()
-                    for _, process in running.values():
+                pruned = self.pruned()
+                waiting = deque(member for member in waiting if member.name not in pruned and not asked_to_stop())
+                for member, process in running.values():
+                    if member.name not in signaled and (asked_to_stop() or member.name in pruned):
+                        signaled.add(member.name)
                         process.terminate()
                 for slot in range(self.count):
                     if waiting and slot not in running:
@@ -58,7 +62,8 @@ class Jobs:
                     if code is not None:
                         del running[slot]
                         # SIGTERM kills a process that has not installed its signal handler yet
-                        codes[member.name] = PREEMPTED if stopping and code == -signal.SIGTERM else code
+                        early = member.name in signaled and code == -signal.SIGTERM
+                        codes[member.name] = PREEMPTED if early else code
                         self.on_end(member, codes[member.name])
                 time.sleep(_POLL_INTERVAL)
         finally:

@@ -99,11 +99,12 @@ def experiment(config: Config) -> dict[str, object]:
 
 
 def prepare(member: Member, preset: str | None) -> None:
-    """Create the run folder of the member if it does not exist. `preset` is the preset of the config, if any.
+    """Create the run folder of the member if it does not exist, or remove the mark of an earlier pruning.
 
-    If an earlier process was killed while it created the folder, its remains are removed first.
+    `preset` is the preset of the config, if any. If an earlier process was killed while it created the folder, its remains are removed first.
     """
     path = member.folder.path
+    member.folder.unmark_pruned()
     if (path / "config.json").is_file():
         return
     if path.is_dir() and all(file.name == "environment.json" or file.suffix == ".partial" for file in path.iterdir()):

@@ -11,10 +11,10 @@ from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.sweep.member import Member, is_done, labels
 from lockstep.sweep.values import SEED
 
-__all__ = ["DONE", "FAILED", "STOPPED", "Row", "best", "run_row", "summary_rows", "table"]
+__all__ = ["DONE", "FAILED", "PRUNED", "STOPPED", "Row", "best", "run_row", "summary_rows", "table"]
 
 Row = Mapping[str, Any]
-DONE, STOPPED, FAILED, NEW = "done", "stopped", "failed", "new"
+DONE, PRUNED, STOPPED, FAILED, NEW = "done", "pruned", "stopped", "failed", "new"
 _WIDTH = 80
 
 
@@ -22,7 +22,12 @@ def run_row(member: Member, code: int | None) -> Row:
     """Return the result of a run. `code` is the exit code of its process, or None if no process was started for it this time."""
     metrics = member.folder.metrics()
     last: Mapping[str, Any] = metrics[-1] if metrics else {}
-    state = DONE if is_done(member) else FAILED if code not in (None, PREEMPTED) else STOPPED if last else NEW
+    if member.folder.pruned() is not None:
+        state = PRUNED
+    elif is_done(member):
+        state = DONE
+    else:
+        state = FAILED if code not in (None, PREEMPTED) else STOPPED if last else NEW
     returns = [row["return_mean"] for row in metrics if row.get("return_mean") is not None]
     mean = last.get("return_mean_20")
     return {
@@ -54,6 +59,7 @@ def summary_rows(members: Sequence[Member], runs: Sequence[Row]) -> list[Row]:
                 **{path: group[0][path] for path, _ in key},
                 "seeds": len(group),
                 "done": len(done),
+                "pruned": sum(run["state"] == PRUNED for run in group),
                 "failed": sum(run["state"] == FAILED for run in group),
                 "return_median": median,
                 "return_first_quartile": low,
@@ -80,7 +86,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     short = labels(paths)
     columns = [
         *((short[path], [_text(row[path]) for row in rows]) for path in paths),
-        ("done", [f"{row['done']} of {row['seeds']}" for row in rows]),
+        ("done", ["pruned" if row["pruned"] else f"{row['done']} of {row['seeds']}" for row in rows]),
         ("return", [_number(row["return_median"]) for row in rows]),
         ("quartiles", [_quartiles(row) for row in rows]),
         ("seconds", [_number(row["seconds_median"], ",.1f") for row in rows]),

@@ -24,6 +24,10 @@ STUDY = "sweep"
 _BATCH_END = "batch_end"
 """Name of a study attribute: one more than the number of the last trial in the newest batch. The values of all trials
 of a batch are sampled before the first of them runs."""
+_BATCH_BEGIN = "batch_begin"
+"""Name of a study attribute: the number of the first trial in the newest batch."""
+_WARMUP = 3
+"""Tenths of the budget before which no trial is pruned. Source: rl-baselines3-zoo, whose pruner skips the first third."""
 
 
 class Trials:
@@ -48,9 +52,8 @@ class Trials:
         names = {**stored, **requested}
         other = next((name for name in names if stored and stored.get(name) != requested.get(name)), None)
         if other is not None:
-            raise ValueError(
-                f"{other} is {requested.get(other)!r}: it was {stored.get(other)!r} in the search in {folder}; choose another --out"
-            )
+            new, old = (repr(rules[other]) if other in rules else "not set" for rules in (requested, stored))
+            raise ValueError(f"{other} is {new}: it was {old} in the search in {folder}; choose another --out")
         self._study.set_user_attr("rules", requested)
 
     def next(self, most: int, total: int) -> list[tuple[int, dict[str, str]]]:
@@ -65,6 +68,7 @@ class Trials:
         end = self._study.user_attrs.get(_BATCH_END, 0)  # after a kill, some trials of the batch may not exist yet
         if not batch and end <= len(trials):
             end = min(len(trials) + most, total)
+            self._study.set_user_attr(_BATCH_BEGIN, len(trials))  # first: a kill between the two leaves no batch
             self._study.set_user_attr(_BATCH_END, end)
         batch += [self._study.ask() for _ in range(len(trials), min(end, total))]
         return [self._values(optuna.trial.Trial(self._study, trial._trial_id)) for trial in batch]
@@ -76,8 +80,32 @@ class Trials:
         state = optuna.trial.TrialState
         self._study.tell(number, value, state=state.FAIL if value is None else state.COMPLETE)
 
+    def report(self, number: int, tenth: int, value: float) -> bool:
+        """Store the return of a trial at a tenth of its budget. Return True if the trial is to be pruned there.
+
+        The trial is compared with the median of the completed trials of earlier batches only, so that the decision does not depend on
+        which of the trials that run at the same time is faster.
+        """
+        import optuna
+
+        trials = self._study.get_trials()
+        trial = trials[number]
+        if tenth not in trial.intermediate_values:
+            optuna.trial.Trial(self._study, trial._trial_id).report(value, tenth)
+        earlier = {step: other for step, other in trial.intermediate_values.items() if step < tenth}
+        trial.intermediate_values = {**earlier, tenth: value}  # after a kill, later ones may be stored too
+        completed = optuna.create_study(direction="maximize")
+        completed.add_trials(trials[: self._study.user_attrs.get(_BATCH_BEGIN, number)])
+        return optuna.pruners.MedianPruner(n_warmup_steps=_WARMUP).prune(completed, trial)
+
+    def prune(self, number: int) -> None:
+        """Report to Optuna that a trial was pruned. Its value is the last one of `report`."""
+        import optuna
+
+        self._study.tell(number, state=optuna.trial.TrialState.PRUNED)
+
     def finished(self) -> list[tuple[int, dict[str, str]]]:
-        """Return the numbers and values of the finished trials, including failed ones."""
+        """Return the numbers and values of the finished trials, including failed and pruned ones."""
         return [
             (trial.number, {path: _text(value) for path, value in trial.params.items()})
             for trial in self._study.get_trials(deepcopy=False)

@@ -1,7 +1,7 @@
 """Sweep: a folder of runs, trained as a grid or as a search, with tables of the results."""
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
 from lockstep.sweep.jobs import Jobs, last_log_line
 from lockstep.sweep.member import Member, check_folder, is_done, make_member, name_of, prepare
+from lockstep.sweep.pruning import Pruning
 from lockstep.sweep.results import DONE, FAILED, Row, run_row, summary_rows
 from lockstep.sweep.search import Trials
 from lockstep.sweep.values import SEED, Search, combinations
@@ -36,6 +37,8 @@ class Sweep:
     """Prints a line about the progress of the sweep."""
     members: list[Member] = field(default_factory=list)
     """All runs of the sweep so far."""
+    prune: bool = False
+    """End trials of a search early if their returns are low, as `Pruning` decides."""
     codes: dict[str, int] = field(default_factory=dict)
     """Exit codes, by name, of the runs that ended since this process started."""
 
@@ -81,15 +84,18 @@ class Sweep:
             raise ValueError(f"--out is {self.folder}: it cannot be created: {error.strerror}") from None
         RunFolder(self.folder).lock()
 
-    def train(self, members: Sequence[Member]) -> None:
-        """Train the members that are not done. Raises ValueError, before a run starts, if a folder has another run."""
+    def train(self, members: Sequence[Member], pruned: Callable[[], Collection[str]] = frozenset) -> None:
+        """Train the members that are not done. Raises ValueError, before a run starts, if a folder has another run.
+
+        `pruned` is called while they run and returns the names of those that are to end early.
+        """
         for member in members:
             check_folder(member)
         self.members += members
         unfinished = [member for member in members if not is_done(member)]
         for member in unfinished:
             prepare(member, self.preset)
-        self.codes |= Jobs(self.jobs, self.folder / "logs", self._on_end).run(unfinished)
+        self.codes |= Jobs(self.jobs, self.folder / "logs", self._on_end, pruned).run(unfinished)
 
     def search(self, trials: Trials, over: Mapping[str, Sequence[str]], total: int) -> None:
         """Run trials until there are `total` of them, in parallel as far as there are jobs for all seeds of a trial."""
@@ -98,10 +104,14 @@ class Sweep:
             self.members += self._trial_members(over, number, values)
         while not asked_to_stop() and (batch := trials.next(parallel, total)):
             members = {number: self._trial_members(over, number, values) for number, values in batch}
-            self.train([member for trial_members in members.values() for member in trial_members])
+            pruning = Pruning(trials, members if self.prune else {}, self.print_line)
+            self.train([member for trial_members in members.values() for member in trial_members], pruning.update)
+            pruning.update()  # reads the last metrics
             for number, trial_members in members.items():
                 rows = [self._row(member) for member in trial_members]
-                if all(row["state"] in (DONE, FAILED) for row in rows):
+                if number in pruning.pruned:
+                    trials.prune(number)
+                elif all(row["state"] in (DONE, FAILED) for row in rows):
                     trials.tell(number, _score(rows))
 
     def _trial_members(self, over: Mapping[str, Sequence[str]], number: int, values: Mapping[str, str]) -> list[Member]:

@@ -13,9 +13,9 @@ from lockstep.telemetry.status import number
 
 __all__ = ["STATES", "ListedRun", "State", "list_run", "list_runs", "run_folders", "state_of"]
 
-State = Literal["running", "done", "stopped", "failed", "killed", "new", "broken"]
+State = Literal["running", "done", "pruned", "stopped", "failed", "killed", "new", "broken"]
 STATES: tuple[State, ...] = get_args(State)
-"""`stopped`: by a signal; `killed`: rank 0 has ended without a record; `new`: it was never started; `broken`: a file can't be read."""
+"""`pruned`: ended early by a search; `stopped`: by a signal; `killed`: rank 0 has ended without a record; `new`: it was never started; `broken`: a file can't be read."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ListedRun:
     age: float
     """Seconds since the metrics were last written; without metrics, since the run was created."""
     why: str
-    """Signal that stopped the run, error with which it failed, or file that can't be read; else empty."""
+    """Reason for which it was pruned, signal that stopped the run, error with which it failed, or file that can't be read; else empty."""
 
 
 def list_runs(root: Path, state: str | None = None) -> Iterator[ListedRun]:
@@ -98,7 +98,7 @@ def _whole(value: object) -> int | None:
 
 
 def state_of(folder: RunFolder) -> tuple[State, str]:
-    """Return the state of a run, and why it was stopped or failed, or can't be read."""
+    """Return the state of a run, and why it was pruned or stopped or failed, or can't be read."""
     try:
         folder.tree()
     except ValueError as error:
@@ -109,6 +109,9 @@ def state_of(folder: RunFolder) -> tuple[State, str]:
         in_use = last is not None and last.ended is None
     if in_use:
         return "running", ""
+    pruned = None if last is not None and last.how == "done" else folder.pruned()
+    if pruned is not None:
+        return "pruned", pruned
     if last is None:
         return "new", ""
     return (last.how, last.why) if last.how in STATES else ("killed", "")

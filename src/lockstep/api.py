@@ -155,7 +155,7 @@ def train(
         EnvironmentFailed: An environment raised an error, or returned values that its spaces do not allow. A RuntimeError, and with several
             ranks only a RuntimeError.
         RankLost: A rank died or timed out. A RuntimeError.
-        NonFinite: A loss or gradient became NaN or infinite. An ArithmeticError.
+        NonFinite: A loss, a gradient or a weight became NaN or infinite. An ArithmeticError.
         KeyboardInterrupt: Ctrl-C. Like SIGTERM and SIGUSR1, it reaches the program after the iteration and a checkpoint.
 
     Example:

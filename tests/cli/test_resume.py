@@ -1,5 +1,6 @@
 """Resuming a run that another process was training until just before."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
 
 import lockstep
 from lockstep.algorithm.plan import Plan
@@ -14,6 +18,7 @@ from lockstep.cli.main import main
 from lockstep.cli.work import resume_under_launcher
 from lockstep.experiment.execute import open_run
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import hash_file, seal
 from lockstep.runtime.rank_info import RankInfo
 
 COMPLETE = "runs/first is complete: 2 iterations; set a larger --total-steps to continue\n"
@@ -97,3 +102,76 @@ def test_run_in_use_is_refused_before_its_checkpoints_are_read(run: Path, capsys
         process.communicate()
     assert capsys.readouterr().err == f"lockstep: {run} is in use: another process is training it\n"
     assert main(["resume", str(run)]) == 0
+
+
+@pytest.fixture(name="damaged")
+def fixture_damaged(run: Path, tmp_path: Path) -> RunFolder:
+    """Copy of the run whose newest checkpoint is damaged."""
+    folder = RunFolder(Path(shutil.copytree(run, tmp_path / "damaged")))
+    agent = folder.checkpoint(2) / "agent.safetensors"
+    content = bytearray(agent.read_bytes())
+    content[-1] ^= 1
+    agent.write_bytes(content)
+    return folder
+
+
+def test_damaged_newest_checkpoint_is_replaced_by_the_one_before(
+    damaged: RunFolder, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(damaged.path), "--run.progress", "lines"]) == 0
+    warning, *rest = capsys.readouterr().err.splitlines()
+    problem = f"checkpoint {damaged.checkpoint(2)}: agent.safetensors is missing, truncated or changed"
+    assert (warning, rest) == (f"lockstep: {problem}; resuming from an earlier one", [])
+    assert [row["digest"] for row in damaged.metrics()] == [row["digest"] for row in RunFolder(run).metrics()]
+    assert main(["resume", str(damaged.path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["resume", "--iteration", "2"],
+        ["eval"],
+        ["play", "--video"],
+        ["export"],
+        ["push", "--username", "u", "--dry-run"],
+    ],
+)
+def test_damaged_checkpoint_is_refused_where_another_one_would_be_another_policy(
+    words: list[str], damaged: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(damaged.path.rglob("*"))
+    assert main([words[0], str(damaged.path), *words[1:]]) == 2
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    problem = f"checkpoint {damaged.checkpoint(2)}: agent.safetensors is missing, truncated or changed"
+    assert line == f"lockstep: {problem}; use the newest whole one with --iteration 1"
+    assert sorted(damaged.path.rglob("*")) == before
+
+
+def with_tensors(checkpoint: Path, name: str, change: Callable[[dict[str, Tensor]], None]) -> None:
+    """Change the tensors of a file of a checkpoint, with the hashes."""
+    tensors = safetensors.torch.load_file(checkpoint / f"{name}.safetensors")
+    change(tensors)
+    (checkpoint / f"{name}.safetensors").write_bytes(safetensors.torch.save(tensors))
+    state = json.loads((checkpoint / "state.json").read_text())
+    del state["sha256"]
+    hashes = {path.name: hash_file(path) for path in checkpoint.glob("*.safetensors")}
+    (checkpoint / "state.json").write_bytes(seal(state, hashes))
+
+
+def test_weights_that_are_not_finite_are_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder(Path(shutil.copytree(run, tmp_path / "diverged")))
+    with_tensors(folder.checkpoint(2), "agent", lambda tensors: tensors["policy.policy_head.bias"].fill_(torch.nan))
+    for command in ("eval", "export"):
+        assert main([command, str(folder.path)]) == 2
+        error = capsys.readouterr().err
+        assert error.endswith("can't be used: tensor 'policy.policy_head.bias' has values that are not finite\n")
+        assert not (folder.path / "evaluation.json").exists()
+    assert main(["resume", str(folder.path)]) == 0
+    assert "are not finite; resuming from an earlier one\n" not in capsys.readouterr().err  # the run is complete
+    with_tensors(folder.checkpoint(2), "agent", lambda tensors: tensors["policy.policy_head.bias"].fill_(torch.inf))
+    assert main(["resume", str(folder.path), "--total-steps", "768"]) == 0
+    error = capsys.readouterr().err
+    assert "not finite; resuming from an earlier one" in error
+    assert len(error.splitlines()) == 1
+    assert lockstep.Run(folder.path).digest

@@ -16,6 +16,7 @@ from lockstep.hub.fetching import fetch, find_checkpoint
 from lockstep.hub.files import published
 from lockstep.hub.repository import Repository
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import seal
 
 CHECKPOINT = "checkpoints/00000004"
 
@@ -36,8 +37,9 @@ def changed(model: dict[str, bytes], section: str, **fields: object) -> None:
 def with_agent(model: dict[str, bytes], content: bytes) -> None:
     """Replace the weights and update their hash in the state: an attacker can change both."""
     state = json.loads(model[f"{CHECKPOINT}/state.json"])
-    state["files"] = {"agent.safetensors": hashlib.sha256(content).hexdigest()}
-    model |= {f"{CHECKPOINT}/agent.safetensors": content, f"{CHECKPOINT}/state.json": json.dumps(state).encode()}
+    del state["sha256"]
+    sealed = seal(state, {"agent.safetensors": hashlib.sha256(content).hexdigest()})
+    model |= {f"{CHECKPOINT}/agent.safetensors": content, f"{CHECKPOINT}/state.json": sealed}
 
 
 def test_the_policy_equals_that_of_the_run(hub: FakeHub, model: dict[str, bytes], trained: Path) -> None:
@@ -237,7 +239,7 @@ def test_state_with_wrong_types_is_refused(
     assert main(["eval", "hub:me/first", "--episodes", "1"]) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1
-    assert "state.json is missing or broken" in error or "state.json does not list agent.safetensors" in error
+    assert "state.json is missing or broken" in error or "state.json was changed" in error
 
 
 def test_weights_that_do_not_match_config_or_hash_are_refused(model: dict[str, bytes]) -> None:

@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from lockstep.group.solo import Solo
-from lockstep.run.checkpoint import Checkpoint, SavedCounters, prune, remove_checkpoints_after, write_checkpoint
-from lockstep.run.folder import RunFolder
+from lockstep.run.checkpoint import (
+    Checkpoint,
+    CheckpointFailed,
+    SavedCounters,
+    prune,
+    remove_checkpoints_after,
+    write_checkpoint,
+)
+from lockstep.run.folder import FolderLost, RunFolder
+from lockstep.run.manifest import CheckpointDamaged, seal
 
 SHARDS = {
     0: {"ended": torch.tensor([True, False]), "running": torch.tensor([[1.5, torch.nan]], dtype=torch.float64)},
@@ -82,7 +90,7 @@ def test_damaged_tensor_file_is_reported_in_one_line(
     path = write(folder, 50)
     damage(path / f"{name}.safetensors")
     with pytest.raises(
-        ValueError, match=rf"{name}\.safetensors is missing, truncated or changed; .*--iteration"
+        ValueError, match=rf"{name}\.safetensors is missing, truncated or changed; no other one is whole$"
     ) as caught:
         Checkpoint(path)
     assert "\n" not in str(caught.value)
@@ -130,7 +138,7 @@ def test_damaged_state_file_is_reported_in_one_line(folder: RunFolder, content: 
     path = write(folder, 50)
     state = path / "state.json"
     state.unlink() if content is None else state.write_text(content)
-    with pytest.raises(ValueError, match=r"state\.json is missing or broken; .*--iteration") as caught:
+    with pytest.raises(ValueError, match=r"state\.json is missing or broken; no other one is whole$") as caught:
         Checkpoint(path)
     assert "\n" not in str(caught.value)
 
@@ -138,11 +146,11 @@ def test_damaged_state_file_is_reported_in_one_line(folder: RunFolder, content: 
 def test_files_that_the_state_does_not_list_are_refused(folder: RunFolder) -> None:
     path = write(folder, 50)
     state = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps(state | {"files": {}}))
-    with pytest.raises(ValueError, match=r"state\.json does not list agent\.safetensors; .*--iteration$"):
+    del state["sha256"]
+    (path / "state.json").write_bytes(seal(state, {}))
+    with pytest.raises(ValueError, match=r"state\.json does not list agent\.safetensors; no other one is whole$"):
         Checkpoint(path)
-    files = {"agent.safetensors": state["files"]["agent.safetensors"]}
-    (path / "state.json").write_text(json.dumps(state | {"files": files}))
+    (path / "state.json").write_bytes(seal(state, {"agent.safetensors": state["files"]["agent.safetensors"]}))
     checkpoint = Checkpoint(path)
     assert same_tensors(checkpoint.tensors("agent"), REST["agent"])
     with pytest.raises(ValueError, match=r"optimizer\.safetensors can't be read \(state\.json does not list it\)"):
@@ -189,9 +197,9 @@ def test_missing_checkpoint_is_reported(folder: RunFolder) -> None:
 def test_newer_version_is_reported(folder: RunFolder) -> None:
     path = write(folder, 50)
     state = json.loads((path / "state.json").read_text())
-    (path / "state.json").write_text(json.dumps(state | {"version": 2}))
+    (path / "state.json").write_text(json.dumps(state | {"version": 3}))
     with pytest.raises(
-        ValueError, match=r"has version 2, newer than this lockstep reads \(1\): upgrade lockstep"
+        ValueError, match=r"has version 3, newer than this lockstep reads \(2\): upgrade lockstep"
     ) as caught:
         Checkpoint(path)
     assert "\n" not in str(caught.value)
@@ -214,12 +222,10 @@ def test_interrupted_checkpoint_is_ignored_and_removed(folder: RunFolder, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail_at_the_third)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(CheckpointFailed, match="No space left"):
             write(folder, 20)
     assert folder.checkpoints() == [10]
     Checkpoint(folder.checkpoint(10))
-    assert len(list((folder.path / "checkpoints").iterdir())) == 2
-    prune(folder, keep=3)
     assert [path.name for path in (folder.path / "checkpoints").iterdir()] == ["00000010"]
     write(folder, 20)
     assert folder.checkpoints() == [10, 20]
@@ -245,3 +251,70 @@ def test_forget_after_removes_later_checkpoints(folder: RunFolder) -> None:
         write(folder, iteration)
     remove_checkpoints_after(folder, 2)
     assert folder.checkpoints() == [1, 2]
+
+
+@pytest.mark.parametrize(("name", "value"), [("env_steps", 4097), ("iteration", 51), ("files", {}), ("version", 1)])
+def test_changed_state_file_is_reported(folder: RunFolder, name: str, value: object) -> None:
+    state = write(folder, 50) / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {name: value}))
+    with pytest.raises(CheckpointDamaged, match=r"state\.json was changed; no other one is whole$"):
+        Checkpoint(state.parent)
+
+
+def test_checkpoint_of_another_iteration_is_reported(folder: RunFolder) -> None:
+    moved = write(folder, 50).rename(folder.checkpoint(60))
+    with pytest.raises(CheckpointDamaged, match=r"state\.json is that of iteration 50"):
+        Checkpoint(moved)
+
+
+def test_checkpoint_of_version_1_is_read(folder: RunFolder) -> None:
+    state = write(folder, 50) / "state.json"
+    content = json.loads(state.read_text()) | {"version": 1}
+    del content["sha256"]
+    state.write_text(json.dumps(content))
+    assert same_tensors(Checkpoint(state.parent).tensors("agent"), REST["agent"])
+
+
+def test_newest_whole_checkpoint_is_named(folder: RunFolder) -> None:
+    for iteration in (10, 20, 30, 40):
+        flip(write(folder, iteration) / "agent.safetensors") if iteration > 20 else write(folder, iteration)
+    with pytest.raises(CheckpointDamaged, match=r"use the newest whole one with --iteration 20$"):
+        Checkpoint(folder.checkpoint(40))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("name", ["agent.safetensors", "state.json"])
+def test_only_regular_files_are_read(folder: RunFolder, name: str, make: Callable[[Path], None]) -> None:
+    path = write(folder, 50)
+    (path / name).unlink()
+    make(path / name)
+    with pytest.raises(CheckpointDamaged, match=rf"{name} is missing"):
+        Checkpoint(path)
+
+
+def test_links_are_not_followed_when_a_checkpoint_is_written(folder: RunFolder, tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "agent.safetensors").write_text("mine")
+    (folder.path / "checkpoints").mkdir()
+    (folder.path / "checkpoints" / ".00000050.partial").symlink_to(mine)
+    folder.checkpoint(50).symlink_to(mine)
+    Checkpoint(write(folder, 50))
+    assert (mine / "agent.safetensors").read_text() == "mine"
+    (folder.path / "checkpoints").rename(tmp_path / "elsewhere")
+    (folder.path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointFailed, match="Not a directory"):
+        write(folder, 60)
+
+
+def test_removed_folder_is_reported_and_not_made_again(folder: RunFolder) -> None:
+    folder.hold()
+    write(folder, 10)
+    moved = folder.path.rename(folder.path.with_name("moved"))
+    with pytest.raises(FolderLost, match="was removed, renamed or replaced"):
+        write(folder, 20)
+    assert not folder.path.exists()
+    RunFolder.create(folder.path, {}, {})
+    with pytest.raises(FolderLost):
+        write(folder, 20)
+    assert RunFolder(moved).checkpoints() == [10]
+    folder.release()

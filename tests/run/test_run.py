@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lockstep.algorithm.collect import collect
 from lockstep.algorithm.exchange import ReplicasDiffer, Stop
+from lockstep.algorithm.non_finite import NonFiniteWeights
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
@@ -249,3 +250,21 @@ def test_metrics_of_finished_iterations_are_written_after_an_error(
     with pytest.raises(ZeroDivisionError):
         run_training(components, run)
     assert [row["iteration"] for row in run.folder.metrics()] == [1, 2, 3]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    # the only gradient step of iteration 3 makes the weights infinite, and no later one notices it
+    rates = PPOConfig(
+        learning_rate="piecewise(0: 1e-4, 0.6: 1e-4, 0.61: 1e39, 1: 1e39)",
+        learning_rate_kl=None,
+        minibatches=1,
+        epochs=1,
+        max_grad_norm=None,
+    )
+    components, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, ppo=rates), last=3)
+    with pytest.raises(
+        NonFiniteWeights, match=r"^tensor 'policy\..*' has values that are not finite after iteration 3: "
+    ):
+        run_training(components, run)
+    assert run.folder.checkpoints() == [2]
+    assert run.last_checkpoint() == "the last checkpoint is that of iteration 2"

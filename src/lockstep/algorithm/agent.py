@@ -35,7 +35,7 @@ from lockstep.models.numpy_policy import NumpyPolicy
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
 from lockstep.models.settings import PolicyConfig
-from lockstep.models.state import check_state
+from lockstep.models.state import check_finite, check_state
 from lockstep.randomness import seed_of
 from lockstep.rollout import Rollout
 
@@ -204,9 +204,18 @@ class Agent:
             state |= {f"{name}.{key}": value for key, value in statistics.state().items()}
         return state
 
+    def check_finite(self, state: Mapping[str, Tensor]) -> None:
+        """Raise NonFiniteState, naming the tensor, if weights or running statistics of a `state()` are not finite."""
+        # a buffer of a registered module may hold infinities, for example a mask
+        check_finite({name: tensor for name, tensor in state.items() if name not in self.buffers})
+
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Restore `state()`. Raises ValueError, naming the tensor, if one is missing, unexpected or of another shape."""
+        """Restore `state()`.
+
+        Raises ValueError, naming the tensor, if one is missing, unexpected or of another shape, and NonFiniteState as `check_finite` does.
+        """
         check_state(self.state(), state)
+        self.check_finite(state)
         for name, parameter in self.networks.named_parameters():
             parameter.data.copy_(state[name])
         for name, buffer in self.buffers.items():

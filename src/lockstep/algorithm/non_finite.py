@@ -8,11 +8,15 @@ from torch import Tensor
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
-__all__ = ["NonFinite", "locate_non_finite"]
+__all__ = ["NonFinite", "NonFiniteWeights", "locate_non_finite"]
 
 
 class NonFinite(ArithmeticError):
     """A loss or gradient is NaN or infinite. The weights are still those of the last good step."""
+
+
+class NonFiniteWeights(NonFinite):
+    """The weights that a checkpoint would save are not finite. All ranks raise it together."""
 
 
 _KINDS = ("observation", "reward", "estimate", "log-probability")

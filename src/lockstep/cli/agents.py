@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.cli.start import import_env_module_of_run
+from lockstep.files import write_atomically
 from lockstep.run.evaluations import Choice
-from lockstep.run.folder import RunFolder, write_atomically
+from lockstep.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from lockstep.report.evaluate import Evaluation

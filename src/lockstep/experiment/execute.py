@@ -5,7 +5,7 @@ import gc
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from lockstep.experiment.resolve import importable, iterations
 from lockstep.run.environment import describe_environment
 from lockstep.run.evaluations import Choice, best_checkpoint
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import CheckpointDamaged
 
 if TYPE_CHECKING:
     from lockstep.algorithm.agent import Agent
@@ -156,7 +157,7 @@ def _meet_after_compiling(group: "Group") -> None:
 
 
 def _train(components: "RankComponents", run: "TrainingRun") -> None:
-    from lockstep.algorithm.non_finite import NonFinite
+    from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
     from lockstep.loop import train
 
     try:
@@ -165,8 +166,10 @@ def _train(components: "RankComponents", run: "TrainingRun") -> None:
         ValueError
     ) as error:  # a ValueError is a user's mistake before the start; here it is a bug, and needs its traceback
         raise RuntimeError(f"training failed: {error}") from error
-    except NonFinite:
-        components.exchange.report_failure(run.done + 1)
+    except NonFinite as error:
+        if not isinstance(error, NonFiniteWeights):  # players do not know yet
+            components.exchange.report_failure(run.done + 1)
+        error.args = (f"{error}; {run.last_checkpoint()}",)
         raise
 
 
@@ -180,14 +183,12 @@ def load_agent(folder: RunFolder, iteration: Choice = None) -> "tuple[Config, Ag
     spaces = describe_env(config.env)
     checkpoint = Checkpoint(folder.checkpoint(pick_checkpoint(folder, iteration)))
     saved = checkpoint.tensors("agent")
-    try:
+    with _reporting(checkpoint.path):
         return config, restore_agent(config, spaces, saved)
-    except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 
 
 def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
-    """Load everything that the ranks will load of a checkpoint. Raises ValueError if it is broken or does not fit."""
+    """Load everything that the ranks will load of a checkpoint. Raises CheckpointDamaged, and ValueError if it does not fit."""
     from lockstep.algorithm.update import Update
     from lockstep.experiment.build import make_agent
     from lockstep.group.solo import Solo
@@ -196,7 +197,7 @@ def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
     checkpoint = Checkpoint(folder.checkpoint(iteration))
     shards = range(config.plan.shards or 1)
     update = Update(make_agent(config), config.ppo, Solo(), shards, config.run.seed)
-    try:
+    with _reporting(checkpoint.path):
         SavedCounters.of(checkpoint.state)
         update.agent.load(checkpoint.tensors("agent"))
         update.load(checkpoint.tensors("optimizer"))
@@ -205,8 +206,21 @@ def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
             update.agent.load(checkpoint.tensors("acting"))
         for shard in shards:
             checkpoint.shard(shard)
+
+
+@contextmanager
+def _reporting(checkpoint: Path) -> Iterator[None]:
+    """Name the checkpoint in a ValueError that is raised while it is loaded."""
+    from lockstep.models.state import NonFiniteState
+
+    try:
+        yield
+    except CheckpointDamaged:
+        raise
+    except NonFiniteState as error:
+        raise CheckpointDamaged(f"checkpoint {checkpoint} can't be used: {error}") from None
     except ValueError as error:
-        raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
+        raise ValueError(f"checkpoint {checkpoint} does not fit this run: {error}") from None
 
 
 def save_config(folder: RunFolder, config: Config) -> None:

@@ -1,6 +1,7 @@
 """Starting and resuming runs, for the command line and the Python API."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from lockstep.experiment.resolve import compiles, cut_episodes, iterations, reso
 from lockstep.group.memory import usable_cores
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import CheckpointDamaged, verify, with_advice
 from lockstep.runtime.checks import check_runtime, compile_problem, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.rendezvous import choose_rendezvous
@@ -156,36 +158,52 @@ def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) ->
 def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None, ranks: int) -> int | None:
     """Announce the start on `ranks` ranks, check the checkpoint, save the config, and return the iteration; None if the run is complete.
 
-    The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest; 0: the start.
-    Raises ValueError if there is no such checkpoint, it is broken, or another process has changed the config since it was read.
+    The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest checkpoint that is
+    whole, with a warning that names newer ones; 0: the start. Raises ValueError if there is no such checkpoint, it is damaged, or another
+    process has changed the config since it was read.
     """
     if open_run(folder.path)[1] != before:
         raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
-    resume_from = _first_of(folder, iteration)
-    if resume_from >= iterations(config) or folder.training_ended(resume_from):
-        return None
-    announce_start(folder, config, ranks, resume_from)
-    if resume_from:  # this imports PyTorch, which takes seconds
-        check_checkpoint(folder, config, resume_from)
-    if config != before:
-        save_config(folder, config)
-    return resume_from
+    damaged: list[CheckpointDamaged] = []
+    for resume_from in _candidates(folder, iteration):
+        try:
+            if resume_from:
+                verify(folder.checkpoint(resume_from))
+            for error in damaged:
+                print(f"lockstep: {error}; resuming from an earlier one", file=sys.stderr, flush=True)
+            damaged.clear()
+            if resume_from >= iterations(config) or folder.training_ended(resume_from):
+                return None
+            announce_start(folder, config, ranks, resume_from)
+            if resume_from:  # this imports PyTorch, which takes seconds
+                check_checkpoint(folder, config, resume_from)
+        except CheckpointDamaged as error:
+            if iteration is not None:
+                raise with_advice(error, folder.checkpoint(resume_from)) from None
+            damaged.append(error)
+            continue
+        if config != before:
+            save_config(folder, config)
+        return resume_from
+    raise ValueError(f"{damaged[0]}; no earlier one is whole: --iteration 0 starts the run from the beginning")
 
 
-def _first_of(folder: RunFolder, iteration: int | None) -> int:
-    """Return the iteration to resume from: `iteration` if it has a checkpoint; None: the newest; 0: the start."""
+def _candidates(folder: RunFolder, iteration: int | None) -> list[int]:
+    """Return the iterations to resume from, in the order in which they are tried: `iteration`; None: all checkpoints, the newest first."""
     checkpoints = folder.checkpoints()
-    if iteration is not None and iteration not in (0, *checkpoints):
+    if iteration is None:
+        return checkpoints[::-1] or [0]
+    if iteration not in (0, *checkpoints):
         raise ValueError(
             f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints)) or 'none'}"
         )
-    return (checkpoints[-1] if checkpoints else 0) if iteration is None else iteration
+    return [iteration]
 
 
 def exit_codes() -> dict[type[Exception], int]:
     """Return the exit codes of errors that end a rank."""
     from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
-    from lockstep.algorithm.non_finite import NonFinite
+    from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
     from lockstep.compiling.kernels import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed
     from lockstep.experiment.hooks import HookFailed
@@ -200,6 +218,7 @@ def exit_codes() -> dict[type[Exception], int]:
         HookFailed: FAILED,
         SpacesDiffer: BAD_INPUT,
         NonFinite: NON_FINITE,
+        NonFiniteWeights: NON_FINITE,
         RankLost: RANK_LOST,
         ReplicasDiffer: REPLICAS_DIFFER,
         TrainersDiffer: REPLICAS_DIFFER,

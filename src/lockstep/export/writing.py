@@ -16,7 +16,7 @@ from lockstep.export.agreement import TOLERANCE, difference
 from lockstep.export.formats import FORMATS
 from lockstep.export.program import Program
 from lockstep.export.tensor_spec import TensorSpec
-from lockstep.run.folder import write_atomically
+from lockstep.files import write_atomically
 
 __all__ = ["Exported", "check_place", "export_policy"]
 

@@ -11,13 +11,14 @@ from lockstep.config.decode import encode
 from lockstep.experiment.execute import open_run
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import STATE, seal
 
 __all__ = ["AGENT", "CARD", "CONFIG", "STATE", "VIDEO", "is_ours", "published"]
 
 CARD, CONFIG = "README.md", "config.json"
 VIDEO = "replay.mp4"
 """File name under which the Hub shows the video of an agent."""
-AGENT, STATE = "agent.safetensors", "state.json"
+AGENT = "agent.safetensors"
 _OURS = re.compile(
     r"README\.md|replay\.mp4|config\.json|environment\.json|metrics\.jsonl|evaluation(?:-sampled)?\.json|checkpoints/\d{8}/(agent\.safetensors|state\.json)"
 )
@@ -41,7 +42,7 @@ def published(folder: RunFolder, iteration: int) -> dict[str, bytes]:
         agent = (checkpoint.path / AGENT).read_bytes()
     except OSError as error:
         raise ValueError(f"checkpoint {checkpoint.path}: {AGENT} cannot be read: {error.strerror}") from None
-    state = {**checkpoint.state, "files": {AGENT: hashlib.sha256(agent).hexdigest()}}
+    counters = {name: value for name, value in checkpoint.state.items() if name != "sha256"}
     environment = {name: value for name, value in folder.environment().items() if name not in _PRIVATE}
     target = f"checkpoints/{iteration:08d}"
     return {
@@ -49,7 +50,7 @@ def published(folder: RunFolder, iteration: int) -> dict[str, bytes]:
         "environment.json": _json(environment),
         "metrics.jsonl": "".join(f"{json.dumps(row)}\n" for row in folder.metrics()).encode(),
         f"{target}/{AGENT}": agent,
-        f"{target}/{STATE}": _json(state),
+        f"{target}/{STATE}": seal(counters, {AGENT: hashlib.sha256(agent).hexdigest()}),
     }
 
 

@@ -4,7 +4,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-__all__ = ["check_state"]
+__all__ = ["NonFiniteState", "check_finite", "check_state"]
+
+
+class NonFiniteState(ValueError):
+    """A tensor holds NaN or infinite values. The message names it."""
 
 
 def check_state(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
@@ -14,6 +18,13 @@ def check_state(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> 
     for name, tensor in expected.items():
         if tensor.shape != state[name].shape or tensor.dtype != state[name].dtype:
             raise ValueError(f"tensor {name!r} is {_describe(state[name])}, but must be {_describe(tensor)}")
+
+
+def check_finite(state: Mapping[str, Tensor]) -> None:
+    """Raise NonFiniteState, naming the tensor, if one has a value that is not finite."""
+    for name, tensor in state.items():
+        if not tensor.isfinite().all():
+            raise NonFiniteState(f"tensor {name!r} has values that are not finite")
 
 
 def _describe(tensor: Tensor) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.config.flags import as_text
+from lockstep.files import write_atomically
 from lockstep.report.timing import plain_number
-from lockstep.run.folder import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -5,34 +5,46 @@ optimizer.safetensors    Adam's moments and step counts, adaptive factors
 acting.safetensors       with plan.lag, the agent that collects next
 shard-0000.safetensors   one per shard: state of its environments
 curiosity-0000.safetensors   one per shard, with curiosity: its state in the current episodes
-state.json               iteration, counters, and the SHA-256 of every other file
+state.json               iteration, counters, and the SHA-256 of every file (`manifest.py`)
 """
 
-import hashlib
-import json
+import errno
 import math
 import os
-import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from reprlib import Repr
 from typing import NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from lockstep.files import create_file, make_folder, read_file, sync_folder
 from lockstep.group.group import Group
 from lockstep.run.evaluations import read_best
-from lockstep.run.folder import RunFolder, sync_folder
+from lockstep.run.folder import FolderLost, RunFolder
+from lockstep.run.manifest import STATE, CheckpointDamaged, hash_file, is_whole_number, seal, verify, with_advice
 
-__all__ = ["Checkpoint", "SavedCounters", "pack", "prune", "remove_checkpoints_after", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointFailed",
+    "SavedCounters",
+    "pack",
+    "prune",
+    "remove_checkpoints_after",
+    "write_checkpoint",
+]
 
-_VERSION = 1
-_FILE = re.compile(r"\w[\w.-]*", re.ASCII)
-"""Names of files in a checkpoint, which can't refer to another folder."""
+_FILE_LIMIT = 4_000_000_000
+"""Largest size of a file in bytes."""
 _shown = Repr()
+
+
+class CheckpointFailed(RuntimeError):
+    """A checkpoint can't be written, for example because the disk is full. All ranks raise it."""
 
 
 def write_checkpoint(
@@ -41,31 +53,62 @@ def write_checkpoint(
     group: Group,
     states: Mapping[str, Mapping[str, Tensor]],
     counters: Mapping[str, object],
+    prepare: Callable[[], None] = lambda: None,
 ) -> None:
     """Write a checkpoint. Every rank calls it and writes its `states`, tensors by file name and tensor name.
 
-    Then rank 0 writes state.json, with the `counters`, and renames the folder. Raises OSError if a file can't be
-    written, and RankLost if a rank does not take part in time.
+    Rank 0 first calls `prepare`, which may raise OSError. At the end it writes state.json, with the `counters`, and renames the folder.
+    Raises CheckpointFailed on all ranks if one of them can't write, FolderLost on all ranks if the run folder is gone, and RankLost if
+    a rank does not take part in time.
     """
     final = folder.checkpoint(iteration)
-    aside = final.with_name(f".{final.name}.partial")
-    if group.rank == 0:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-    group.barrier("checkpoint")
-    for name, state in states.items():
-        _write(aside / f"{name}.safetensors", pack(state))
-    group.barrier("checkpoint")
-    if group.rank == 0:
-        files = {path.name: _hash(path) for path in sorted(aside.iterdir())}
-        summary = {"version": _VERSION, "iteration": iteration, **counters, "files": files}
-        _write(aside / "state.json", f"{json.dumps(summary, indent=2)}\n".encode())
+    aside = _aside(final)
+
+    def create() -> None:
+        folder.check_present()
+        prepare()
+        make_folder(final.parent)
+        _delete(aside)
+        aside.mkdir()
+
+    def write() -> None:
+        for name, state in states.items():
+            _write(aside / f"{name}.safetensors", pack(state))
+
+    def complete() -> None:
+        hashes = {path.name: hash_file(path) for path in sorted(aside.iterdir())}
+        _write(aside / STATE, seal({"iteration": iteration, **counters}, hashes))
         sync_folder(aside)
-        shutil.rmtree(final, ignore_errors=True)
+        folder.check_present()
+        _delete(final)
         aside.rename(final)
         sync_folder(final.parent)
         sync_folder(folder.path)  # the first checkpoint has created a folder in it
-    group.barrier("checkpoint")
+
+    try:
+        for step, on_all_ranks in ((create, False), (write, True), (complete, False)):
+            _together(group, folder, step if on_all_ranks or group.rank == 0 else lambda: None)
+    except (CheckpointFailed, FolderLost):
+        if group.rank == 0:
+            _delete(aside)  # it takes space on a full disk
+        raise
+
+
+def _together(group: Group, folder: RunFolder, step: Callable[[], None]) -> None:
+    """Call `step` on every rank. If it fails on one of them, raise CheckpointFailed or FolderLost on all."""
+    code = 0
+    try:
+        step()
+    except FolderLost:
+        code = -1
+    except OSError as error:
+        code = error.errno or errno.EIO
+    codes = group.gather(torch.tensor([[code]]), "checkpoint").flatten().tolist()
+    if -1 in codes:
+        raise FolderLost(folder.path)
+    failed = next((code for code in codes if code), 0)
+    if failed:
+        raise CheckpointFailed(os.strerror(failed))
 
 
 def remove_checkpoints_after(folder: RunFolder, iteration: int) -> None:
@@ -83,14 +126,25 @@ def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
         if iteration not in pending and (best is None or iteration != best.iteration):
             _remove(folder.checkpoint(iteration))
     for aside in (folder.path / "checkpoints").glob(".*.partial"):
-        shutil.rmtree(aside, ignore_errors=True)
+        _delete(aside)
+
+
+def _aside(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f".{checkpoint.name}.partial")
 
 
 def _remove(checkpoint: Path) -> None:
-    aside = checkpoint.with_name(f".{checkpoint.name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = _aside(checkpoint)
+    _delete(aside)
     checkpoint.rename(aside)  # a kill must not leave an incomplete folder under this name
-    shutil.rmtree(aside, ignore_errors=True)
+    _delete(aside)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder, or a symbolic link in its place, if it exists. What can't be deleted is reported when its name is used again."""
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 class SavedCounters(NamedTuple):
@@ -111,7 +165,7 @@ class SavedCounters(NamedTuple):
         if not _is_finite(state.get("seconds")):
             raise ValueError(f"seconds is {_shown.repr(state.get('seconds'))}: it must be a finite number")
         for name in ("iteration", "env_steps", *([] if solved is None else ["solved_at"])):
-            if not _is_whole(state.get(name)):
+            if not is_whole_number(state.get(name)):
                 raise ValueError(f"{name} is {_shown.repr(state.get(name))}: it must be a whole number of at least 0")
         return cls(**{name: state.get(name) for name in cls._fields})  # type: ignore[arg-type]
 
@@ -120,39 +174,29 @@ class Checkpoint:
     """A complete checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Read state.json, and check all files against its hashes. Raises ValueError, naming the file, if one is broken."""
+        """Compare all files with their hashes.
+
+        Raises CheckpointDamaged, naming the file and the newest checkpoint of the run that is whole, and ValueError for a newer version.
+        """
         self.path = path
         try:
-            self.state = json.loads((path / "state.json").read_text())
-            version, files = self.state["version"], self.state["files"]
-            if not _is_whole(version) or not _is_whole(self.state["iteration"]) or not isinstance(files, dict):
-                raise ValueError
-            if not all(_FILE.fullmatch(name) and isinstance(expected, str) for name, expected in files.items()):
-                raise ValueError
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise self._unusable("state.json is missing or broken") from None
-        if version > _VERSION:
-            raise ValueError(
-                f"checkpoint {path} has version {version}, newer than this lockstep reads ({_VERSION}): upgrade lockstep"
-            )
-        if "agent.safetensors" not in files:
-            raise self._unusable("state.json does not list agent.safetensors")
-        for name, expected in files.items():
-            if not (path / name).is_file() or _hash(path / name) != expected:
-                raise self._unusable(f"{name} is missing, truncated or changed")
+            self.state = verify(path)
+        except CheckpointDamaged as error:
+            raise with_advice(error, path) from None
+        files = self.state["files"]
+        assert isinstance(files, dict)
         self._files: dict[str, str] = files
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Load the tensors of file `name`.safetensors. Raises ValueError if this checkpoint has no such file."""
+        """Load the tensors of file `name`.safetensors. Raises CheckpointDamaged if this checkpoint has no such file."""
         if f"{name}.safetensors" not in self._files:
-            raise self._unusable(f"{name}.safetensors can't be read (state.json does not list it)")
+            raise CheckpointDamaged(
+                f"checkpoint {self.path}: {name}.safetensors can't be read ({STATE} does not list it)"
+            )
         try:
-            return load((self.path / f"{name}.safetensors").read_bytes())
+            return load(read_file(self.path / f"{name}.safetensors", _FILE_LIMIT))
         except (OSError, SafetensorError) as error:
-            raise ValueError(f"checkpoint {self.path}: {name}.safetensors can't be read ({error})") from None
-
-    def _unusable(self, problem: str) -> ValueError:
-        return ValueError(f"checkpoint {self.path}: {problem}; use an earlier one with --iteration")
+            raise CheckpointDamaged(f"checkpoint {self.path}: {name}.safetensors can't be read ({error})") from None
 
     def shard(self, index: int) -> dict[str, Tensor]:
         """Load the `Shard.state` of a shard."""
@@ -165,20 +209,12 @@ def pack(state: Mapping[str, Tensor]) -> bytes:
     return save({name: tensor.detach().clone().contiguous() for name, tensor in state.items()})
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_finite(value: object) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    return is_whole_number(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    with create_file(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

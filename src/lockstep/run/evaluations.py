@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from lockstep.run.folder import RunFolder, write_atomically
+from lockstep.files import write_atomically
+from lockstep.run.folder import RunFolder
 
 __all__ = [
     "BEST",

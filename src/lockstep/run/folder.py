@@ -8,12 +8,14 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["RunFolder", "sync_folder", "write_atomically"]
+from lockstep.files import sync_folder, write_atomically
+
+__all__ = ["FolderLost", "RunFolder"]
 
 _TRIES = 3
 _PAUSE = 0.05
@@ -23,30 +25,11 @@ _BLOCK = 2**20
 """Bytes per copy operation."""
 
 
-def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file atomically, by renaming a temporary file, so that it also survives a loss of power.
+class FolderLost(RuntimeError):
+    """The run folder was removed or renamed, or another one has its name."""
 
-    Raises OSError if the file can't be written.
-    """
-    aside = path.with_name(f".{path.name}.partial")
-    try:
-        with aside.open("wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        sync_folder(path.parent)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the entries of a folder are on disk; before that, a loss of power may undo a creation or renaming."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was removed, renamed or replaced while the run was being trained")
 
 
 class RunFolder:
@@ -61,6 +44,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
+        self._held: int | None = None
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]) -> "RunFolder":
@@ -246,6 +230,28 @@ class RunFolder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def hold(self) -> None:
+        """Remember which folder this is, until `release`. Raises FolderLost if there is none."""
+        try:
+            self._held = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            raise FolderLost(self.path) from None
+
+    def release(self) -> None:
+        """Undo `hold`."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+    def check_present(self) -> None:
+        """Raise FolderLost if the path does not lead to the folder of `hold` any more, or to none."""
+        try:
+            status = self.path.stat()
+        except OSError:
+            raise FolderLost(self.path) from None
+        if self._held is not None and not os.path.samestat(status, os.fstat(self._held)):
+            raise FolderLost(self.path)
 
     def checkpoint(self, iteration: int) -> Path:
         """Return the path of the checkpoint of an iteration, which need not exist."""

@@ -7,19 +7,23 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import Shard
 from lockstep.algorithm.exchange import Exchange, Stop, TrainersDiffer, leading_bits
+from lockstep.algorithm.non_finite import NonFiniteWeights
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
+from lockstep.models.state import NonFiniteState
 from lockstep.rollout import Rollout
 from lockstep.run.checkpoint import Checkpoint, SavedCounters, prune, write_checkpoint
 from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import CheckpointDamaged
 from lockstep.run.records import HOOK_STOPS, ShardRecords, pack_records
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
@@ -253,6 +257,7 @@ class TrainingRun:
             states["acting"] = acting.state()
         if self._group.rank == 0:
             states |= {"agent": update.agent.state(), "optimizer": update.state()}
+        self._check_finite(states, acting)
         complete = self.stop.complete and self.done == self.last
         counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
         write_checkpoint(self.folder, self.done, self._group, states, counters)
@@ -260,6 +265,23 @@ class TrainingRun:
         if self._group.rank == 0:
             pending = self._telemetry.pending_evaluations() if self._telemetry is not None else ()
             prune(self.folder, self._config.keep, pending)
+
+    def _check_finite(self, states: Mapping[str, Mapping[str, Tensor]], agent: Agent) -> None:
+        """Raise NonFiniteWeights on all ranks if one of them would save an agent that is not finite. `agent` knows what must be finite."""
+        problem = ""
+        try:
+            for name in {"agent", "acting"} & states.keys():
+                agent.check_finite(states[name])
+        except NonFiniteState as error:
+            problem = str(error)
+        if self._group.gather(torch.tensor([[bool(problem)]]), "checkpoint").any():
+            raise NonFiniteWeights(
+                f"{problem or 'the weights are not finite'} after iteration {self.done}: lower ppo.learning_rate"
+            )
+
+    def last_checkpoint(self) -> str:
+        """Describe the last checkpoint, for a message about a run that can't go on."""
+        return f"the last checkpoint is that of iteration {self.saved}" if self.saved else "there is no checkpoint"
 
     def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Restore a checkpoint. Raises ValueError if it does not fit the experiment."""
@@ -277,6 +299,8 @@ class TrainingRun:
                 exchange.acting.load(checkpoint.tensors("acting"))
             for shard in shards:
                 shard.restore(checkpoint.shard(shard.index), self.done)
+        except CheckpointDamaged:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 

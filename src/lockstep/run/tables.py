@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.run.folder import write_atomically
+from lockstep.files import write_atomically
 
 __all__ = ["write_rows"]
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from lockstep.files import write_atomically
 from lockstep.processes.host_name import host_name
 from lockstep.run.environment import packages
-from lockstep.run.folder import RunFolder, write_atomically
+from lockstep.run.folder import RunFolder
 from lockstep.run.stop import StoppedEarly, asked_to_stop
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from lockstep.run.folder import sync_folder
+from lockstep.files import sync_folder
 from lockstep.telemetry.tensorboard import EventFile
 
 __all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "evaluation_scalars", "flatten_config", "scalars"]

@@ -15,8 +15,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from lockstep.files import write_atomically
 from lockstep.run.evaluations import EVALUATIONS
-from lockstep.run.folder import RunFolder, write_atomically
+from lockstep.run.folder import RunFolder
 from lockstep.telemetry.loggers import Logger, evaluation_scalars, flatten_config, scalars
 from lockstep.telemetry.sidecar import SidecarContext
 from lockstep.telemetry.tail import MetricsTail

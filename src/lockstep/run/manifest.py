@@ -1,0 +1,134 @@
+"""The manifest of a checkpoint, by which a damaged one is recognized: state.json, with the SHA-256 of every file. It imports no PyTorch.
+
+`files` has the hashes of the other files, and `sha256` that of state.json itself: of its other entries, as JSON with sorted keys. In
+checkpoints of version 1 nothing vouches for state.json.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lockstep.files import open_regular, read_file
+from lockstep.run.folder import RunFolder
+
+__all__ = [
+    "STATE",
+    "CheckpointDamaged",
+    "hash_file",
+    "is_whole_number",
+    "newest_whole",
+    "seal",
+    "verify",
+    "with_advice",
+]
+
+STATE, _AGENT = "state.json", "agent.safetensors"
+_VERSION = 2
+_FILE = re.compile(r"\w[\w.-]*", re.ASCII)
+"""Names of files in a checkpoint, which can't refer to another folder."""
+_FILE_LIMIT = 4_000_000_000
+"""Largest size of a file in bytes."""
+_BLOCK = 2**20
+
+
+class CheckpointDamaged(ValueError):
+    """A file of a checkpoint is missing, truncated, changed or not readable, or holds weights that are not finite."""
+
+
+def seal(counters: Mapping[str, object], hashes: Mapping[str, str]) -> bytes:
+    """Return the content of state.json: `counters`, with `iteration`, and the SHA-256 of the other files by name."""
+    state = {**counters, "version": _VERSION, "files": dict(hashes)}
+    return f"{json.dumps({**state, 'sha256': _digest(state)}, indent=2)}\n".encode()
+
+
+def verify(path: Path) -> dict[str, object]:
+    """Compare all files of a checkpoint with their hashes, and return the content of its state.json.
+
+    Raises CheckpointDamaged, naming the file, and ValueError for a newer version.
+    """
+    state = _read_manifest(path)
+    files = state["files"]
+    assert isinstance(files, dict)
+    if path.name.isdecimal() and int(path.name) != state["iteration"]:
+        raise CheckpointDamaged(f"checkpoint {path}: {STATE} is that of iteration {state['iteration']}")
+    if _AGENT not in files:
+        raise CheckpointDamaged(f"checkpoint {path}: {STATE} does not list {_AGENT}")
+    for name, expected in files.items():
+        if not _matches(path / name, expected):
+            raise CheckpointDamaged(f"checkpoint {path}: {name} is missing, truncated or changed")
+    return state
+
+
+def with_advice(error: CheckpointDamaged, path: Path) -> CheckpointDamaged:
+    """Add to the error of the checkpoint `path` which other one of its run can be used."""
+    checkpoints = RunFolder(path.parent.parent).checkpoints()
+    whole = newest_whole(path.parent, [number for number in checkpoints if f"{number:08d}" != path.name])
+    advice = "no other one is whole" if whole is None else f"use the newest whole one with --iteration {whole}"
+    return CheckpointDamaged(f"{error}; {advice}")
+
+
+def newest_whole(checkpoints: Path, iterations: Iterable[int]) -> int | None:
+    """Return the last of `iterations` whose checkpoint in the folder `checkpoints` is whole; None if there is none."""
+    for iteration in sorted(iterations, reverse=True):
+        try:
+            verify(checkpoints / f"{iteration:08d}")
+        except ValueError:
+            continue
+        return iteration
+    return None
+
+
+def _read_manifest(path: Path) -> dict[str, object]:
+    """Read the state.json of a checkpoint, and compare it with its own hash. Raises ValueError as `verify` does."""
+    try:
+        state = json.loads(read_file(path / STATE))
+    except (OSError, ValueError, RecursionError):
+        state = None
+    if not _is_manifest(state):
+        raise CheckpointDamaged(f"checkpoint {path}: {STATE} is missing or broken")
+    assert isinstance(state, dict)
+    if state["version"] > _VERSION:
+        raise ValueError(
+            f"checkpoint {path} has version {state['version']}, newer than this lockstep reads ({_VERSION}): upgrade lockstep"
+        )
+    if state["version"] > 1 or "sha256" in state:
+        content = {name: value for name, value in state.items() if name != "sha256"}
+        if state.get("sha256") != _digest(content):
+            raise CheckpointDamaged(f"checkpoint {path}: {STATE} was changed")
+    return state
+
+
+def _is_manifest(state: object) -> bool:
+    if not isinstance(state, dict) or not all(is_whole_number(state.get(name)) for name in ("version", "iteration")):
+        return False
+    files = state.get("files")
+    return isinstance(files, dict) and all(
+        _FILE.fullmatch(name) and isinstance(expected, str) for name, expected in files.items()
+    )
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits. Raises OSError if it can't be read or is not a regular file."""
+    digest = hashlib.sha256()
+    with open_regular(path, _FILE_LIMIT) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def is_whole_number(value: object) -> bool:
+    """Return True for an int that is at least 0 and fits 64 bits."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _digest(state: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _matches(path: Path, expected: object) -> bool:
+    try:
+        return hash_file(path) == expected
+    except OSError:
+        return False

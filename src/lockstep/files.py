@@ -21,6 +21,7 @@ __all__ = [
     "create_file",
     "make_folder",
     "open_regular",
+    "open_to_append",
     "read_file",
     "read_lines",
     "remove_leftovers",
@@ -76,6 +77,16 @@ def create_file(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags, 0o666), "wb")
 
 
+def open_to_append(path: Path) -> int:
+    """Open a file for appending, and create it if it is missing. Return its descriptor. Raises OSError for anything but a regular file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return descriptor
+
+
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file atomically, by renaming a temporary file, so that it also survives a loss of power.
 
@@ -88,10 +99,13 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
-    except BaseException:
+    except OSError as error:
+        error.filename = str(path)  # a failed write has none, and nobody knows the temporary name
+        error.filename2 = None
+        raise
+    finally:
         with suppress(OSError):
             aside.unlink()
-        raise
     sync_folder(path.parent)
 
 

@@ -1,11 +1,14 @@
 """TrainingRun: metrics, checkpoints, resuming and signals, in training with a real environment."""
 
 import dataclasses
+import errno
 import os
+import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -20,16 +23,18 @@ from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment.build import RankComponents, build
+from lockstep.files import create_file
 from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.loop import train
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import PLAYER_FIELDS
+from lockstep.run import checkpoint as checkpoints
 from lockstep.run import run as runs
 from lockstep.run import stop
-from lockstep.run.checkpoint import Checkpoint
-from lockstep.run.folder import RunFolder
+from lockstep.run.checkpoint import Checkpoint, CheckpointFailed
+from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.run import TrainingRun
 from lockstep.run.settings import RunConfig
 from lockstep.telemetry.recorder import Recorder
@@ -268,3 +273,78 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
         run_training(components, run)
     assert run.folder.checkpoints() == [2]
     assert run.last_checkpoint() == "the last checkpoint is that of iteration 2"
+
+
+def with_full_disk(monkeypatch: pytest.MonkeyPatch, iterations: set[int]) -> None:
+    """Let no file be created for the checkpoints of `iterations`."""
+
+    def create(path: Path) -> BinaryIO:
+        if path.parent.name in {f".{iteration:08d}.partial" for iteration in iterations}:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return create_file(path)
+
+    monkeypatch.setattr(checkpoints, "create_file", create)
+
+
+def test_failed_checkpoint_is_left_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_full_disk(monkeypatch, {4})
+    assert trained(tmp_path / "run", last=7).folder.checkpoints() == [2, 6, 7]
+    assert capsys.readouterr().err == (
+        "lockstep: the checkpoint of iteration 4 can't be written (No space left on device): "
+        "training continues until the next one is due; the last checkpoint is that of iteration 2\n"
+    )
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+@pytest.mark.parametrize(("full", "last", "done"), [({4, 6}, 9, 6), ({5}, 5, 5)])
+def test_run_ends_if_no_checkpoint_can_be_written(
+    full: set[int], last: int, done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_full_disk(monkeypatch, full)
+    components, run = prepared(tmp_path / "run", last=last)
+    with pytest.raises(
+        CheckpointFailed, match=rf"of iteration {done} can't be written \(No space left on device\); the "
+    ):
+        run_training(components, run)
+    assert (run.done, run.saved) == (done, 4 if full == {5} else 2)
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+def test_checkpoint_needs_its_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = os.write
+    components, run = prepared(tmp_path / "run", last=7)
+
+    def full_at_4(descriptor: int, content: bytes) -> int:
+        if run.done == 4:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        return write(descriptor, content)
+
+    monkeypatch.setattr(os, "write", full_at_4)
+    run_training(components, run)
+    assert run.folder.checkpoints() == [2, 6, 7]
+    assert [row["iteration"] for row in run.folder.metrics()] == [1, 2, 3, 4, 5, 6, 7]
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, lambda path: path.rename(path.with_name("moved"))])
+def test_lost_folder_ends_the_run_and_is_not_made_again(
+    remove: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_PERIOD", 0.0)
+    components, run = prepared(tmp_path / "run", last=99)
+    record = run.record
+
+    def record_and_remove(iteration: int, losses: Mapping[str, float]) -> None:
+        if iteration == 3:
+            remove(run.folder.path)
+        record(iteration, losses)
+
+    monkeypatch.setattr(run, "record", record_and_remove)
+    with pytest.raises(FolderLost, match=r"run was removed, renamed or replaced while the run was being trained$"):
+        run_training(components, run)
+    assert run.done == 4
+    assert not run.folder.path.exists()

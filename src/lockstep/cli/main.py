@@ -1,14 +1,16 @@
 """The command `lockstep`: run a subcommand, and report errors in one line."""
 
+import errno
 import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 
 from lockstep import __version__
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, INTERRUPTED, PIPE_CLOSED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, INTERRUPTED, PIPE_CLOSED
 
 __all__ = ["main"]
 
@@ -36,6 +38,13 @@ COMMANDS = {
     "completion": "print a script that completes commands, flags and runs in a shell",
 }
 _HIDDEN = ("candidates", "rank", "video", "track", "evaluator")
+_STORAGE_ERRORS = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
+        *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    }
+)
+"""Errors of files and disks, which users can do something about. Any other OSError is a bug and is shown with its traceback."""
 _GC_THRESHOLD = 100_000
 """Number of new objects after which Python collects garbage. With the default, 700, collections take a tenth of the time of importing
 PyTorch, although imported objects stay alive."""
@@ -63,6 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # otherwise Python's own flush at exit fails again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except OSError as error:
+        if error.errno not in _STORAGE_ERRORS:
+            raise
+        place = "" if error.filename is None else f"{error.filename}: "
+        with suppress(OSError):  # stderr may be a file on the same full disk
+            print(f"lockstep: {place}{error.strerror}", file=sys.stderr)
+        return FAILED
     return code
 
 

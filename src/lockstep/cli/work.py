@@ -19,7 +19,8 @@ from lockstep.experiment.same_spaces import SpacesDiffer
 from lockstep.experiment.start import announce_start, completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
-from lockstep.run.folder import RunFolder
+from lockstep.run.checkpoint import CheckpointFailed
+from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.run import TrainingRun
 from lockstep.run.stop import StoppedEarly, exit_silently
 from lockstep.runtime.join import join
@@ -27,6 +28,8 @@ from lockstep.runtime.rank_info import RankInfo
 
 __all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
+_RAISED_BY_ALL = CheckpointFailed, FolderLost, NonFinite, SpacesDiffer, StoppedEarly, TrainersDiffer
+"""Errors that every rank raises with the same message, which rank 0 prints."""
 _MESSAGE_BYTES = 4096
 """Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
 
@@ -138,7 +141,7 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
             traceback.print_exception(error.__cause__)
         for trace in getattr(error, "__notes__", ()):  # the stack trace from the process of an environment
             print(trace, file=sys.stderr)
-        raised_by_all = isinstance(error, (NonFinite, SpacesDiffer, StoppedEarly, TrainersDiffer))
+        raised_by_all = isinstance(error, _RAISED_BY_ALL)
         if rank == 0 or not raised_by_all:
             print(f"lockstep: {error}", file=sys.stderr, flush=True)
         return codes[type(error)]

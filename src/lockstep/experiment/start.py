@@ -209,10 +209,14 @@ def exit_codes() -> dict[type[Exception], int]:
     from lockstep.experiment.hooks import HookFailed
     from lockstep.experiment.same_spaces import SpacesDiffer
     from lockstep.group.group import RankLost
+    from lockstep.run.checkpoint import CheckpointFailed
+    from lockstep.run.folder import FolderLost
     from lockstep.run.stop import StoppedEarly
 
     return {
         StoppedEarly: PREEMPTED,
+        CheckpointFailed: FAILED,
+        FolderLost: FAILED,
         CompilerFailed: FAILED,
         EnvironmentFailed: FAILED,
         HookFailed: FAILED,

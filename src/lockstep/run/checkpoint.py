@@ -32,6 +32,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointFailed",
     "SavedCounters",
+    "check_folder",
     "pack",
     "prune",
     "remove_checkpoints_after",
@@ -102,13 +103,26 @@ def _together(group: Group, folder: RunFolder, step: Callable[[], None]) -> None
     except FolderLost:
         code = -1
     except OSError as error:
-        code = error.errno or errno.EIO
+        code = _code_of(error, folder)
     codes = group.gather(torch.tensor([[code]]), "checkpoint").flatten().tolist()
     if -1 in codes:
         raise FolderLost(folder.path)
     failed = next((code for code in codes if code), 0)
     if failed:
         raise CheckpointFailed(os.strerror(failed))
+
+
+def _code_of(error: OSError, folder: RunFolder) -> int:
+    try:
+        folder.check_present()
+    except FolderLost:
+        return -1
+    return error.errno or errno.EIO
+
+
+def check_folder(folder: RunFolder, group: Group) -> None:
+    """Raise FolderLost on all ranks if the run folder is gone. Every rank calls it."""
+    _together(group, folder, folder.check_present if group.rank == 0 else lambda: None)
 
 
 def remove_checkpoints_after(folder: RunFolder, iteration: int) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from lockstep.files import write_atomically
+from lockstep.files import open_to_append, write_atomically
 from lockstep.run.folder import RunFolder
 
 __all__ = [
@@ -96,7 +96,7 @@ class Evaluations:
         # Update best.json first: once an iteration has its line, only best.json prevents the removal of its checkpoint.
         if best is None or result.return_mean > best.return_mean:
             _write_best(self._folder, result)
-        line = os.open(self._folder.path / EVALUATIONS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        line = open_to_append(self._folder.path / EVALUATIONS)
         try:
             os.write(line, f"{json.dumps(row)}\n".encode())  # in one call, so that readers never see a part of it
             os.fsync(line)

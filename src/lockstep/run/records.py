@@ -11,12 +11,12 @@ from lockstep.algorithm.plan import Plan
 from lockstep.rollout import PLAYER_FIELDS, Rollout
 from lockstep.run.episodes import EPISODE_ROW, write_episode_row
 
-__all__ = ["HOOK_STOPS", "IdleTimes", "ShardRecords", "pack_records"]
+__all__ = ["FOLDER_LOST", "HOOK_STOPS", "IdleTimes", "ShardRecords", "pack_records"]
 
 _TRAINER = ("digest", "iter", "wait", "stop")
 """Entries of the shard's trainer: leading bits of the digest, seconds since the trainer's last record, seconds of these
-that it waited, and the number of the signal that requested a stop (0: none; HOOK_STOPS: a hook ends training)."""
-HOOK_STOPS = -1
+that it waited, and the number of the signal that requested a stop (0: none; HOOK_STOPS: a hook ends training; FOLDER_LOST: rank 0 can't find the run folder)."""
+HOOK_STOPS, FOLDER_LOST = -1, -2
 _PLAYER_END = len(_TRAINER) + len(PLAYER_FIELDS)
 _EPISODES_END = _PLAYER_END + EPISODE_ROW
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")

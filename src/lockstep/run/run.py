@@ -1,7 +1,7 @@
 """A run as the training loop sees it: its iterations, metrics, checkpoints, and the agreement on when to stop."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -18,13 +18,14 @@ from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
 from lockstep.models.state import NonFiniteState
 from lockstep.rollout import Rollout
-from lockstep.run.checkpoint import Checkpoint, SavedCounters, prune, write_checkpoint
+from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters, check_folder, prune, write_checkpoint
 from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
-from lockstep.run.folder import RunFolder
+from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.manifest import CheckpointDamaged
-from lockstep.run.records import HOOK_STOPS, ShardRecords, pack_records
+from lockstep.run.messages import print_warning
+from lockstep.run.records import FOLDER_LOST, HOOK_STOPS, ShardRecords, pack_records
 from lockstep.run.settings import RunConfig
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.run.timing import Lap, Stopwatch
@@ -116,6 +117,11 @@ class TrainingRun:
         self._hook = hook if group.rank == 0 else None
         self._hook_stops = False
         self._restorable = True
+        self._folder_lost = False
+        self._checkpoint_failed = False
+        """True if the newest due checkpoint could not be written."""
+        if group.rank == 0:
+            folder.hold()
 
     @property
     def progress(self) -> float:
@@ -177,7 +183,7 @@ class TrainingRun:
             return
         self._digest = agent.digest()
         lap = self._trainer_lap()
-        request = HOOK_STOPS if self._hook_stops else asked_to_stop()
+        request = HOOK_STOPS if self._hook_stops else FOLDER_LOST if self._folder_lost else asked_to_stop()
         entries = [leading_bits(self._digest), lap["iter"], lap["wait"], request]
         rows = pack_records(entries, self._plan.trained_by(self._group.rank), rollouts)
         self._records = ShardRecords(self._trainers.gather(rows, "record").numpy())
@@ -225,6 +231,10 @@ class TrainingRun:
             self._telemetry.flush()
         self._rows.clear()
         self._write_at = perf_counter() + _PERIOD
+        try:
+            self.folder.check_present()
+        except FolderLost:
+            self._folder_lost = True  # the ranks agree on the last iteration, and end together in `save_if_due`
 
     def save_if_due(self, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
         """Write a checkpoint at the configured intervals and after the last iteration.
@@ -239,6 +249,8 @@ class TrainingRun:
             exchange.confirm(self.done)  # with a lag, players do not know yet whether the trainers' update succeeded
         if regular or evaluated or self.done == self.last or (ends and self._restorable):
             self.save(shards, update, exchange.acting)
+        elif ends:
+            check_folder(self.folder, self._group)
         if self._telemetry is not None and self._config.capture_video and self.done % self._config.capture_video == 0:
             self._telemetry.capture(self.done, update.agent)
         if regular:
@@ -248,10 +260,11 @@ class TrainingRun:
                 update.restart_episodes()
 
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
-        """Write a checkpoint, all ranks together."""
+        """Write a checkpoint, all ranks together. If that fails, try again at the next one that is due.
+
+        Raises CheckpointFailed if there is none or the one before failed too, FolderLost, and NonFiniteWeights, each on all ranks.
+        """
         self._write_pending()  # metrics of iterations before a checkpoint must survive a kill
-        if self._telemetry is not None:
-            self._telemetry.sync()  # they must survive a loss of power too
         states = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.shard_states()
         if self._lag and self._plan.players[0] == self._group.rank:
             states["acting"] = acting.state()
@@ -260,11 +273,31 @@ class TrainingRun:
         self._check_finite(states, acting)
         complete = self.stop.complete and self.done == self.last
         counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
-        write_checkpoint(self.folder, self.done, self._group, states, counters)
+        try:
+            # the metrics before a checkpoint must survive a loss of power too
+            write_checkpoint(self.folder, self.done, self._group, states, counters, self._sync_metrics)
+        except CheckpointFailed as error:
+            self._postpone(error)
+            return
         self.saved = self.done
+        self._checkpoint_failed = False
         if self._group.rank == 0:
             pending = self._telemetry.pending_evaluations() if self._telemetry is not None else ()
-            prune(self.folder, self._config.keep, pending)
+            with suppress(OSError):  # the next checkpoint reports that the folder can't be written
+                prune(self.folder, self._config.keep, pending)
+
+    def _sync_metrics(self) -> None:
+        if self._telemetry is not None:
+            self._telemetry.sync()
+
+    def _postpone(self, error: CheckpointFailed) -> None:
+        """Leave a checkpoint that could not be written to the next one. Raise CheckpointFailed if none follows, or if one failed before."""
+        problem = f"the checkpoint of iteration {self.done} can't be written ({error})"
+        if self._checkpoint_failed or self.done == self.stop.iteration:
+            raise CheckpointFailed(f"{problem}; {self.last_checkpoint()}") from None
+        self._checkpoint_failed = True
+        if self._group.rank == 0:
+            print_warning(f"{problem}: training continues until the next one is due; {self.last_checkpoint()}")
 
     def _check_finite(self, states: Mapping[str, Mapping[str, Tensor]], agent: Agent) -> None:
         """Raise NonFiniteWeights on all ranks if one of them would save an agent that is not finite. `agent` knows what must be finite."""
@@ -309,3 +342,4 @@ class TrainingRun:
         self._write_pending()
         if self._telemetry is not None:
             self._telemetry.close()
+        self.folder.release()

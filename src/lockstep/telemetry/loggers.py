@@ -7,13 +7,13 @@ line on stderr reports it, and training continues without it.
 import functools
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from lockstep.files import sync_folder
+from lockstep.files import open_to_append, sync_folder
+from lockstep.run.messages import print_warning
 from lockstep.telemetry.tensorboard import EventFile
 
 __all__ = ["JsonLines", "Logger", "TensorBoard", "Tolerant", "evaluation_scalars", "flatten_config", "scalars"]
@@ -91,35 +91,57 @@ class Tolerant(Generic[_LoggerT]):
 
     def _warn(self, error: Exception, consequence: str) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"lockstep: {self._name}: {reason}{consequence}", file=sys.stderr, flush=True)
+        print_warning(f"{self._name}: {reason}{consequence}")
 
 
 class JsonLines:
-    """Logger that writes `metrics.jsonl`. Every run has one: plots, reports, trackers and `lockstep watch` read this file."""
+    """Logger that writes `metrics.jsonl`. Every run has one: plots, reports, trackers and `lockstep watch` read this file.
+
+    Lines that can't be written, for example because the disk is full, stay in memory until they can. The first time, a warning says so.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a")
+        self._path = path
+        self._file = open_to_append(path)
+        self._unwritten = bytearray()
+        self._warned = False
         sync_folder(path.parent)
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Append one line."""
-        self._file.write(json.dumps(metrics) + "\n")
+        self._unwritten += f"{json.dumps(metrics)}\n".encode()
 
     def write_evaluation(self, row: Mapping[str, object]) -> None:
         """Do nothing: the process that evaluates has written evaluations.jsonl."""
 
     def flush(self) -> None:
         """See `Logger.flush`."""
-        self._file.flush()
+        try:
+            self._write()
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                reason = f"{self._path} can't be written ({error.strerror})"
+                print_warning(f"{reason}: training continues, and its lines are written as soon as possible")
 
     def sync(self) -> None:
-        """Wait until all lines are on disk, where they survive a power loss (fsync)."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Wait until all lines are on disk, where they survive a power loss (fsync). Raises OSError if they can't be written."""
+        self._write()
+        os.fsync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. Without an earlier warning, one names the number of lines that are lost."""
+        with suppress(OSError):
+            self._write()
+        os.close(self._file)
+        if self._unwritten and not self._warned:
+            lines = self._unwritten.count(b"\n")
+            print_warning(f"{self._path}: the last {lines} line{'s' * (lines > 1)} could not be written")
+
+    def _write(self) -> None:
+        while self._unwritten:
+            written = os.write(self._file, self._unwritten)
+            del self._unwritten[:written]
 
 
 class TensorBoard:

@@ -53,7 +53,7 @@ class Lines:
     def write_evaluation(self, row: Mapping[str, object]) -> None:
         """Print the line of one evaluation."""
         returns = f"return {_text(row, 'return_mean')}  sampled {_text(row, 'sampled_return_mean')}"
-        print(f"evaluation of iteration {row['iteration']}  {returns}  episodes {row['episodes']}", flush=True)
+        _print(f"evaluation of iteration {row['iteration']}  {returns}  episodes {row['episodes']}")
 
     def flush(self) -> None:
         """Print the lines that are due."""
@@ -67,7 +67,7 @@ class Lines:
         for row in rows:
             solves = self._reaches_goal(row)
             if solves or not self._log_every or (due and row is rows[-1]):
-                print(self._line(row) + (f"  solved: goal {self._goal:.4g}" if solves else ""), flush=True)
+                _print(self._line(row) + (f"  solved: goal {self._goal:.4g}" if solves else ""))
                 self._printed = row
             self._goal = None if solves else self._goal
         if due:
@@ -77,7 +77,7 @@ class Lines:
         """Print the line of the newest iteration, if it has not been printed."""
         self.flush()
         if self._status.newest != self._printed:
-            print(self._line(self._status.newest), flush=True)
+            _print(self._line(self._status.newest))
 
     def _reaches_goal(self, row: Mapping[str, object]) -> bool:
         mean = number(row.get("return_mean_20"))
@@ -191,6 +191,15 @@ def display(config: RunConfig, folder: RunFolder, last: int, solved: bool) -> li
     if kind == "bar":
         return [Bar(folder)]
     return [Lines(last, None if solved else config.solved_return, config.log_every)] if kind == "lines" else []
+
+
+def _print(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:  # ends the command: the reader of the output has ended
+        raise
+    except OSError:  # stdout is a file on a full disk, for example: training continues
+        pass
 
 
 def _text(metrics: Mapping[str, object], name: str) -> str:

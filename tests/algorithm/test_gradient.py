@@ -43,3 +43,19 @@ def test_blocks_train_the_predictor_on_the_same_rows(count: int, share: float) -
     expected = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
     blocks = OrderedGradient(agent, PPOConfig(), Solo(), lambda formula, examples: formula)
     assert torch.allclose(blocks([Part(rows)], aim, (True, True)), expected, rtol=1e-10)
+
+
+def test_results_of_kernels_show_a_kernel_that_rounds_differently() -> None:
+    def results(make_kernel) -> list[torch.Tensor]:
+        agent = agent_of()
+        gradient = OrderedGradient(agent, PPOConfig(), Solo(), make_kernel)
+        for count in (8, BLOCK + 1):
+            gradient.make_kernels(torch.zeros(count, agent.layout.width, dtype=torch.float64), (True, True))
+        return [*gradient.kernel_results()]
+
+    exact, again = (results(lambda formula, examples: formula) for _ in range(2))
+    rounded = results(lambda formula, examples: lambda *tensors: [formula(*tensors)[0] * (1 + 1e-15)])
+    assert len(exact) == 3
+    assert all(result.isfinite().all() and result.any() for result in exact)
+    assert all(map(torch.equal, exact, again))
+    assert not any(map(torch.equal, exact, rounded))

@@ -1,7 +1,7 @@
 """The gradient of one step: sums over the rows of every part of a minibatch, added over all ranks."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -118,6 +118,15 @@ class OrderedGradient:
             examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)))
             kernel = self._kernels[rows.shape, trained] = self._make_kernel(formula, examples)
         return kernel
+
+    def kernel_results(self) -> Iterator[Tensor]:
+        """Yield what every kernel computes from the present weights and fixed numbers, to compare the kernels of ranks."""
+        weights = self._agent.flat.buffer
+        for (shape, _), kernel in self._kernels.items():
+            rows = (
+                (torch.arange(shape.numel(), device=weights.device) * 7919 % 1013 / 1013).to(weights.dtype).view(shape)
+            )
+            yield kernel(weights, rows, weights.new_full((len(LOSS_SCALARS),), 0.5))[0]
 
 
 class ReplicatedGradient:

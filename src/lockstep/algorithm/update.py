@@ -4,6 +4,7 @@ Each shard contributes sums, the group adds them in shard order, and every decis
 same bits whichever ranks hold the shards.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -107,6 +108,16 @@ class Update:
         for trained in masks:
             example = torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device)
             self._gradient.make_kernels(example, trained)
+
+    def kernel_digest(self) -> str:
+        """Return a digest of what the kernels of the gradient compute from fixed numbers; empty without kernels.
+
+        It is the same on all ranks that train, unless the kernels are fused: then their shapes follow from the rank.
+        """
+        if self.fused or not isinstance(self._gradient, OrderedGradient):
+            return ""
+        results = b"".join(result.numpy().tobytes() for result in self._gradient.kernel_results())
+        return hashlib.sha256(results).hexdigest() if results else ""
 
     def __call__(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
         """Train all epochs on the rollouts of this rank's shards, ascending. `progress` is the fraction of the run that is done, in [0, 1].

@@ -15,7 +15,7 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.execute import create_run, execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
 from lockstep.experiment.resolve import iterations
-from lockstep.experiment.same_spaces import SpacesDiffer
+from lockstep.experiment.same_ranks import RanksDiffer, check_same_start
 from lockstep.experiment.start import announce_start, completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import DONE, PREEMPTED
@@ -28,7 +28,7 @@ from lockstep.runtime.rank_info import RankInfo
 
 __all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
-_RAISED_BY_ALL = CheckpointFailed, FolderLost, NonFinite, SpacesDiffer, StoppedEarly, TrainersDiffer
+_RAISED_BY_ALL = CheckpointFailed, FolderLost, NonFinite, RanksDiffer, StoppedEarly, TrainersDiffer
 """Errors that every rank raises with the same message, which rank 0 prints."""
 _MESSAGE_BYTES = 4096
 """Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
@@ -63,6 +63,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
 
     def work() -> int:
         with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
+            check_same_start(runtime.group, config)
             folder, _ = _choose_on_rank_0(runtime.group, prepare)
             run = execute(folder, open_run(folder.path)[1], plan, runtime, 0, hook)
         return _finish(rank_info.rank, run)
@@ -91,6 +92,7 @@ def resume_under_launcher(
 
     def work() -> int:
         with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
+            check_same_start(runtime.group, config)
             _, resume_from = _choose_on_rank_0(runtime.group, prepare)
             if resume_from < iterations(config):
                 run = execute(folder, config, plan, runtime, resume_from, hook)

@@ -21,7 +21,7 @@ from lockstep.compiling.kernels import MakeKernel, ahead_of_time, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.spaces import Spaces
-from lockstep.experiment.same_spaces import check_same_spaces
+from lockstep.experiment.same_ranks import check_same_spaces
 from lockstep.group.group import Group
 from lockstep.models.policy import Autocast
 from lockstep.models.registry import is_registered, registrable_names

@@ -96,6 +96,7 @@ def _execute(
 ) -> "TrainingRun":
     from lockstep.experiment.build import build
     from lockstep.experiment.hooks import bind_hook
+    from lockstep.experiment.same_ranks import check_same_kernels
     from lockstep.group.channel import PATIENCE
     from lockstep.run.checkpoint import Checkpoint, remove_checkpoints_after
     from lockstep.run.evaluations import remove_evaluations_after
@@ -130,6 +131,8 @@ def _execute(
             )
         # Later checkpoints are removed only after every rank has restored its state. Ranks that train may have to compile first.
         _meet_after_compiling(group)
+        if config.runtime.compile == "on":
+            check_same_kernels(group, components.update.kernel_digest())
         if group.rank == 0:
             remove_checkpoints_after(folder, resume_from)
             folder.truncate_metrics(resume_from)

@@ -207,7 +207,7 @@ def exit_codes() -> dict[type[Exception], int]:
     from lockstep.compiling.kernels import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed
     from lockstep.experiment.hooks import HookFailed
-    from lockstep.experiment.same_spaces import SpacesDiffer
+    from lockstep.experiment.same_ranks import RanksDiffer
     from lockstep.group.group import RankLost
     from lockstep.run.checkpoint import CheckpointFailed
     from lockstep.run.folder import FolderLost
@@ -220,7 +220,7 @@ def exit_codes() -> dict[type[Exception], int]:
         CompilerFailed: FAILED,
         EnvironmentFailed: FAILED,
         HookFailed: FAILED,
-        SpacesDiffer: BAD_INPUT,
+        RanksDiffer: BAD_INPUT,
         NonFinite: NON_FINITE,
         NonFiniteWeights: NON_FINITE,
         RankLost: RANK_LOST,
@@ -246,9 +246,11 @@ def run_rank(
     rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int, hook: "Hook | None" = None
 ) -> "TrainingRun":
     """Join the other ranks, and train as `execute` does."""
+    from lockstep.experiment.same_ranks import check_same_start
     from lockstep.runtime.join import join
 
     with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
+        check_same_start(runtime.group, config)
         return execute(folder, config, plan, runtime, resume_from, hook)
 
 

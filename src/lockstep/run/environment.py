@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstep.processes.host_name import host_name
 
-__all__ = ["describe_environment", "packages"]
+__all__ = ["describe_environment", "packages", "processor_type"]
 
 _REPORTED = (
     "lockstep-rl",
@@ -33,7 +33,7 @@ def describe_environment(ranks: int) -> dict[str, object]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "host": host_name(),
-        "processor": _processor(),
+        "processor": _cpuinfo().get("model name") or platform.processor(),
         "packages": packages(),
         "git": _git_commit(),
     }
@@ -51,12 +51,24 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+def processor_type() -> str:
+    """Return what the bits of one set of packages depend on: the processor's model, and the instructions that PyTorch uses.
+
+    A virtual machine may give different processors the same name, so the model is given by its numbers.
+    """
+    import torch
+
+    facts, model = _cpuinfo(), platform.machine()
+    if "vendor_id" in facts:
+        model = f"{facts['vendor_id']} family {facts.get('cpu family')} model {facts.get('model')}"
+    return f"{model}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Return what the system says of the first processor; nothing if it does not say."""
+    path = Path("/proc/cpuinfo")
+    first = path.read_text().partition("\n\n")[0] if path.exists() else ""
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
 
 
 def _git_commit() -> str | None:

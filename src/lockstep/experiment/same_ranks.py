@@ -1,0 +1,124 @@
+"""Checks that all ranks start alike, before they exchange tensors whose shapes and bits follow from it.
+
+First the ranks compare one number. Only if it differs, they exchange the texts that say why.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lockstep.algorithm.exchange import leading_bits
+from lockstep.config import Config
+from lockstep.envs.spaces import Spaces
+from lockstep.experiment.fingerprint import Fingerprint, describe_dispatch, make_fingerprint
+from lockstep.group.group import Group
+from lockstep.processes.host_name import host_name
+
+__all__ = ["RanksDiffer", "check_same_kernels", "check_same_spaces", "check_same_start", "compare_fingerprints"]
+
+_SIZES = (
+    "numbers per observation",
+    "bytes of images per observation",
+    "choices per action",
+    "continuous components per action",
+)
+"""Sizes that ranks compare, besides the digest."""
+
+
+class RanksDiffer(ValueError):
+    """Two ranks would not train the same experiment with the same bits. All ranks raise it together."""
+
+
+def check_same_start(group: Group, config: Config) -> None:
+    """Raise RanksDiffer, in one line, on all ranks if versions, source files, config or arithmetic differ between ranks of the group."""
+    if group.size > 1:
+        compare_fingerprints(group, make_fingerprint(config))
+
+
+def check_same_kernels(group: Group, digest: str) -> None:
+    """Raise RanksDiffer, in one line, on all ranks if the `digest` of compiled kernels differs. It is empty on ranks without kernels."""
+    if group.size > 1:
+        compare_fingerprints(group, {"bits": {"its compiled kernels": digest} if digest else {}})
+
+
+def compare_fingerprints(group: Group, fingerprint: Fingerprint) -> None:
+    """Raise RanksDiffer, in one line, on all ranks if a value differs between two ranks. A value that only some ranks have does not count."""
+    number = leading_bits(hashlib.sha256(json.dumps(fingerprint, sort_keys=True).encode()).hexdigest())
+    if len(set(group.gather(torch.tensor([[number]]), "start")[:, 0].tolist())) == 1:
+        return
+    about = {"host": host_name(), "dispatch": describe_dispatch()}
+    line = _first_difference([json.loads(text) for text in _exchange(group, json.dumps({**fingerprint, **about}))])
+    if line is not None:
+        raise RanksDiffer(line)
+
+
+def check_same_spaces(group: Group, spaces: Spaces, env_id: str) -> None:
+    """Raise RanksDiffer, in one line, on all ranks if `spaces` is not the same on all ranks of the group."""
+    sizes = (spaces.observation_size, spaces.pixel_count, len(spaces.choices), spaces.continuous_size)
+    text = repr((sizes, spaces.choices, spaces.images, spaces.mask_size))
+    content = text.encode() + spaces.action_low.tobytes() + spaces.action_high.tobytes()
+    bits = leading_bits(hashlib.sha256(content).hexdigest())
+    first, *others = group.gather(torch.tensor([[*sizes, bits]], dtype=torch.float64), "start").tolist()
+    for rank, other in enumerate(others, 1):
+        if other != first:
+            raise RanksDiffer(
+                f"env.id is {env_id!r}: rank {rank} has other spaces than rank 0 ({_difference(other, first)}); the environment, "
+                "its wrappers and the versions of its packages must be the same on all ranks"
+            )
+
+
+def _difference(row: Sequence[float], first: Sequence[float]) -> str:
+    sizes = zip(_SIZES, row, first, strict=False)
+    found = [f"{size:g} instead of {expected:g} {name}" for name, size, expected in sizes if size != expected]
+    return ", ".join(found) or "other bounds, options or shapes"
+
+
+def _exchange(group: Group, text: str) -> list[str]:
+    """Return the texts of all ranks."""
+    content = text.encode()
+    lengths = group.gather(torch.tensor([[len(content)]]), "start")[:, 0].tolist()
+    row = torch.zeros(1, max(lengths), dtype=torch.uint8)
+    row[0, : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    rows = group.gather(row, "start")
+    return [bytes(row[:length].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
+
+
+def _first_difference(ranks: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a line about the first difference between two ranks; None if each value is the same on all ranks that have it."""
+    for kind in ("version", "source", "config", "bits"):
+        seen: dict[str, int] = {}
+        for rank, facts in enumerate(ranks):
+            for name, value in facts.get(kind, {}).items():
+                first = seen.setdefault(name, rank)
+                if value != ranks[first][kind][name]:
+                    return _line(kind, name, (rank, facts), (first, ranks[first]))
+    return None
+
+
+_Rank = tuple[int, Mapping[str, Any]]
+"""The number of a rank, and its values by kind and name."""
+
+
+def _line(kind: str, name: str, one: _Rank, other: _Rank) -> str:
+    (rank, facts), (first, expected) = one, other
+    here, there = f"rank {rank} on host {facts['host']}", f"rank {first} on host {expected['host']}"
+    value, right = (side.get(kind, {}).get(name) for side in (facts, expected))
+    if kind == "version":
+        return f"{here} has {name} {value}, but {there} has {right}; install the same versions on all hosts"
+    if kind == "config":
+        return f"{name} is {value} on {here}, but {right} on {there}; start all ranks with the same config"
+    if kind == "source":
+        module, _, path = name.partition(": ")
+        return f"{here} has another {path} of the module {module} than {there}; all hosts need the same files"
+    reason = next(
+        (
+            f"{name} is {facts['dispatch'].get(name)} on rank {rank}, {setting} on rank {first}"
+            for name, setting in expected["dispatch"].items()
+            if facts["dispatch"].get(name) != setting
+        ),
+        "the processors and environment variables are the same, so the libraries were built or compiled differently",
+    )
+    return f"{here} computes other bits in {name} than {there}: {reason}"

@@ -56,6 +56,7 @@ def output(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, s
         ("one --what timing", "runs/one/plots/timing.png"),
         ("one car --what timing --over steps", "runs/one/plots/timing-compared.png"),
         ("car --what policy", "runs/car/plots/policy.png"),
+        ("one --what policy", "runs/one/plots/policy.png"),
         ("one --what policy --axes 2 3", "runs/one/plots/policy-2-3.png"),
         ("one --what trajectory --video none --sample --seed 7", "runs/one/plots/trajectory.png"),
     ],
@@ -75,7 +76,14 @@ def test_figures_name_seeds_fields_and_axes(here: Path, capsys: pytest.CaptureFi
     assert "intrinsic return" in (here / "a.svg").read_text()
     assert output(capsys, "car", "--what", "policy", "--out", "a.svg")[0] == 0
     text = (here / "a.svg").read_text()
-    for words in ("position", "velocity (per step)", "most probable action", "push left", "value (of scaled rewards)"):
+    for words in (
+        "position",
+        "velocity (per step)",
+        "most probable action",
+        "probability of “push left”",
+        "dots: visited states",
+        "value (of scaled rewards)",
+    ):
         assert words in text
 
 
@@ -108,11 +116,6 @@ def test_values_of_a_trajectory_are_those_of_the_critic(here: Path) -> None:
     ("words", "line"),
     [
         ("one car", "one is of CartPole-v1, car of MountainCar-v0: runs of one environment only can be compared"),
-        (
-            "one --what policy",
-            "--axes is missing: observations of CartPole-v1 have 4 components, choose two: 0 cart position, 1 cart velocity, "
-            "2 pole angle (rad), 3 pole velocity (rad/s)",
-        ),
         (
             "car --what policy --axes 0 2",
             "--axes is 0 2: it must be two different components of 0 position, 1 velocity (per step)",
@@ -194,7 +197,7 @@ def test_policy_map_of_image_observations_is_refused(run_cli, here: Path, capsys
     assert done.rc == 0, done.stderr
     words = ("seen", "--env.module", "pictured", "--what")
     done = run_cli("plot", *words, "policy", cwd=here)
-    line = "env.id is 'Pictured-v0': observations contain images; heat maps need observations without images"
+    line = "observations contain images; heat maps need observations without images"
     assert done == (2, "", f"lockstep: {line}\n")
     done = run_cli("plot", *words, "trajectory", cwd=here)
     assert (done.rc, done.stdout) == (0, "runs/seen/plots/trajectory.png\n"), done.stderr

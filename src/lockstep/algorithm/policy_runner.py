@@ -44,6 +44,12 @@ class PolicyRunner:
         return agent.for_environment(actions.cpu().numpy())
 
     @torch.inference_mode()
+    def named(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> dict[str, NDArray[Any]]:
+        """Return the parameters of the distribution of actions by name, `[count, …]` each. The policy's memory does not change."""
+        parameters, _, _ = self._agent.policy.act(*self._inputs(rows, pixels), self.state)
+        return {name: value.cpu().numpy() for name, value in self._agent.distribution.named(parameters).items()}
+
+    @torch.inference_mode()
     def values(self, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the values `[count]` of the inputs of `act`, for extrinsic rewards. The policy's memory does not change."""
         observations, images = self._inputs(rows, pixels)

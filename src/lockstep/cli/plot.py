@@ -23,7 +23,7 @@ _KINDS = {
     "return": "mean return",
     "evaluation": "mean return of evaluations during training (run.evaluate_every)",
     "curves": "return, losses, entropy and KL; with curiosity also the intrinsic return",
-    "policy": "the action and the value over two components of the observation",
+    "policy": "actions, their probabilities and the value over two components of the observation",
     "trajectory": "an episode: observations, actions, rewards and values, with a video",
     "timing": "seconds per iteration by phase and role",
 }
@@ -41,6 +41,8 @@ _KINDS_OF_FLAG = {
 """Flags that go with some values of `--what` only, by their names in the namespace."""
 _LONG_FLAGS = {"module": "env.module"}
 """Flags whose name in the namespace is shorter."""
+_EPISODES = 20
+"""Largest number of episodes that show which states a policy visits."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,7 +92,7 @@ def _parser() -> Arguments:
         nargs=2,
         type=whole_number(0),
         metavar=("I", "J"),
-        help="indices of the two components of the observation on the horizontal and the vertical axis; required if there are more than 2",
+        help="indices of the two components of the observation on the horizontal and the vertical axis (default: those with the largest effect on the policy)",
     )
     agents.add_argument(
         "--video",
@@ -176,16 +178,24 @@ def _draw_policy(folder: RunFolder, args: argparse.Namespace) -> list[Path]:
     from lockstep.cli.start import import_env_module_of_run
     from lockstep.envs.catalog import make_one
     from lockstep.experiment.execute import load_agent, open_run, pick_checkpoint
-    from lockstep.report.heatmap import draw_map, map_states
+    from lockstep.experiment.policy import evaluation_seeds
+    from lockstep.randomness import stream
+    from lockstep.report.heatmap import draw_map
+    from lockstep.report.state_map import map_states, visited_states
 
     import_env_module_of_run(open_run(folder.path)[1], args.module)
-    config, agent = load_agent(folder, pick_checkpoint(folder, args.iteration))
-    env = make_one(config.env)
-    env.close()
+    iteration = pick_checkpoint(folder, args.iteration)
+    config, agent = load_agent(folder, iteration)
+    env, seed = make_one(config.env), config.run.seed
+    try:
+        visited = visited_states(agent, env, evaluation_seeds(seed, _EPISODES), stream(seed, "evaluation-actions"))
+    finally:
+        env.close()
     path = _output_path([folder], args, "-" + "-".join(map(str, args.axes)) if args.axes else "")
-    state_map = map_states(agent, env.observation_space, args.axes, config.env.id)
-    spaces = env.observation_space, env.action_space
-    draw_map(state_map, agent, spaces, config.env.id, path, bool(config.ppo.normalize_rewards))
+    state_map = map_states(agent, env.observation_space, args.axes, config.env.id, visited)
+    spaces, title = (env.observation_space, env.action_space), f"{folder.path.resolve().name}, {config.env.id}"
+    title += f", iteration {iteration}"
+    draw_map(state_map, agent, spaces, config.env.id, path, bool(config.ppo.normalize_rewards), title)
     return [path]
 
 

@@ -23,12 +23,17 @@ _OBSERVATIONS: dict[str, tuple[str, ...]] = {
     "Pendulum": ("cos(angle)", "sin(angle)", "angular velocity (rad/s)"),
     "Acrobot": ("cos(θ₁)", "sin(θ₁)", "cos(θ₂)", "sin(θ₂)", "velocity of θ₁ (rad/s)", "velocity of θ₂ (rad/s)"),
     "LunarLander": ("x", "y", "velocity x", "velocity y", "angle (rad)", "angular velocity", "left leg", "right leg"),
+    "Hopper": (
+        *("height", "torso angle", "thigh angle", "leg angle", "foot angle"),
+        *("velocity x", "velocity z", "torso velocity", "thigh velocity", "leg velocity", "foot velocity"),
+    ),
 }
 _ACTIONS: dict[str, tuple[str, ...]] = {
     "MountainCarContinuous": ("force",),
     "Pendulum": ("torque (N m)",),
     "LunarLander": ("main engine", "side engines"),
     "LunarLanderContinuous": ("main engine", "side engines"),
+    "Hopper": ("thigh torque", "leg torque", "foot torque"),
 }
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "CartPole": ("push left", "push right"),

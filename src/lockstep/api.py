@@ -177,7 +177,7 @@ def train(
         warnings.warn(line, stacklevel=2)
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
-        announce_start(folder, resolved, ranks, 0)
+        announce_start(folder, resolved, ranks, None)
         return _train_to_end(Run(folder.path, make), start.plan, 0, modules, hook)
 
 

@@ -54,6 +54,12 @@ def test_failed_check_ends_with_code_1(run_cli, tmp_path: Path) -> None:
     assert not any(map(_is_title, lines))
 
 
+def test_an_environment_whose_episodes_are_truncated_has_a_time_limit(run_cli, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(MODULE.replace(", max_episode_steps=9", ""))
+    done = run_cli("check", "--env.module", "noisy", "--no-speed")
+    assert "  ok    episodes      1 to 1 steps, return 0 with random actions\n" in done.stdout
+
+
 def test_an_environment_without_render_mode_is_noted(run_cli, tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(MODULE)
     done = run_cli("check", "--env.module", "noisy", "--env.options", "{max_episode_steps: 5}", "--no-speed")

@@ -68,6 +68,11 @@ def test_several_runs_and_the_folder_of_a_sweep_are_compared(here: Path, capsys:
     text = (here / "runs/first/report-compared.html").read_text()
     assert "2 seeds: first, one" in text
     assert "<script" not in text
+    assert output(capsys, "rates")[2].startswith(
+        "lockstep: runs/rates is not a run: it holds no config.json; it holds runs"
+    )
+    Path("runs/rates/logs").mkdir()
+    Path("runs/rates/logs/one.log").touch()
     assert output(capsys, "rates") == (0, "runs/rates/report.html\n", "")
     assert output(capsys, "first", "rates", "--out", "new/both.html") == (0, "new/both.html\n", "")
     assert "2 seeds: first, one" in (here / "new/both.html").read_text()
@@ -80,6 +85,7 @@ def test_several_runs_and_the_folder_of_a_sweep_are_compared(here: Path, capsys:
         ("two", "'two': there is no such run; runs/ holds bare, cut, first"),
         ("", "RUN is missing; see lockstep report --help"),
         ("first --episodes 3", "--episodes: unknown flag; see lockstep report --help"),
+        (".", ". is not a run: it holds no config.json; it holds runs, such as runs/bare"),
         ("bare", "runs/bare has no metrics yet: no report can be written"),
         ("cut", "runs/cut has no metrics yet: no report can be written"),
     ],

@@ -33,6 +33,18 @@ def fixture_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path / "first"
 
 
+def test_a_run_that_begins_again_says_why(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, tmp_path / "again")
+    words = ("resume", str(tmp_path / "again"), "--run.progress", "lines")
+    assert main([*words, "--iteration", "0"]) == 0
+    assert capsys.readouterr().out.startswith("restarting again from the beginning: CartPole-v1, 1 rank, cpu, in ")
+    shutil.rmtree(tmp_path / "again/checkpoints")
+    assert main(list(words)) == 0
+    assert capsys.readouterr().out.startswith(
+        "restarting again, which has no checkpoint: CartPole-v1, 1 rank, cpu, in "
+    )
+
+
 @pytest.fixture(name="finished_elsewhere")
 def fixture_finished_elsewhere(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """Run whose last checkpoint another process writes just before it releases the lock."""

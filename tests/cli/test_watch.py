@@ -89,13 +89,29 @@ def test_iterations_are_printed_until_the_run_ends(
     )
     code, out, err = output(capsys, "first")
     assert (code, err) == (0, "")
-    assert out.splitlines() == [
+    assert out.splitlines()[1:] == [
         *(
             f"iteration {number}/9  {100 * number // 9}%  steps {number}0  return {number}  fps 5  0:{left:02} left"
             for number, left in ((3, 12), (4, 8), (5, 8), (6, 6))
         ),
         "done: runs/first",
     ]
+
+
+def test_a_run_without_iterations_is_announced_at_once(
+    training: FakeTraining, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[str] = []
+    with record_attempt(training.folder, 0, 9, 1, "coupled"):
+        assert "no iteration is done yet" in output(capsys, "first", "--once")[1]
+        script(
+            monkeypatch,
+            lambda: seen.append(capsys.readouterr().out),
+            lambda: training.run_iterations(1),
+            training.folder.unlock,
+        )
+        output(capsys, "first")
+    assert seen == ["waiting for the first iteration of runs/first: ranks start and kernels are compiled before it\n"]
 
 
 def test_evaluations_are_printed(

@@ -56,12 +56,13 @@ class Walk(VectorEnv[Any, Any, Any]):
         self.begin(reset) if next_step else None
         infos: dict[str, Any] = {}
         observations = self.state.copy()
-        if ended.any() and (not next_step and self.mode != AutoresetMode.DISABLED):
-            if self.fault not in ("no final_obs", "quiet", "steps on"):
+        at_once = self.fault == "at once"
+        if ended.any() and (at_once or (not next_step and self.mode != AutoresetMode.DISABLED)):
+            if self.fault not in ("no final_obs", "quiet", "steps on", "at once"):
                 infos = {"final_obs": observations.copy(), "_final_obs": ended.copy()}
             self.begin(ended)
             observations = self.state.copy()
-        self.ended = ended & (self.mode != AutoresetMode.SAME_STEP)
+        self.ended = ended & (self.mode != AutoresetMode.SAME_STEP) & (not at_once)
         even = np.arange(self.num_envs) % 2 == 0
         if self.fault == "nan":
             rewards[1] = np.nan

@@ -9,7 +9,8 @@ import pytest
 from tests.live_runs import digests
 
 import lockstep
-from lockstep.envs.catalog import describe_env, make_engine, make_one
+from lockstep.envs.catalog import describe_env, has_time_limit, make_engine, make_one
+from lockstep.envs.checking import check_env
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.functions import register_function
 from lockstep.envs.settings import EnvConfig
@@ -185,3 +186,6 @@ def test_agents_take_turns_in_a_single_environment() -> None:
     steps = [env.step(0) for _ in range(75)]
     assert [number for number, step in enumerate(steps) if step[2] or step[3]] == [74]
     assert sum(1 for step in steps if step[1] != 0) == 25
+    assert has_time_limit(EnvConfig(SPREAD, "pettingzoo"))
+    [played] = [finding for finding in check_env(SPREAD) if finding.name == "episodes"]
+    assert (played.level, "75 to 75 steps" in played.text) == ("ok", True)

@@ -162,7 +162,7 @@ def test_a_broken_promise_is_an_error_of_one_line(options: dict[str, Any], words
     engine.reset()
     with pytest.raises(EnvironmentFailed, match=words) as caught:
         played(engine, 12)
-    assert str(caught.value).startswith(f"environments 4 to 7 ({WALK}): their vector version ")
+    assert str(caught.value).startswith(f"environments 4 to 7 ({WALK}): the vector version ")
     assert "\n" not in str(caught.value)
 
 
@@ -172,6 +172,10 @@ def test_a_broken_promise_is_an_error_of_one_line(options: dict[str, Any], words
         ({"mode": ""}, r"env.id is .*: metadata\['autoreset_mode'\] of its vector environment is None; it must be a"),
         ({"fault": "count"}, "its vector environment has num_envs 2, but 1 were asked for"),
         ({"fault": "quiet"}, "is NEXT_STEP, but the step after the end of an episode depends on the action"),
+        (
+            {"fault": "at once", "mode": "DISABLED", "noise": 0.5},
+            "is DISABLED, but the step in which an episode ends returns the first obs",
+        ),
         ({"speed": 1}, "env.options has 'speed', which .* does not take"),
     ],
 )
@@ -259,6 +263,11 @@ def test_functions_of_num_envs_and_their_errors(tmp_path: Path) -> None:
             2,
             r"env.id is .*Walk-v0': metadata\['autoreset_mode'\] .* must only reset",
         ),
+        (
+            "{mode: DISABLED, fault: raise}",
+            1,
+            r"environment 0 .*: the vector version failed: RuntimeError: user's fault",
+        ),
         ("{mode: SAME_STEP, fault: nan}", 3, r"reward.*environment 1 "),
         ("{mode: SAME_STEP, fault: mask}", 1, r"environments 0 to 7 \(.*Walk-v0\).*ignored options\['reset_mask'\]"),
     ],
@@ -272,3 +281,6 @@ def test_errors_on_the_command_line(run_cli, tmp_path: Path, root: Path, options
     assert done.rc == rc, done
     line = done.stderr.strip().splitlines()[-1]
     assert re.search(words, line), line
+    assert ('raise RuntimeError("user\'s fault")' in done.stderr) == ("fault: raise" in options), (
+        "the user's code is shown"
+    )

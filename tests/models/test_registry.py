@@ -6,6 +6,7 @@ import pytest
 
 from lockstep.models import registry
 from lockstep.models.cores import Gru, Lstm, MinGru
+from lockstep.models.settings import BUILT_IN
 
 
 def test_built_in_cores() -> None:
@@ -25,6 +26,22 @@ def test_a_registered_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_that_are_taken_are_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=f"there is a policy.core '{name}' already"):
         registry.register_core(name, Gru)
+
+
+@pytest.mark.parametrize("name", ["x y", "", "a/b", "a=b", "x\n"])
+@pytest.mark.parametrize("kind", ["core", "encoder", "distribution"])
+def test_names_that_no_flag_can_hold_are_rejected(kind: str, name: str) -> None:
+    register = getattr(registry, f"register_{kind}")
+    with pytest.raises(
+        ValueError, match=rf"the name of a policy\.{kind} consists of letters, digits, '_', '-' and '\.'$"
+    ):
+        register(name, lambda *arguments: None)
+
+
+def test_names_in_the_settings_are_those_of_the_registry() -> None:
+    assert {*BUILT_IN["core"]} == {"none", *registry._CORES}
+    assert {*BUILT_IN["encoder"]} == {"auto", "mlp", *registry._ENCODERS}
+    assert {*BUILT_IN["distribution"]} == {*registry._DISTRIBUTIONS}
 
 
 def test_a_class_that_is_no_distribution_is_rejected() -> None:

@@ -126,6 +126,14 @@ def test_a_pruned_run_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_a_run_that_ended_before_its_budget_was_used_up_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, metrics=rows(9))
+    folder.checkpoint(9).mkdir(parents=True)
+    (folder.checkpoint(9) / "state.json").write_text('{"complete": true}')
+    assert "Finished after 9 of 30 iterations, by run.stop_at_return or a hook." in read(folder).words
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> None:
     folder = make_run(tmp_path)
     assert "Evaluation during training" not in read(folder).words

@@ -82,6 +82,11 @@ def test_the_components_with_the_largest_effect_are_the_axes(action_space: Space
     constant = VISITED.copy()
     constant[:, 3] = 3.0  # its effect shows nowhere
     assert map_states(agent, FOUR, None, "Task", constant, cells=3).axes == (1, 2)
+    flagged = VISITED.copy()
+    flagged[:, 3] = VISITED[:, 3] > 3  # a flag
+    assert map_states(agent, FOUR, None, "Task", flagged, cells=3).axes == (1, 2)
+    flagged[:, :2] = 0
+    assert map_states(agent, FOUR, None, "Task", flagged, cells=3).axes == (2, 3)
 
 
 def test_the_memory_is_in_its_initial_state() -> None:

@@ -11,6 +11,7 @@ from lockstep import presets
 from lockstep.cli.arguments import Arguments, parser_of
 from lockstep.config.decode import known_fields
 from lockstep.config.flags import SHORT
+from lockstep.models.settings import BUILT_IN
 from lockstep.processes.exit_codes import DONE
 from lockstep.run.settings import RunConfig
 
@@ -105,9 +106,25 @@ def _values(parser: Arguments, fields: dict[str, Any], flag: str, is_first: bool
     hint = fields.get(flag)
     if hint is None:
         return None
-    choices = list(_choices(hint))
+    choices = list(_names(flag) or _choices(hint))
     is_list = any(get_origin(kind) is tuple for kind in (hint, *get_args(hint)))
     return choices if is_first or is_list else None
+
+
+def _names(flag: str) -> Sequence[str]:
+    """Return the known values of a field of text, such as `env.id`; none for other fields."""
+    name = flag.removeprefix("--").replace("-", "_")
+    section, _, field = SHORT.get(name, name).partition(".")
+    if (section, field) == ("env", "id"):
+        return _environments()
+    return BUILT_IN.get(field, ()) if section == "policy" else ()
+
+
+def _environments() -> list[str]:
+    from lockstep.envs.catalog import known_environments
+    from lockstep.envs.families import games
+
+    return [*(known.env_id for known in known_environments()), *games()]
 
 
 def _choices(hint: Any) -> Iterator[str]:
@@ -128,11 +145,13 @@ def _is_boolean(hint: Any) -> bool:
 
 
 def _positional_values(action: Action) -> list[str]:
-    """Return the values of a positional argument: its choices, presets or runs."""
+    """Return the values of a positional argument: its choices, presets, environments or runs."""
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     if action.metavar in ("PRESET", "NAME"):
         return presets.names()
+    if action.metavar == "ENV":
+        return _environments()
     if action.metavar == "RUN":
         return sorted(path.parent.name for path in Path(RunConfig.folder).glob("*/config.json"))
     return []

@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _identical_line(shared: list[int], last_a: int, last_b: int) -> str:
-    line = f"identical for {len(shared)} iterations"
+    line = f"identical for {len(shared)} iteration{'s' * (len(shared) != 1)}"
     if last_a == last_b:
         return line
     return f"{line}; {'A' if last_a > last_b else 'B'} goes on to {max(last_a, last_b)}"

@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -63,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _exit_code(error)
         for trace in getattr(error, "__notes__", ()):  # stack traces of the user's own code
             print(trace, file=sys.stderr)
+        if isinstance(error, RuntimeError) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         print(f"lockstep: {' '.join(str(error).split())}", file=sys.stderr)
         return code
     except KeyboardInterrupt:

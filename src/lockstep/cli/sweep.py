@@ -129,7 +129,7 @@ def _search(
     rules = {"--search": sorted(args.search), "--over": sorted(args.over or []), **experiment(base)}
     rules |= {"--prune": True} if args.prune else {}
     trials = Trials(sweep.folder, spaces, base.run.seed, rules)
-    _print_line(f"{args.trials} trials, of which {len(trials.finished())} are over")
+    _print_line(f"{_count(args.trials, 'trial')}, of which {len(trials.finished())} are over")
     sweep.search(trials, over, args.trials)
 
 

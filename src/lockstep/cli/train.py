@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
         return train_under_launcher(rank_info, resolved_config, plan, args.preset, hook)
     folder = create_run(resolved_config, args.preset, plan.ranks)
     folder.lock()
-    announce_start(folder, resolved_config, plan.ranks, 0)
+    announce_start(folder, resolved_config, plan.ranks, None)
     return start(folder, plan, 0, config.run.hooks)
 
 

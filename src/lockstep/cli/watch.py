@@ -140,7 +140,7 @@ class _Watch:
         try:
             since = time.time() - (self._folder.path / "metrics.jsonl").stat().st_mtime
         except OSError:
-            return ""
+            return "no iteration is done yet"
         return f"the last iteration was {clock(since)} ago" if since > _LATE else ""
 
 
@@ -163,6 +163,11 @@ def _on_terminal(folder: RunFolder) -> int:
 def _in_lines(folder: RunFolder) -> int:
     """Print lines as `lockstep train` does, beginning with the newest iteration, and a line when the run is interrupted or resumed."""
     watch, lines, interrupted = _Watch(folder), _new_lines(folder), False
+    if not folder.last_metrics() and folder.in_use() is not False:
+        print(
+            f"waiting for the first iteration of {folder.path}: ranks start and kernels are compiled before it",
+            flush=True,
+        )
     while True:
         ended = watch.check_ended()
         if interrupted and not ended:

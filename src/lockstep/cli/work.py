@@ -58,7 +58,7 @@ def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset
     def prepare() -> tuple[RunFolder, int]:
         folder = create_run(config, preset, rank_info.size)
         folder.lock()
-        announce_start(folder, config, plan.ranks, 0)
+        announce_start(folder, config, plan.ranks, None)
         return folder, 0
 
     def work() -> int:
@@ -155,7 +155,9 @@ def _result_text(run: TrainingRun) -> str:
         lines.append(f"stopped after iteration {run.done} of {run.last}")
         lines.append(f"go on from iteration {run.saved} with: {run.folder.resume_command()}")
     else:
-        lines.append(f"done: {run.done} iterations, {counters.env_steps:,} steps in {counters.seconds:.1f} s")
+        lines.append(
+            f"done: {run.done} iteration{'s' * (run.done != 1)}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"
+        )
     if run.stop.complete:
         reason = "by a hook" if run.ended_by_hook else f"run.stop_at_return ({run.stop_at_return:g}) was reached"
         lines.append(f"ended: {reason}")

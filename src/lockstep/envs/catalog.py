@@ -111,8 +111,8 @@ def check_autoreset(config: EnvConfig) -> None:
     entry = getattr(gym.registry.get(base_of(config.id)), "vector_entry_point", None)
     if isinstance(entry, str) and entry.startswith("gymnasium."):
         return
-    seeds = EnvironmentSeeds(0, _BATCH_STREAMS[config.engine], 1)
-    probe_autoreset(lambda: VectorEngine(Recipe.from_config(config), seeds, 0, 1), config.id)
+    recipe, name = Recipe.from_config(config), _BATCH_STREAMS[config.engine]
+    probe_autoreset(lambda seed: VectorEngine(recipe, EnvironmentSeeds(seed, name, 1), 0, 1), config.id)
 
 
 def make_one(config: EnvConfig, render_mode: str | None = None) -> gym.Env[Any, Any]:

@@ -15,6 +15,8 @@ __all__ = ["mask_of", "probe_autoreset", "random_actions"]
 
 _STEPS = 200
 """Number of steps in which the probe waits for the end of an episode."""
+_SEEDS = 3
+"""Number of episodes that must show that an environment resets at once: a single last observation may equal a first one by chance."""
 _UNBOUNDED = 1e3
 """Bound of random actions whose space has none."""
 
@@ -40,43 +42,81 @@ def mask_of(spaces: Spaces, row: NDArray[np.generic]) -> NDArray[np.generic] | N
     return row[spaces.observation_size - spaces.mask_size :] if spaces.mask_size else None
 
 
-def probe_autoreset(make: Callable[[], VectorEngine], env_id: str) -> None:
-    """Raise ValueError if an environment that declares next-step autoreset uses the action of the step after an end.
+def probe_autoreset(make: Callable[[int], VectorEngine], env_id: str) -> None:
+    """Raise ValueError if an environment does not have the autoreset mode that it declares: next-step or disabled.
 
-    `make` creates an engine of one environment. Two of them, one after the other, get equal seeds and actions, except in that step. There is
-    no verdict if no episode ends within 200 steps, or if the environment is not deterministic. Raises EnvironmentFailed for errors of the
-    environment.
+    `make` creates an engine of one environment from a seed. There is no verdict if no episode ends within 200 steps, or
+    if the environment is not deterministic. Raises EnvironmentFailed for errors of the environment.
     """
-    engine = make()
-    if engine.autoreset_mode != AutoresetMode.NEXT_STEP:
-        engine.close()
-        return
-    first, second = _play_to_reset(engine, False), _play_to_reset(make(), True)
+    engine = make(0)
+    mode = engine.autoreset_mode
+    engine.close()
+    if mode == AutoresetMode.NEXT_STEP:
+        _probe_next_step(make, env_id)
+    elif mode == AutoresetMode.DISABLED and all(_resets_at_once(make, seed) for seed in range(_SEEDS)):
+        raise ValueError(
+            f"env.id is {env_id!r}: metadata['autoreset_mode'] of its vector environment is DISABLED, but the step in which an episode ends "
+            "returns the first observation of the next one; this step must return the last observation, and must not reset"
+        )
+
+
+def _probe_next_step(make: Callable[[int], VectorEngine], env_id: str) -> None:
+    """Raise ValueError if the step after an end depends on its action.
+
+    Two engines, one after the other, get equal seeds and actions, except in that step.
+    """
+    first, second = _play_to_reset(make(0), False), _play_to_reset(make(0), True)
     equal = [row == other for row, other in zip(first, second, strict=False)]
-    if len(first) == len(second) <= _STEPS and all(equal[:-1]) and not equal[-1]:
+    if len(first) == len(second) and all(equal[:-1]) and not equal[-1]:
         raise ValueError(
             f"env.id is {env_id!r}: metadata['autoreset_mode'] of its vector environment is NEXT_STEP, but the step after the end of an "
             "episode depends on the action; this step must only reset"
         )
 
 
+def _resets_at_once(make: Callable[[int], VectorEngine], seed: int) -> bool:
+    """Return True if the step in which an episode ends returns the observation of a reset.
+
+    A second engine with equal seeds and actions is reset instead of taking that step. Where all episodes begin with the
+    same observation, return False: it may also be the last one of an episode.
+    """
+    engine, twin = make(seed), make(seed)
+    try:
+        seen, ended = _play(engine, seed, _STEPS)
+        if not ended:
+            return False
+        _play(twin, seed, len(seen) - 2)
+        return _content(twin, twin.reset_by_mask()) == seen[-1] != seen[0]
+    finally:
+        engine.close()
+        twin.close()
+
+
 def _play_to_reset(engine: Engine, other_action: bool) -> list[bytes]:
     """Play random actions until the step after the first end, for which `other_action` selects another action. Return all observations."""
-    spaces, generator = engine.spaces, stream(0, "check-actions", 0)
     try:
-        rows, ended = engine.reset(), False
-        seen = [rows.tobytes() + engine.pixels.tobytes()]
-        while len(seen) <= _STEPS:
-            action = random_actions(spaces, generator, mask_of(spaces, rows[0]))
-            if ended and other_action:
-                action = next(
-                    (other for _ in range(20) if ((other := random_actions(spaces, generator)) != action).any()), action
-                )
-            rows, _, terminated, truncated = engine.step(action)
-            seen.append(rows.tobytes() + engine.pixels.tobytes())
-            if ended:
-                break
-            ended = bool(terminated[0] | truncated[0])
+        seen, ended = _play(engine, 0, _STEPS)
+        if ended:
+            generator = stream(0, "check-actions", 1)
+            actions = [random_actions(engine.spaces, generator) for _ in range(20)]
+            others = [action for action in actions if (action != actions[0]).any()]
+            seen.append(_content(engine, engine.step(others[0] if other_action and others else actions[0])[0]))
         return seen
     finally:
         engine.close()
+
+
+def _play(engine: Engine, seed: int, steps: int) -> tuple[list[bytes], bool]:
+    """Play random actions until the first end, at most `steps` of them. Return all observations, and True if the episode has ended."""
+    spaces, generator = engine.spaces, stream(seed, "check-actions", 0)
+    rows, ended = engine.reset(), False
+    seen = [_content(engine, rows)]
+    while len(seen) <= steps and not ended:
+        rows, _, terminated, truncated = engine.step(random_actions(spaces, generator, mask_of(spaces, rows[0])))
+        seen.append(_content(engine, rows))
+        ended = bool(terminated[0] | truncated[0])
+    return seen, ended
+
+
+def _content(engine: Engine, rows: NDArray[np.generic]) -> bytes:
+    return rows.tobytes() + engine.pixels.tobytes()

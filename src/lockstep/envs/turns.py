@@ -26,6 +26,9 @@ class TurnTaking(gym.Env[Any, Any]):
         if self.metadata.get("render_fps"):  # a frame is shown per turn
             self.metadata["render_fps"] *= len(env.possible_agents)
         self.render_mode = getattr(env, "render_mode", None)
+        cycles = getattr(getattr(env, "unwrapped", env), "max_cycles", None)
+        self.max_episode_steps = None if cycles is None else cycles * len(env.possible_agents)
+        """Largest number of turns in an episode; None if it is not known."""
         self._turns: list[Any] = []
         self._actions: dict[Any, Any] = {}
 

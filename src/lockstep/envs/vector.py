@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -67,6 +68,11 @@ class VectorEngine(RestartingEngine):
             env.close()
             raise
 
+    def reset_by_mask(self) -> NDArray[Any]:
+        """Begin new episodes in the middle of others, without a seed, in a mode other than next-step. Return the observations."""
+        everything = {"reset_mask": np.ones(self._count, dtype=np.bool_)}
+        return self._reader.read_reset(*self._call(lambda: self._batch.env.reset(options=everything)))
+
     def _begin(self, iteration: int) -> NDArray[Any]:
         self._observations = self._reader.read_reset(
             *self._call(lambda: self._batch.reset(self._seeds(self._shard, iteration)))
@@ -88,11 +94,13 @@ class VectorEngine(RestartingEngine):
         try:
             return function()
         except (Exception, SystemExit) as error:
-            first = self._shard * self._count
-            name = f"environments {first} to {first + self._count - 1} ({self._recipe.env_id})"
+            first, last = self._shard * self._count, (self._shard + 1) * self._count - 1
+            name = f"environment {first}" if first == last else f"environments {first} to {last}"
             # a violation that this package detected itself has no line of the environment's code to show
             shown = error.__cause__ if isinstance(error, ContractViolation) else error
-            raise EnvironmentFailed(f"{name}: their vector version {failure_text(type(error), error)}") from shown
+            raise EnvironmentFailed(
+                f"{name} ({self._recipe.env_id}): the vector version {failure_text(type(error), error)}"
+            ) from shown
 
     def state(self) -> State:
         snapshots = self._snapshots

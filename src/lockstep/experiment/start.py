@@ -105,11 +105,17 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
     return lines if cut is None else [*lines, cut]
 
 
-def announce_start(folder: RunFolder, config: Config, ranks: int, resume_from: int) -> None:
-    """Print the first line of a start, before the ranks start, unless `run.progress` is off: name, environment, ranks, device, folder."""
+def announce_start(folder: RunFolder, config: Config, ranks: int, resume_from: int | None) -> None:
+    """Print the first line of a start, before the ranks start, unless `run.progress` is off: name, environment, ranks, device, folder.
+
+    `resume_from` is the iteration of the checkpoint, 0 if an existing run begins again, and None for a new run.
+    """
     if config.run.progress == "off":
         return
-    verb, origin = ("resuming", f" from iteration {resume_from}") if resume_from else ("starting", "")
+    verb = "starting" if resume_from is None else "resuming" if resume_from else "restarting"
+    origin = f" from iteration {resume_from}" if resume_from else ""
+    if resume_from == 0:
+        origin = " from the beginning" if folder.checkpoints() else ", which has no checkpoint"
     device, player = config.runtime.device, config.runtime.player_device
     devices = device if player in (None, device) else f"{device}, players on {player}"
     count = f"{ranks} rank{'s' * (ranks > 1)}"
@@ -123,7 +129,8 @@ def completion_text(folder: RunFolder, config: Config) -> str:
         return f"{folder.path} is complete: a hook ended training in iteration {newest}"
     if newest < iterations(config):
         return f"{folder.path} is complete: run.stop_at_return ({config.run.stop_at_return:g}) was reached in iteration {newest}"
-    return f"{folder.path} is complete: {iterations(config)} iterations; set a larger --total-steps to continue"
+    count = f"{iterations(config)} iteration{'s' * (iterations(config) != 1)}"
+    return f"{folder.path} is complete: {count}; set a larger --total-steps to continue"
 
 
 def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_steps: int | None) -> Config:

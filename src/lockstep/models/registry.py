@@ -1,5 +1,6 @@
 """Registry of cores, encoders and distributions by name: built-in ones, and those that users register."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
@@ -80,17 +81,17 @@ _FACTORIES: dict[Kind, Mapping[str, object]] = {
 
 
 def register_core(name: str, factory: CoreFactory) -> None:
-    """Register a core for `policy.core`. Raises ValueError if the name is taken."""
+    """Register a core for `policy.core`. Raises ValueError if the name is taken or invalid."""
     _register("core", _CORES, name, factory)
 
 
 def register_encoder(name: str, factory: EncoderFactory) -> None:
-    """Register an encoder for `policy.encoder`. Raises ValueError if the name is taken."""
+    """Register an encoder for `policy.encoder`. Raises ValueError if the name is taken or invalid."""
     _register("encoder", _ENCODERS, name, factory)
 
 
 def register_distribution(name: str, factory: DistributionFactory) -> None:
-    """Register a distribution of continuous actions for `policy.distribution`. Raises ValueError if the name is taken, and
+    """Register a distribution of continuous actions for `policy.distribution`. Raises ValueError if the name is taken or invalid, and
     TypeError if `factory` is a class that is no `ContinuousDistribution`.
     """
     if isinstance(factory, type) and not issubclass(factory, ContinuousDistribution):
@@ -144,6 +145,8 @@ def is_registered(kind: Kind, name: str) -> bool:
 
 
 def _register(kind: str, factories: dict[str, _Factory], name: str, factory: _Factory) -> None:
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError(f"{name!r}: the name of a policy.{kind} consists of letters, digits, '_', '-' and '.'")
     if factories.get(name, factory) is not factory or name in _RESERVED:
         raise ValueError(f"there is a policy.{kind} {name!r} already: use another name")
     factories[name] = factory

@@ -4,7 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["PolicyConfig"]
+__all__ = ["BUILT_IN", "PolicyConfig"]
+
+BUILT_IN = {
+    "encoder": ("auto", "mlp", "nature", "impala", "grid"),
+    "core": ("none", "lstm", "gru", "mingru"),
+    "distribution": ("gaussian", "gaussian-state-std", "beta"),
+}
+"""Values of the fields that also take registered names."""
 
 
 @dataclass(frozen=True)

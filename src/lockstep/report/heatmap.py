@@ -72,32 +72,31 @@ def draw_map(
 
 def _panels(state_map: StateMap, agent: Agent, action_space: Space[Any], env_id: str, scaled: bool) -> Iterator[_Panel]:
     names, choices = _components(env_id, action_space), agent.spaces.choices
-    for component, (count, name) in enumerate(zip(choices, names, strict=False)):
-        single = agent.spaces.discrete_actions is not None
-        options = option_names(env_id, count) if single else list(map(str, range(count)))
-        table, probabilities = state_map.actions[component], state_map.probabilities[component]
-        each = single and count <= _OPTIONS
-        if count == 2:
-            yield partial(
-                _show_probability, state_map, probabilities[1], f"probability of {_option(name, options[1], single)}"
-            )
-            continue
-        yield partial(_show_options, state_map, table, options, f"most probable {name}")
-        if each:
-            for option, probability in zip(options, probabilities, strict=True):
-                yield partial(
-                    _show_probability, state_map, probability, f"probability of {_option(name, option, True)}"
-                )
-        else:
-            yield partial(
-                _show_probability, state_map, probabilities.max(axis=0), f"probability of most probable {name}"
-            )
+    for component, name in enumerate(names[: len(choices)]):
+        yield from _discrete_panels(state_map, agent, component, name, env_id)
     for index, name in enumerate(names[len(choices) :]):
         kind = "mean" if isinstance(agent.continuous, Gaussian) else "most probable"
         bounds = float(agent.spaces.action_low[index]), float(agent.spaces.action_high[index])
         yield partial(_show_continuous, state_map, state_map.actions[len(choices) + index], bounds, f"{kind} {name}")
     title = "value (of scaled rewards)" if scaled else "value (discounted return)"
     yield partial(_show_value, state_map, title)
+
+
+def _discrete_panels(state_map: StateMap, agent: Agent, component: int, name: str, env_id: str) -> Iterator[_Panel]:
+    count, single = agent.spaces.choices[component], agent.spaces.discrete_actions is not None
+    options = option_names(env_id, count) if single else list(map(str, range(count)))
+    probabilities = state_map.probabilities[component]
+    titles = [f"probability of {_option(name, option, single)}" for option in options]
+    if count == 2:  # the other option has the rest; white is where both are equally probable
+        yield partial(_show_probability, state_map, probabilities[1], titles[1], "PuOr_r")
+        return
+    yield partial(_show_options, state_map, state_map.actions[component], options, f"most probable {name}")
+    if single and count <= _OPTIONS:
+        for table, title in zip(probabilities, titles, strict=True):
+            yield partial(_show_probability, state_map, table, title, "viridis")
+    else:
+        title = f"probability of most probable {name}"
+        yield partial(_show_probability, state_map, probabilities.max(axis=0), title, "viridis")
 
 
 def _option(name: str, option: str, single: bool) -> str:
@@ -121,8 +120,8 @@ def _show(axes: Any, state_map: StateMap, table: Array, **options: Any) -> Any:
 def _show_visited(axes: Any, state_map: StateMap) -> None:
     """Draw visited states as dots: white with a dark edge, so that they are visible on every color."""
     limits = axes.get_xlim(), axes.get_ylim()
-    visited = state_map.visited
-    shown = visited[np.linspace(0, len(visited) - 1, min(len(visited), _DOTS)).round().astype(int)]
+    # at random: every k-th state would be similar to the others where a policy acts periodically
+    shown = state_map.visited[np.random.default_rng(0).permutation(len(state_map.visited))[:_DOTS]]
     axes.scatter(*shown.T, s=5, color="#FFFFFF", edgecolors="#000000", linewidths=0.4, alpha=0.7)
     axes.set(xlim=limits[0], ylim=limits[1])
 
@@ -148,9 +147,9 @@ def _show_options(
 
 
 def _show_probability(
-    state_map: StateMap, table: Array, title: str, matplotlib: ModuleType, figure: Any, axes: Any
+    state_map: StateMap, table: Array, title: str, colors: str, matplotlib: ModuleType, figure: Any, axes: Any
 ) -> None:
-    image = _show(axes, state_map, table, cmap="PuOr_r", vmin=0.0, vmax=1.0)
+    image = _show(axes, state_map, table, cmap=colors, vmin=0.0, vmax=1.0)
     figure.colorbar(image, ax=axes)
     axes.set_title(title, fontsize=12)
 

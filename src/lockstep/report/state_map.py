@@ -148,9 +148,15 @@ def _evaluate(agent: Agent, rows: Array) -> tuple[Array, list[Array], Array]:
 
 
 def _most_influential(agent: Agent, visited: Array) -> tuple[int, int]:
-    """Return the two components with the largest effect on the policy, in ascending order."""
+    """Return the two components with the largest effect on the policy, in ascending order.
+
+    Flags are left out where two others remain: all that a map could show of them are its two edges.
+    """
+    flags = np.array([len(np.unique(column)) <= 2 for column in visited.T])
+    if np.count_nonzero(~flags) < 2:
+        flags[:] = False
     generator = np.random.default_rng(0)
-    rows = visited[np.linspace(0, len(visited) - 1, min(len(visited), _ROWS)).round().astype(int)]
+    rows = visited[generator.permutation(len(visited))[:_ROWS]]
     repeated = np.tile(rows, (_SHUFFLES, 1))
     order = np.concatenate([generator.permutation(len(rows)) for _ in range(_SHUFFLES)])
     before, effects = _evaluate(agent, repeated), []
@@ -158,7 +164,7 @@ def _most_influential(agent: Agent, visited: Array) -> tuple[int, int]:
         changed = repeated.copy()
         changed[:, component] = rows[order, component]
         effects.append(_difference(agent, before, _evaluate(agent, changed)))
-    first, second = sorted(np.argsort(-np.array(effects), kind="stable")[:2].tolist())
+    first, second = sorted(np.argsort(np.where(flags, np.inf, -np.array(effects)), kind="stable")[:2].tolist())
     return first, second
 
 

@@ -23,7 +23,9 @@ def locate(text: str) -> Path:
             return place
     there = next((place for place in places if text and place.is_dir()), None)
     if there is not None:
-        raise ValueError(f"{there} is not a run: it holds no config.json")
+        held = sorted(path.parent for path in (*there.glob("*/config.json"), *there.glob("runs/*/config.json")))
+        hint = f"; it holds runs, such as {held[0]}" if held else ""
+        raise ValueError(f"{there} is not a run: it holds no config.json{hint}")
     if text and Path(text).exists():
         raise ValueError(f"{text} is not a run: a run is a folder")
     newest = sorted(root.glob("*/config.json"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -51,4 +53,12 @@ def locate_checkpoint(text: str) -> tuple[Path, int | None]:
 def locate_sweep(text: str) -> Path | None:
     """Return the folder of a sweep, given by path or by its name inside `runs/`; None if `text` is no folder of a sweep with runs."""
     places = [Path(text), Path(RunConfig.folder) / text]
-    return next((place for place in places if text and any(place.glob("runs/*/config.json"))), None)
+    return next((place for place in places if text and _is_sweep(place)), None)
+
+
+def _is_sweep(place: Path) -> bool:
+    """Return True if the folder has runs of a sweep, which writes a log or a table of them: other folders may hold a folder `runs` too."""
+    names = [path.parent.name for path in place.glob("runs/*/config.json")]
+    return any((place / "logs" / f"{name}.log").exists() for name in names) or (
+        bool(names) and (place / "runs.json").exists()
+    )

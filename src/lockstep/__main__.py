@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from lockstep.cli.main import main
+from lockstep.run.stop import listen
 
 __all__ = ["command"]
 
@@ -16,6 +17,10 @@ def command() -> NoReturn:
 
     The interpreter's cleanup is skipped: freeing PyTorch's modules takes as long as several updates.
     """
+    if sys.argv[1:2] in (["train"], ["resume"]):
+        listen(
+            announce=False
+        )  # what these commands import takes seconds, in which a signal must not kill the process silently
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

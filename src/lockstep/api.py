@@ -23,7 +23,6 @@ from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
     announce_start,
     extended_by,
-    launch_ranks,
     prepare_resume,
     raise_for_exit_code,
     resolve_resume,
@@ -31,6 +30,7 @@ from lockstep.experiment.start import (
     run_rank,
     start_warnings,
 )
+from lockstep.experiment.supervise import supervise
 from lockstep.hub.fetching import find_checkpoint
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.run.evaluations import Choice
@@ -38,6 +38,7 @@ from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.run.stop import StoppedEarly, listening
 from lockstep.runtime.rank_info import RankInfo, find_rank_info
+from lockstep.runtime.settings import RESTARTS
 from lockstep.runtime.threads import limit_threads, preserve_thread_limits
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def train(
     env: str | Make | Mapping[str, object] | None = None,
     config: Config | str | os.PathLike[str] | None = None,
     ranks: int = 1,
+    restarts: int = RESTARTS,
     on_iteration: Hook | None = None,
     **settings: object,
 ) -> Run:
@@ -140,6 +142,8 @@ def train(
         config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
         ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
             other processes can import: an id, or a function of an importable module.
+        restarts: The number of times within an hour that the processes start again from the newest checkpoint after one was killed,
+            crashed or hung; 0: never. It has no effect if `ranks` is 1.
         on_iteration: A function that is called after every iteration with an `Iteration`: its metrics, a copy of the policy, and `stop()`,
             which ends training. It may return a dict of numbers, which are recorded as metrics. With more ranks, only rank 0 calls it,
             in another process.
@@ -178,7 +182,7 @@ def train(
     folder = create_run(resolved, preset, ranks)
     with folder.locked():
         announce_start(folder, resolved, ranks, None)
-        return _train_to_end(Run(folder.path, make), start.plan, 0, modules, hook)
+        return _train_to_end(Run(folder.path, make), start.plan, 0, modules, hook, restarts)
 
 
 def resume(
@@ -186,6 +190,7 @@ def resume(
     *,
     env: Make | None = None,
     ranks: int = 1,
+    restarts: int = RESTARTS,
     iteration: int | None = None,
     total_steps: int | None = None,
     on_iteration: Hook | None = None,
@@ -197,6 +202,7 @@ def resume(
         run: A Run, the path of its folder, or its name in `runs/`.
         env: The function that makes the environment, if the run was started with one.
         ranks: The number of processes, as in `train`. It may differ from that of the first start.
+        restarts: The number of restarts after a fault, as in `train`.
         iteration: The checkpoint to continue from. None: the newest; 0: the start.
         total_steps: A larger budget, in environment steps. None: the budget of the run.
         on_iteration: A function that is called after every iteration, as in `train`.
@@ -235,7 +241,9 @@ def resume(
         extended = start.config
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
         resume_from = prepare_resume(opened.folder, opened.config, extended, iteration, ranks)
-        return opened if resume_from is None else _train_to_end(Run(opened), start.plan, resume_from, modules, hook)
+        if resume_from is None:
+            return opened
+        return _train_to_end(Run(opened), start.plan, resume_from, modules, hook, restarts)
 
 
 def load(
@@ -348,7 +356,7 @@ def _choose_hook(on_iteration: Hook | None, config: Config, ranks: int) -> Hook 
     return on_iteration or named
 
 
-def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str], hook: Hook | None) -> Run:
+def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str], hook: Hook | None, restarts: int) -> Run:
     """Train from `resume_from` until the run is complete or stopped. The caller holds the lock of the run folder."""
     folder, config = run.folder, run.config
     with listening():
@@ -358,7 +366,7 @@ def _train_to_end(run: Run, plan: Plan, resume_from: int, modules: list[str], ho
                 run_rank(RankInfo(0, 1, 0, 1), folder, config, plan, resume_from, hook)
         else:
             name = None if hook is None else importable_hook(hook, plan.ranks)
-            raise_for_exit_code(launch_ranks(folder, config, plan.ranks, resume_from, modules, name))
+            raise_for_exit_code(supervise(folder, [plan.ranks], resume_from, modules, name, restarts))
     return run
 
 

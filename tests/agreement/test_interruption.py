@@ -50,7 +50,7 @@ def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
     steps = STEPS.get(case, 128)
     shape = ["--rollout.steps", steps, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
     where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * steps * ITERATIONS]
-    return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 5, "--ranks", ranks]
+    return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 5, "--ranks", ranks, "--restarts", 0]
 
 
 def train_uninterrupted(run_cli, case: str, run: Path) -> None:

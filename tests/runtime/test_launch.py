@@ -11,7 +11,7 @@ import pytest
 from tests.live_runs import ranks_of, reached, wait_for
 
 from lockstep.processes.exit_codes import FAILED, RANK_LOST
-from lockstep.runtime import launch as launcher
+from lockstep.runtime import watch
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -68,8 +68,9 @@ def test_no_files_remain_in_shared_memory_or_temporary_folders(run_cli, tmp_path
 
 
 def test_exit_code_is_that_of_the_first_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert launch(["digest", str(tmp_path / "missing")], 2, RuntimeConfig()) == 2
-    assert "there is no such run" in capfd.readouterr().err
+    outcome = launch(["rank", str(tmp_path / "missing"), "0"], 2, RuntimeConfig())
+    assert (outcome.code, outcome.fault) == (2, ""), "bad input would come back"
+    assert "is not a run" in capfd.readouterr().err
 
 
 def test_exit_code_of_simultaneous_failures_is_that_of_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,10 +79,11 @@ def test_exit_code_of_simultaneous_failures_is_that_of_the_cause(monkeypatch: py
 
     def failed_process(*arguments: object, **options: object) -> SimpleNamespace:
         code = next(codes)
-        return SimpleNamespace(poll=lambda: code, wait=lambda: code)
+        return SimpleNamespace(poll=lambda: code, wait=lambda: code, returncode=code)
 
     monkeypatch.setattr(subprocess, "Popen", failed_process)
-    assert launch(["rank"], 3, RuntimeConfig(backend="gloo")) == FAILED
+    monkeypatch.delattr(os, "memfd_create")  # without memory, the codes of processes count
+    assert launch(["rank"], 3, RuntimeConfig(backend="gloo")).code == FAILED
 
 
 @pytest.mark.parametrize(("late", "seconds", "code"), [(0, 4, 0), (1, 60, RANK_LOST)])
@@ -92,8 +94,9 @@ def test_only_rank_0_may_work_after_the_others_have_ended(
     wait = f"time.sleep({seconds}) if os.environ.get('LOCKSTEP_RANK') == '{late}' else None"
     (tmp_path / "sitecustomize.py").write_text(f"import os, time\n{wait}\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setattr(launcher, "_GRACE_AFTER_SUCCESS", 0.5)
-    assert launch(["presets"], 2, RuntimeConfig()) == code
+    monkeypatch.setattr(watch, "_GRACE_AFTER_SUCCESS", 0.5)
+    monkeypatch.delattr(os, "memfd_create")  # without memory, the codes of processes count
+    assert launch(["presets"], 2, RuntimeConfig()).code == code
 
 
 def test_unknown_exit_code_of_a_rank_is_printed_and_mapped(
@@ -101,8 +104,10 @@ def test_unknown_exit_code_of_a_rank_is_printed_and_mapped(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(7)\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert launch(["digest", str(tmp_path)], 2, RuntimeConfig()) == 4
-    assert re.search(r"^lockstep: rank [01] ended with exit code 7$", capfd.readouterr().err, re.MULTILINE)
+    outcome = launch(["digest", str(tmp_path)], 2, RuntimeConfig())
+    assert outcome.code == 4
+    assert re.fullmatch(r"rank [01] ended with exit code 7, before the end of training", outcome.fault)
+    assert f"lockstep: {outcome.fault}\n" in capfd.readouterr().err
 
 
 def test_signal_at_the_start_of_a_rank_stops_the_run(run_cli, environ, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from lockstep.algorithm.acting import Memory
 from lockstep.algorithm.agent import Agent
 from lockstep.envs.engine import Engine
 from lockstep.models.state import check_state
+from lockstep.processes.heartbeat import beat
 from lockstep.randomness import stream
 from lockstep.rollout import Rollout, Sizes
 
@@ -139,6 +140,7 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
     infos = wide.infos.numpy()
     image_engines, info_engines = engines if agent.spaces.images else [], engines if infos.size else []
     for t in range(steps):
+        beat()
         actions = actor.act(t, observations[t], pixels[t])
         for engine, columns in engines:
             results = engine.step(actions[columns])

@@ -27,6 +27,7 @@ from lockstep.ppo.adam import Adam
 from lockstep.ppo.schedules import Schedule
 from lockstep.ppo.settings import PPOConfig
 from lockstep.ppo.statistics import KL, STATISTICS, MeanAccumulator
+from lockstep.processes.heartbeat import beat
 from lockstep.rollout import Rollout
 
 __all__ = ["Update"]
@@ -179,6 +180,7 @@ class Update:
         config = self._config
         accumulator, stopped = MeanAccumulator(config.minibatch_count, self._curiosity_losses), False
         for minibatch, scalars in zip(batch.minibatches(), self._loss_scalars(batch, rates), strict=True):
+            beat()
             epoch = minibatch.epoch
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
             if not any(trained):

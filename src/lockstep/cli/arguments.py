@@ -8,7 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["Arguments", "parser_of", "whole_number"]
+from lockstep.runtime.settings import RESTARTS
+
+__all__ = ["Arguments", "parser_of", "rank_range", "whole_number"]
 
 
 class _ParserFound(BaseException):
@@ -33,6 +35,23 @@ class Arguments(argparse.ArgumentParser):
         self.add_argument("preset", nargs="?", metavar="PRESET", help="name of a preset; `lockstep presets` lists them")
         self.add_argument(
             "--config", type=Path, metavar="FILE", help="config file (.yaml, .json or .gin), which overrides the preset"
+        )
+
+    def add_ranks(self, default: str) -> None:
+        """Add `--ranks` and `--restarts`. `default` describes the number of ranks without `--ranks`."""
+        self.add_argument(
+            "--ranks",
+            type=rank_range,
+            metavar="N",
+            help=f"number of processes on this host (default: {default}). MIN:MAX: at most MAX, and fewer if some can't be started",
+        )
+        self.add_argument(
+            "--restarts",
+            type=whole_number(0),
+            default=RESTARTS,
+            metavar="N",
+            help="number of times within an hour that the ranks start again from the newest checkpoint after one was killed, crashed or hung "
+            f"(default: {RESTARTS}). 0: never; a single rank then trains in this process, where debuggers work",
         )
 
     @property
@@ -90,6 +109,15 @@ def parser_of(main: Callable[[Sequence[str]], int]) -> Arguments:
     finally:
         _only_parsers.reset(token)
     raise AssertionError("the command made no parser")
+
+
+def rank_range(text: str) -> range:
+    """Parse `N`, a number of ranks, or `MIN:MAX`, for `type=`. Return all numbers that are allowed."""
+    low, colon, high = text.partition(":")
+    numbers = [int(word) for word in ([low, high] if colon else [low]) if word.isascii() and word.isdigit()]
+    if len(numbers) != 1 + len(colon) or not 1 <= numbers[0] <= numbers[-1]:
+        raise argparse.ArgumentTypeError(f"is {text!r}: it must be a whole number, at least 1, or MIN:MAX, such as 2:4")
+    return range(numbers[0], numbers[-1] + 1)
 
 
 def whole_number(low: int) -> Callable[[str], int]:

@@ -12,6 +12,7 @@ from importlib import import_module
 
 from lockstep import __version__
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, INTERRUPTED, PIPE_CLOSED
+from lockstep.processes.heartbeat import set_verdict
 
 __all__ = ["main"]
 
@@ -57,8 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of ending the program
+    code = _run(sys.argv[1:] if argv is None else list(argv))
+    set_verdict(code)
+    return code
+
+
+def _run(words: list[str]) -> int:
+    """Run the command, report an error in one line, and return the exit code."""
     try:
-        code = _dispatch(sys.argv[1:] if argv is None else list(argv))
+        code = _dispatch(words)
         sys.stdout.flush()
     except (ValueError, RuntimeError) as error:
         code = _exit_code(error)

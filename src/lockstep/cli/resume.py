@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """Resume the run and return the exit code. Raises ValueError for bad input, before any process starts."""
     rank_info = find_rank_info()
     with report_once(rank_info):
-        tree, rest = parse_flags(argv, ("--ranks", "--iteration", "--total-steps"))
+        tree, rest = parse_flags(argv, ("--ranks", "--restarts", "--iteration", "--total-steps"))
         args = _parser().read(rest)
         folder = RunFolder.open(locate(args.run))
     # Lock the run before its config and checkpoints are read: another process may be changing them. Under a launcher, rank 0
@@ -39,6 +39,7 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.start import (
+            choose_sizes,
             completion_text,
             extended_by,
             prepare_resume,
@@ -62,7 +63,8 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
     if resume_from is None:
         print(completion_text(folder, extended))
         return 0
-    return start(folder, plan, resume_from, extended.run.hooks)
+    sizes = choose_sizes(extended, args.ranks or plan.ranks)
+    return start(folder, sizes, resume_from, extended.run.hooks, args.restarts)
 
 
 def _parser() -> Arguments:
@@ -74,12 +76,7 @@ def _parser() -> Arguments:
         "--run.log-every, --run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --run.hooks, --env.module and --env.timeout.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
-    parser.add_argument(
-        "--ranks",
-        type=whole_number(1),
-        metavar="N",
-        help="number of processes on this host (default: one per core, at most one per shard, or the number that the plan requires)",
-    )
+    parser.add_ranks("one per core, at most one per shard, or the number that the plan requires")
     parser.add_argument(
         "--iteration",
         type=whole_number(0),

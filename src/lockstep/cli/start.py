@@ -1,6 +1,6 @@
 """Start of the ranks of a run folder, for `train` and `resume`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from lockstep.algorithm.plan import Plan
@@ -8,7 +8,7 @@ from lockstep.config import Config
 from lockstep.envs.engine import EnvironmentFailed
 from lockstep.envs.modules import import_environments
 from lockstep.run.folder import RunFolder
-from lockstep.run.stop import exit_silently, listen, stop_with_launcher
+from lockstep.run.stop import exit_silently, listen, raise_if_asked, stop_with_launcher
 from lockstep.runtime.rank_info import RankInfo
 
 __all__ = [
@@ -73,21 +73,23 @@ def announce_connecting(rank_info: RankInfo, config: Config) -> None:
         print(f"connecting the {rank_info.size} ranks that {rank_info.launcher} has started", flush=True)
 
 
-def start(folder: RunFolder, plan: Plan, resume_from: int, hook: str | None) -> int:
-    """Start the ranks on this host, one in this process, and return the exit code. The caller holds the run's lock.
+def start(folder: RunFolder, sizes: Sequence[int], resume_from: int, hook: str | None, restarts: int) -> int:
+    """Train on this host, and return the exit code. The caller holds the run's lock.
 
-    `hook` is the value of `--run.hooks`.
+    `sizes` are numbers of ranks, as `supervise` takes them, `hook` is the value of `--run.hooks`, and `restarts` that of `--restarts`.
     """
-    if plan.ranks == 1:
+    from lockstep.experiment.execute import open_run
+
+    raise_if_asked()
+    _, config = open_run(folder.path)
+    if sizes[0] == 1 and not restarts:
         listen()
         from lockstep.cli.work import train_alone
         from lockstep.experiment.hooks import import_hook
 
-        return train_alone(folder, plan, resume_from, import_hook(hook))
-    from lockstep.experiment.execute import open_run
-    from lockstep.experiment.start import launch_ranks
+        return train_alone(folder, Plan.make(config.plan, 1), resume_from, import_hook(hook))
+    from lockstep.experiment.supervise import supervise
 
-    _, config = open_run(folder.path)
     # the user named the module on the command line: `import_env_module_of_run` has imported it
     modules = [config.env.module] if config.env.module else []
-    return launch_ranks(folder, config, plan.ranks, resume_from, modules, hook)
+    return supervise(folder, sizes, resume_from, modules, hook, restarts)

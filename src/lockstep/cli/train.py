@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from lockstep import presets
-from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.arguments import Arguments
 from lockstep.cli.start import announce_connecting, listen_under_launcher, report_once, start
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
         from lockstep.experiment.execute import create_run
         from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.resolve import resolve
-        from lockstep.experiment.start import announce_start, resolve_start, start_warnings
+        from lockstep.experiment.start import announce_start, choose_sizes, resolve_start, start_warnings
 
         hook = import_hook(config.run.hooks)
         resolved_start = resolve_start(config, rank_info, args.ranks)
@@ -56,7 +56,8 @@ def main(argv: Sequence[str]) -> int:
     folder = create_run(resolved_config, args.preset, plan.ranks)
     folder.lock()
     announce_start(folder, resolved_config, plan.ranks, None)
-    return start(folder, plan, 0, config.run.hooks)
+    sizes = choose_sizes(resolved_config, args.ranks or plan.ranks)
+    return start(folder, sizes, 0, config.run.hooks, args.restarts)
 
 
 def _parser() -> Arguments:
@@ -65,11 +66,8 @@ def _parser() -> Arguments:
         "Trains an agent. The config comes from a preset, a file and flags; flags override the file, which overrides the preset.",
     )
     parser.add_experiment()
-    parser.add_argument(
-        "--ranks",
-        type=whole_number(1),
-        metavar="N",
-        help="number of processes on this host (default: 1 without plan.shards; with it, one per core, at most one per shard, or the number "
-        "that --plan requires). With plan.shards set, the result does not depend on it",
+    parser.add_ranks(
+        "1 without plan.shards; with it, one per core, at most one per shard, or the number that --plan requires; with plan.shards set, "
+        "the result does not depend on it"
     )
     return parser

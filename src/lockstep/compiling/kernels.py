@@ -32,6 +32,7 @@ from lockstep.compiling.cache import (
     store,
 )
 from lockstep.compiling.interfaces import InterfaceMissing, private_interface
+from lockstep.processes.heartbeat import waiting
 from lockstep.processes.parent import run_in_child
 
 __all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
@@ -172,7 +173,7 @@ def _run_here(work: Callable[[], None]) -> int:
     """Run `work` in this process, and return 1 if it raised, else 0."""
     threads = torch.get_num_threads()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), waiting():
             work()
     except Exception:
         return 1  # `work` has written the message to a file

@@ -26,7 +26,7 @@ MODULES = (("env", "module"), ("run", "hooks"))
 
 
 def parse_flags(
-    argv: Sequence[str], command_flags: Sequence[str] = ("--ranks", "--config")
+    argv: Sequence[str], command_flags: Sequence[str] = ("--ranks", "--restarts", "--config")
 ) -> tuple[dict[str, dict[str, object]], list[str]]:
     """Split a command line into the flags of the config and the remaining words.
 

@@ -13,6 +13,7 @@ from lockstep.envs.infos import EPISODE_INFO, episode_values
 from lockstep.envs.interface import Interface, exit_text, split_reset
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.single import Recipe
+from lockstep.processes.heartbeat import beat
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["EpisodeLog", "KeyedEpisodes", "actions_to_log", "actions_to_replay"]
@@ -92,6 +93,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             observation, reward, _, _, _ = self.step(action)
             episode_return += float(reward)
             self._progress += 1
+            beat(self._index)
         return observation, {"episodes": self.episode, "waiting": self.waiting, "returns": episode_return}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

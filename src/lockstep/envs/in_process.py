@@ -15,6 +15,7 @@ from lockstep.envs.interface import failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
+from lockstep.processes.heartbeat import beat
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["InProcessEngine"]
@@ -33,10 +34,11 @@ class InProcessEngine(ReplayedEngine):
         self._infos: list[dict[str, Any]] = [{}] * count
 
     def _make(self, logs: Sequence[EpisodeLog | None]) -> list[KeyedEpisodes]:
-        return [
-            KeyedEpisodes(self._recipe, self._interface, self._seeds, self._first + index, log)
-            for index, log in enumerate(logs)
-        ]
+        envs = []
+        for index, log in enumerate(logs):
+            beat(self._first + index)
+            envs.append(KeyedEpisodes(self._recipe, self._interface, self._seeds, self._first + index, log))
+        return envs
 
     def reset(self) -> NDArray[Any]:
         self._history = History(len(self._envs))
@@ -47,6 +49,7 @@ class InProcessEngine(ReplayedEngine):
         infos = []
         for index, env in enumerate(self._envs):
             try:
+                beat(self._first + index)
                 observation, info = env.reset()
                 infos.append(info)
                 if self.spaces.images:
@@ -62,16 +65,18 @@ class InProcessEngine(ReplayedEngine):
         self._history.record(actions_to_log(actions, converted))
         observations, rewards = self._observations, self._rewards
         terminated, truncated = self._terminated, self._truncated
-        infos = self._infos
+        infos, first = self._infos, self._first
         index, pairs = 0, zip(self._envs, each_action(converted), strict=True)
         try:
             if self.spaces.images:
                 pixels = self.pixels
                 for index, (env, action) in enumerate(pairs):
+                    beat(first + index)
                     observation, rewards[index], terminated[index], truncated[index], infos[index] = env.step(action)
                     observations[index], pixels[index] = observation
             else:
                 for index, (env, action) in enumerate(pairs):
+                    beat(first + index)
                     result = env.step(action)
                     observations[index], rewards[index], terminated[index], truncated[index], infos[index] = result
         except Exception as error:
@@ -98,6 +103,7 @@ class InProcessEngine(ReplayedEngine):
     def close(self) -> None:
         for index, env in enumerate(self._envs):
             try:
+                beat(self._first + index)
                 env.close()
             except SystemExit as error:
                 raise self._failure(index, error) from error

@@ -27,6 +27,7 @@ from lockstep.envs.interface import Interface, failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
+from lockstep.processes.heartbeat import beat
 from lockstep.processes.parent import die_with_parent
 from lockstep.randomness import EnvironmentSeeds
 
@@ -87,6 +88,7 @@ class _Workers(AsyncVectorEnv):
         During a replay, `timeout` applies to each replayed step.
         """
         while True:
+            beat()
             steps_before = [int(steps[0]) for steps in self._progress]
             if super()._poll_pipe_envs(timeout):
                 return True

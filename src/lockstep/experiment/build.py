@@ -26,6 +26,7 @@ from lockstep.group.group import Group
 from lockstep.models.policy import Autocast
 from lockstep.models.registry import is_registered, registrable_names
 from lockstep.models.state import check_state
+from lockstep.processes.heartbeat import beat, enter
 from lockstep.rollout import Rollout
 from lockstep.run.stop import raise_if_asked
 from lockstep.runtime.runtime import Runtime
@@ -90,7 +91,9 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
         make_kernel=_compiler(group.rank) if config.runtime.compile == "on" else eager,
     )
+    enter("compile")
     update.make_kernels(env.count // shards * config.rollout.steps)
+    enter("start")
     return RankComponents(trainers, own_shards, exchange, update)
 
 
@@ -102,7 +105,11 @@ def _compiler(rank: int) -> MakeKernel:
         if rank == 0:
             print("compiling kernels, once for these shapes; it may take a minute", file=sys.stderr, flush=True)
 
-    return partial(ahead_of_time, check=raise_if_asked, announce=announce)
+    def check() -> None:
+        beat()
+        raise_if_asked()
+
+    return partial(ahead_of_time, check=check, announce=announce)
 
 
 def make_agent(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,10 @@ __all__ = [
     "RESUMABLE_FIELDS",
     "ResolvedStart",
     "announce_start",
+    "choose_sizes",
     "completion_text",
     "exit_codes",
     "extended_by",
-    "launch_ranks",
     "prepare_resume",
     "raise_for_exit_code",
     "resolve_resume",
@@ -78,18 +78,40 @@ class ResolvedStart:
         return self.plan.ranks
 
 
-def resolve_start(config: Config, place: RankInfo | None, ranks: int | None) -> ResolvedStart:
+def choose_sizes(config: Config, ranks: int | range | None) -> list[int]:
+    """Return the numbers of ranks in `ranks` that fit the plan, largest first; None: the default number.
+
+    Raises ValueError if none does.
+    """
+    if ranks is None:
+        return [default_ranks(config.plan, usable_cores())]
+    if isinstance(ranks, int):
+        ranks = range(ranks, ranks + 1)
+    sizes, problem = [], None
+    for size in reversed(ranks):
+        try:
+            Plan.make(config.plan, size)
+            sizes.append(size)
+        except ValueError as error:
+            problem = problem or error
+    if not sizes and problem is not None:
+        raise problem
+    return sizes
+
+
+def resolve_start(config: Config, place: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve what a start depends on, and check it against this host and its launcher.
 
-    `place` is this rank, if a launcher started it; `ranks` is the number that the user asked for. Raises ValueError in one line if this
+    `place` is this rank, if a launcher started it; `ranks` has the numbers that the user allows. Raises ValueError in one line if this
     host or the launcher can't provide what is asked for.
     """
     if place is not None and ranks is not None:
-        raise ValueError(f"--ranks is {ranks}: the launcher that started this process has set the number of ranks")
+        asked = ranks if isinstance(ranks, int) else ranks[-1]
+        raise ValueError(f"--ranks is {asked}: the launcher that started this process has set the number of ranks")
     runtime = resolve_devices(config.runtime)
     if place is not None:
         place = choose_rendezvous(place, runtime.rendezvous)
-    size = place.size if place is not None else ranks or default_ranks(config.plan, usable_cores())
+    size = place.size if place is not None else choose_sizes(config, ranks)[0]
     plan = Plan.make(config.plan, size)
     check_runtime(runtime, place, plan.training, plan.playing)
     return ResolvedStart(dataclasses.replace(config, runtime=runtime), place, plan)
@@ -153,7 +175,7 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
 
 
-def resolve_resume(config: Config, place: RankInfo | None, ranks: int | None) -> ResolvedStart:
+def resolve_resume(config: Config, place: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host."""
     start = resolve_start(config, place, ranks)
     if resolve(start.config, start.ranks, start.plan).runtime.compile != config.runtime.compile:
@@ -234,19 +256,6 @@ def exit_codes() -> dict[type[Exception], int]:
         ReplicasDiffer: REPLICAS_DIFFER,
         TrainersDiffer: REPLICAS_DIFFER,
     }
-
-
-def launch_ranks(
-    folder: RunFolder, config: Config, ranks: int, resume_from: int, modules: Sequence[str], hook: str | None = None
-) -> int:
-    """Run the ranks as processes of this host, and return the first exit code that is not 0. The caller has locked the run.
-
-    Each process imports `modules`; `module:function` names a function that creates the environment. Rank 0 imports `hook`.
-    """
-    from lockstep.runtime.launch import launch
-
-    hooks = [] if hook is None else ["--hook", hook]
-    return launch(["rank", *hooks, str(folder.path), str(resume_from), *modules], ranks, config.runtime)
 
 
 def run_rank(

@@ -10,9 +10,11 @@ from typing import NoReturn
 
 import torch
 
-from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
+from lockstep.group.channel import Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
+from lockstep.processes import heartbeat
+from lockstep.processes.heartbeat import LOST, PROCESS, Line
 from lockstep.processes.host_name import host_name
 
 __all__ = ["Host", "SharedMemoryChannel"]
@@ -23,13 +25,14 @@ _SLEEPS = (5e-5, 1e-3)
 """Seconds of the shortest and of the longest sleep between two polls."""
 _LIVENESS_INTERVAL = 0.2
 """Seconds between two checks that the awaited process is alive."""
+_WATCHED_GRACE = 3.0
+"""Seconds by which the launcher, which prints stack traces, is ahead of the ranks in ending a silent rank."""
 
 
 class Host:
     """Shared memory of the ranks of one host. Ranks notify each other through counters in it, which only increase.
 
-    The memory begins with a cache line of int64 values for every rank: the rank's process id, then 1 + the rank that it
-    found lost (0: none).
+    The memory begins with the heartbeats of the ranks (`processes/heartbeat.py`), a cache line for each.
     """
 
     make_error: Callable[[int, str, str], RankLost] | None = None
@@ -40,7 +43,8 @@ class Host:
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
         """Map the shared memory of the host's `ranks`, which are numbered as in the world.
 
-        `file` is its file descriptor, and `rank` is this rank. `timeout` is in seconds, per wait.
+        `file` is its file descriptor, and `rank` is this rank. `timeout` is the number of seconds without a heartbeat after which
+        another rank is lost.
         """
         self.rank = rank
         self.ranks = tuple(ranks)
@@ -48,7 +52,11 @@ class Host:
         self._timeout = timeout
         self._cells = memoryview(self.memory.region(len(ranks) * CACHE_LINE)).cast("q")
         self._offset = {peer: index * CACHE_LINE // 8 for index, peer in enumerate(ranks)}
-        self._cells[self._offset[rank]] = os.getpid()
+        self._cells[self._offset[rank] + PROCESS] = os.getpid()
+        if heartbeat.is_watched():
+            self._timeout += _WATCHED_GRACE
+        else:
+            heartbeat.attach(self._cells_of(rank), watched=False)
         self._lock = Lock()
         self.set_core_count(usable_cores())
 
@@ -71,7 +79,7 @@ class Host:
     def wait(self, counters: memoryview, index: int, target: int, peer: int, phase: str, patience: float = 1) -> None:
         """Wait until `counters[index]` is `target` or more. `peer` is the rank of the world that increases the counter.
 
-        Raises RankLost if that rank's process has ended, or if the wait takes longer than `patience` times the timeout.
+        Raises RankLost if that rank's process has ended, or if its heartbeat stops for `patience` times the timeout.
         """
         for _ in range(self._spins):
             if counters[index] >= target:
@@ -80,36 +88,43 @@ class Host:
             if counters[index] >= target:
                 return
             os.sched_yield()
-        start = checked = now = time.monotonic()
+        start = checked = heard = now = time.monotonic()
+        own, line = Line(self._cells_of(self.rank)), Line(self._cells_of(peer))
+        beats = line.beats
         while counters[index] < target:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
             time.sleep(min(max((now - start) / 50, _SLEEPS[0]), _SLEEPS[1]))
             now = time.monotonic()
             if now - checked > _LIVENESS_INTERVAL:
                 checked = now
+                own.beat()
                 if self._ended(peer) and counters[index] < target:
                     self._raise_lost(peer, phase)
-                if now - start > patience * self._timeout:
-                    self._raise_lost(
-                        peer, phase, f"no response within {patience * self._timeout:g} s (see runtime.timeout)"
-                    )
+                if line.beats != beats or line.waiting:
+                    beats, heard = line.beats, now
+                elif now - heard > patience * self._timeout:
+                    why = f"no sign of life for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"
+                    self._raise_lost(peer, phase, why)
 
     def _raise_lost(self, peer: int, phase: str, why: str = "its process has ended") -> NoReturn:
         """Raise RankLost for `peer`, or for the rank that `peer` found lost if this is why `peer` has ended."""
-        lost_by_peer, lost = self._cells[self._offset[peer] + 1] - 1, peer
+        lost_by_peer, lost = self._cells[self._offset[peer] + LOST] - 1, peer
         if lost_by_peer >= 0 and self._ended(peer):
             if not self._ended(lost_by_peer):
                 why = f"rank {peer} timed out waiting for it"
             lost = lost_by_peer
-        self._cells[self._offset[self.rank] + 1] = lost + 1
+        self._cells[self._offset[self.rank] + LOST] = lost + 1
         if self.make_error is not None:
             raise self.make_error(lost, phase, why)
-        process = self._cells[self._offset[lost]]  # 0: it has never started
+        process = self._cells[self._offset[lost] + PROCESS]  # 0: it has never started
         where = f"(process {process} on host {host_name()})" if process else f"on host {host_name()}"
         raise RankLost(f"rank {lost} {where}", phase, why)
 
+    def _cells_of(self, rank: int) -> memoryview:
+        return self._cells[self._offset[rank] : self._offset[rank] + CACHE_LINE // 8]
+
     def _ended(self, peer: int) -> bool:
-        process = self._cells[self._offset[peer]]
+        process = self._cells[self._offset[peer] + PROCESS]
         return process > 0 and not _alive(process)
 
     def channel(
@@ -122,8 +137,7 @@ class Host:
         return None
 
     def close(self) -> None:
-        """Release the memory."""
-        self._cells.release()
+        """Release the memory. The heartbeat goes on where it was."""
         self.memory.close()
 
 
@@ -150,7 +164,7 @@ class SharedMemoryChannel(Channel):
     def receive(self, number: int) -> None:
         """See `Channel.receive`."""
         start = perf_counter()
-        self._host.wait(self._sent, 0, number + 1, self._source, self._phase, PATIENCE)
+        self._host.wait(self._sent, 0, number + 1, self._source, self._phase)
         self._host.fence()
         self._clock.waited += perf_counter() - start
 

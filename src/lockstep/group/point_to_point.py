@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
+from lockstep.processes.heartbeat import waiting
 from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkChannel", "PointToPoint", "schedule_gloo_as_batch"]
@@ -63,14 +64,15 @@ class PointToPoint:
     def _initialize(self, backend: str, init_method: str) -> None:
         limit = timedelta(seconds=self._timeout)
         try:
-            if backend == "mpi":  # MPI has its own rendezvous
-                dist.init_process_group(backend, timeout=limit)
-                return
-            store, _, _ = next(rendezvous(init_method, self.rank, self.size, timeout=limit))
-            store.set_timeout(limit)
-            self._store = store
-            store.set(_present_key(self.rank), "")
-            dist.init_process_group(backend, timeout=limit, world_size=self.size, rank=self.rank, store=store)
+            with waiting():
+                if backend == "mpi":  # MPI has its own rendezvous
+                    dist.init_process_group(backend, timeout=limit)
+                    return
+                store, _, _ = next(rendezvous(init_method, self.rank, self.size, timeout=limit))
+                store.set_timeout(limit)
+                self._store = store
+                store.set(_present_key(self.rank), "")
+                dist.init_process_group(backend, timeout=limit, world_size=self.size, rank=self.rank, store=store)
         except (RuntimeError, ValueError) as error:
             raise RankLost(self._missing(), "start", _first_line(error)) from error
 
@@ -113,7 +115,8 @@ class PointToPoint:
     def wait(self, work: dist.Work, peer: int, phase: str, patience: float = 1) -> None:
         """Wait until `work` is done, at most `patience` times the timeout. Raises RankLost for the rank that was lost."""
         try:
-            work.wait(timedelta(seconds=patience * self._timeout))
+            with waiting():
+                work.wait(timedelta(seconds=patience * self._timeout))
         except RuntimeError as error:
             self._raise_lost(peer, phase, error, patience)
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from lockstep.processes.signals import SIGNALS
+
 __all__ = ["add_parent_path", "die_with_parent", "own_command", "own_environment", "run_in_child"]
 
 _PR_SET_PDEATHSIG = 1
@@ -59,7 +61,7 @@ def run_in_child(work: Callable[[], None], check: Callable[[], None]) -> int:
         try:
             os.setpgid(0, 0)
             # schedulers signal every process of a job, but the parent decides whether to stop
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            for number in SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             die_with_parent(parent)
             work()

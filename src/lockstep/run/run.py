@@ -17,6 +17,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
 from lockstep.group.group import Group
 from lockstep.models.state import NonFiniteState
+from lockstep.processes.heartbeat import enter, set_iteration
 from lockstep.rollout import Rollout
 from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters, check_folder, prune, write_checkpoint
 from lockstep.run.counters import IterationRecord, RunCounters
@@ -164,6 +165,7 @@ class TrainingRun:
     def iterations(self) -> Iterator[int]:
         """Iterate over the remaining iterations, until the last one or until the ranks agree to stop."""
         while self.done < self.stop.iteration:
+            set_iteration(self.done + 1)
             yield self.done + 1
 
     def phase(self, name: str) -> AbstractContextManager[None]:
@@ -217,7 +219,9 @@ class TrainingRun:
     def _call_hook(self, hook: Callable[[Mapping[str, object], Agent], HookResult]) -> None:
         metrics = self.counters.add(self._pending.pop())
         self._rows.append(metrics)  # before the call: they are also written if the hook fails
+        enter("hook")
         result = hook(metrics, self._agent)
+        enter("record")
         self._hook_stops |= result.stop
         metrics |= result.metrics
 
@@ -264,6 +268,7 @@ class TrainingRun:
 
         Raises CheckpointFailed if there is none or the one before failed too, FolderLost, and NonFiniteWeights, each on all ranks.
         """
+        enter("checkpoint")
         self._write_pending()  # metrics of iterations before a checkpoint must survive a kill
         states = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.shard_states()
         if self._lag and self._plan.players[0] == self._group.rank:
@@ -339,6 +344,7 @@ class TrainingRun:
 
     def close(self) -> None:
         """Write pending metrics, and close telemetry."""
+        enter("end")
         self._write_pending()
         if self._telemetry is not None:
             self._telemetry.close()

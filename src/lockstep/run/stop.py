@@ -1,4 +1,4 @@
-"""Requests to stop: Ctrl-C, or a scheduler's SIGTERM or SIGUSR1.
+"""Requests to stop: Ctrl-C, a scheduler's SIGTERM, SIGUSR1 or SIGUSR2, a closed terminal.
 
 Signals belong to the process, so this module has global state. It imports nothing heavy: a process handles signals before it imports
 PyTorch, so that a signal in its first seconds counts too.
@@ -14,9 +14,10 @@ from types import FrameType
 from typing import NoReturn
 
 from lockstep.processes.exit_codes import BAD_INPUT
+from lockstep.processes.heartbeat import set_verdict
+from lockstep.processes.signals import SIGNALS, heeded_signals
 
 __all__ = [
-    "SIGNALS",
     "StoppedEarly",
     "asked_to_stop",
     "exit_silently",
@@ -28,8 +29,6 @@ __all__ = [
     "stop_with_launcher",
 ]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""Signals that request a stop."""
 _NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C"}
 _DUPLICATE_WINDOW = 1.0
 """Seconds within which another signal is the same request: schedulers signal every process of a job, and a launcher also forwards
@@ -63,7 +62,7 @@ def listen(announce: bool = True) -> None:
     _announce = announce
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in SIGNALS:
+    for number in heeded_signals():
         signal.signal(number, _on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the launcher starts ranks with signals blocked
 
@@ -77,7 +76,7 @@ def listening() -> Iterator[None]:
     global _asked
     _asked = 0
     main = threading.current_thread() is threading.main_thread()
-    _before.update({number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS} if main else {})
+    _before.update({number: signal.getsignal(number) or signal.SIG_DFL for number in heeded_signals()} if main else {})
     listen()
     try:
         yield
@@ -126,8 +125,9 @@ def exit_silently() -> NoReturn:
 
     Launchers kill all ranks when one ends.
     """
-    for number in SIGNALS:
+    for number in heeded_signals():
         signal.signal(number, signal.SIG_DFL)
+    set_verdict(BAD_INPUT)
     time.sleep(_PATIENCE)
     raise SystemExit(BAD_INPUT)
 

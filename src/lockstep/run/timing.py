@@ -5,6 +5,7 @@ from time import perf_counter
 
 from lockstep.group.group import Group
 from lockstep.phases import PHASES
+from lockstep.processes.heartbeat import enter
 
 __all__ = ["Lap", "Stopwatch"]
 
@@ -34,7 +35,9 @@ class Stopwatch:
         seconds["sync"] += transferred
         seconds[self._phase] += now - self._mark - waited - transferred
         self._mark = now
-        self._phase = name
+        if name != self._phase:
+            self._phase = name
+            enter(name)
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds per phase, including the current one."""

@@ -19,6 +19,7 @@ from lockstep.group.network import NetworkGroup
 from lockstep.group.point_to_point import PointToPoint
 from lockstep.group.solo import Solo
 from lockstep.models.policy import Autocast
+from lockstep.processes.heartbeat import waiting
 from lockstep.processes.host_name import host_name
 from lockstep.runtime.devices import Devices
 from lockstep.runtime.hosts import HostSlot
@@ -157,7 +158,8 @@ class FabricGroup(NetworkGroup):
         if self._collective is None:
             return super()._gather_bytes(all_rows, rows, phase)
         try:
-            self._collective.all_gather([*all_rows], rows)
+            with waiting():
+                self._collective.all_gather([*all_rows], rows)
         except RuntimeError as error:
             peer = f"a peer of rank {self.rank} on host {host_name()}"
             raise RankLost(peer, phase, str(error).strip().partition("\n")[0]) from error

@@ -65,7 +65,7 @@ def _fastest_group(world: World) -> Group:
     rank_info, config = world.rank_info, world.config
     if rank_info.size == 1:
         return Solo()
-    if rank_info.memory is not None:
+    if rank_info.memory is not None and shares_memory(config):
         return SharedMemoryGroup(rank_info.memory, rank_info.rank, rank_info.size, config.timeout)
     network = world.connect()
     if not shares_memory(config):

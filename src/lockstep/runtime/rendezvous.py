@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lockstep.processes.heartbeat import beat
 from lockstep.runtime.rank_info import RankInfo, launcher_process
 
 __all__ = ["FileRendezvous", "choose_rendezvous", "first_host"]
@@ -144,6 +145,7 @@ class FileRendezvous:
     def _pause(self, deadline: float, who: str) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(who, f"timed out waiting at file://{self.path}")
+        beat()
         time.sleep(_POLL)
 
     def _write(self, *words: str) -> None:

@@ -4,7 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RuntimeConfig"]
+__all__ = ["RESTARTS", "RuntimeConfig"]
+
+RESTARTS = 3
+"""Default number of restarts after faults, within an hour."""
 
 _ADDRESS = re.compile(r"env://|file:///.*[^/]|tcp://[^/\s]+:\d{1,5}")
 _DEVICE = re.compile(r"auto|cpu|cuda|cuda:\d{1,3}")
@@ -44,8 +47,9 @@ class RuntimeConfig:
     player_threads: int | None = None
     """Threads per rank that only plays. None: as `threads`."""
     timeout: float = 60.0
-    """Seconds that a rank waits for the others before the run stops; ten times that when players wait for trainers or trainers
-    for players, which may be busy with a whole update or rollout."""
+    """Seconds without a sign of life after which a rank is considered to hang: one environment step, one gradient step or one hook may take
+    that long. Its stack traces are printed, and the ranks are started again (see `--restarts`). On several hosts, also the
+    seconds that a rank waits for another one; ten times that for a whole rollout or update."""
 
     def __post_init__(self) -> None:
         for name, device in (("device", self.device), ("player_device", self.player_device)):

@@ -20,7 +20,7 @@ from lockstep.run.stop import StoppedEarly, asked_to_stop
 if TYPE_CHECKING:
     from lockstep.run.run import TrainingRun
 
-__all__ = ["Attempt", "Start", "read_starts", "record_attempt"]
+__all__ = ["Attempt", "Start", "read_starts", "record_attempt", "record_fault"]
 
 _FILE = "starts.jsonl"
 
@@ -87,6 +87,15 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
         done = iteration if attempt.run is None else attempt.run.done
         with suppress(OSError):  # if a full disk ended the run, that error is already being raised
             _append(folder, {"event": "end", "time": _now(), "iteration": done, "how": how, "why": why})
+
+
+def record_fault(folder: RunFolder, why: str, iteration: int) -> None:
+    """Append the end of a start whose rank 0 could not do so. `why` is one line, `iteration` the last one that was begun."""
+    starts = read_starts(folder)
+    if starts and starts[-1].ended is None:
+        with suppress(OSError):
+            done = max(iteration - 1, starts[-1].iteration)
+            _append(folder, {"event": "end", "time": _now(), "iteration": done, "how": "failed", "why": why})
 
 
 def read_starts(folder: RunFolder) -> list[Start]:

@@ -20,8 +20,10 @@ from io import FileIO
 from pathlib import Path
 from typing import TypeVar, cast
 
+from lockstep.processes.heartbeat import beat
 from lockstep.processes.parent import add_parent_path, own_command, own_environment
-from lockstep.run.stop import SIGNALS, asked_to_stop
+from lockstep.processes.signals import SIGNALS
+from lockstep.run.stop import asked_to_stop
 
 __all__ = ["Sidecar", "SidecarContext", "SidecarFailed"]
 
@@ -127,6 +129,7 @@ class Sidecar:
                 text = f"lockstep: waiting up to {timeout:.0f} s for {self._name} to finish; press Ctrl-C to skip"
                 print(text, file=sys.stderr, flush=True)
             self._poll()
+            beat()
             time.sleep(0.02)
         return True
 

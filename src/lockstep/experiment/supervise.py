@@ -1,0 +1,133 @@
+"""Supervision of the ranks that this process launches: after a fault, they start again from the newest checkpoint."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.experiment.execute import open_run
+from lockstep.processes.exit_codes import FAILED
+from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import CheckpointDamaged, verify
+from lockstep.run.stop import asked_to_stop
+from lockstep.runtime.launch import launch
+from lockstep.runtime.watch import Outcome
+from lockstep.telemetry.attempts import record_fault
+
+__all__ = ["RestartLimit", "supervise"]
+
+_WINDOW = 3600.0
+"""Seconds in which the number of restarts is limited."""
+_PAUSES = (0.5, 2.0, 5.0)
+"""Seconds before the first, the second and every further restart of an hour."""
+_POLL = 0.05
+
+
+@dataclass
+class RestartLimit:
+    """Decision whether ranks start again after a fault."""
+
+    restarts: int
+    """Number of restarts within an hour."""
+    clock: Callable[[], float] = time.monotonic
+    _times: list[float] = field(default_factory=list)
+    _reached: tuple[int, int] | None = None
+
+    def problem(self, iteration: int, saved: int) -> str | None:
+        """Say why the ranks do not start again after a fault in `iteration`; None: they do.
+
+        `saved` is the iteration of the newest checkpoint. A second fault in the same iteration, without a checkpoint since the first,
+        most likely comes back.
+        """
+        reached, self._reached = self._reached, (iteration, saved)
+        if not self.restarts:
+            return "--restarts is 0"
+        if reached == (iteration, saved):
+            return f"this is the second fault in iteration {iteration}" if iteration else "no iteration was begun again"
+        now = self.clock()
+        self._times = [then for then in self._times if now - then < _WINDOW]
+        if len(self._times) >= self.restarts:
+            return f"there were {self.restarts} restarts within an hour (--restarts)"
+        self._times.append(now)
+        return None
+
+    @property
+    def used(self) -> int:
+        """Number of restarts within the last hour."""
+        return len(self._times)
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before the restart that `problem` has just allowed."""
+        return _PAUSES[min(self.used, len(_PAUSES)) - 1]
+
+
+def supervise(
+    folder: RunFolder,
+    sizes: Sequence[int],
+    resume_from: int,
+    modules: Sequence[str],
+    hook: str | None,
+    restarts: int,
+) -> int:
+    """Run the ranks as processes of this host until training has ended, and return the exit code. The caller has locked the run.
+
+    `sizes` are numbers of ranks that fit the plan, in order of preference: the next one is used if a rank can't be started. Each
+    process imports `modules`; `module:function` names a function that creates the environment. Rank 0 imports `hook`.
+    """
+    hooks = [] if hook is None else ["--hook", hook]
+    limit, sizes = RestartLimit(restarts), list(sizes)
+    while True:
+        _, config = open_run(folder.path)
+        command = ["rank", *hooks, str(folder.path), str(resume_from), *modules]
+        try:
+            outcome = launch(command, sizes[0], config.runtime)
+        except OSError as error:
+            outcome = Outcome(FAILED, f"the ranks can't be started: {error.strerror}")
+            print(f"lockstep: {outcome.fault}", file=sys.stderr, flush=True)
+            if len(sizes) > 1:
+                del sizes[0]
+        if not outcome.fault:
+            return outcome.code
+        record_fault(folder, outcome.fault, outcome.iteration)
+        if asked_to_stop():
+            return outcome.code
+        if outcome.iteration:  # until then, the checkpoints after the one that the user has chosen are still there
+            resume_from = _newest_whole(folder)
+        problem = limit.problem(outcome.iteration, resume_from)
+        if problem is None:
+            place = f"from iteration {resume_from}" if resume_from else "from the start"
+            text = f"starting {_count(sizes[0])} again {place} (restart {limit.used} of {restarts})"
+            print(f"lockstep: {text}", file=sys.stderr, flush=True)
+            problem = _sleep(limit.pause)
+        if problem is not None:
+            if restarts:
+                text = f"not started again: {problem}; go on with: {folder.resume_command()}"
+                print(f"lockstep: {text}", file=sys.stderr, flush=True)
+            return outcome.code
+
+
+def _newest_whole(folder: RunFolder) -> int:
+    """Return the iteration of the newest checkpoint that is whole; 0: there is none. Name those that are damaged."""
+    for iteration in reversed(folder.checkpoints()):
+        try:
+            verify(folder.checkpoint(iteration))
+        except CheckpointDamaged as error:
+            print(f"lockstep: {error}; using the one before", file=sys.stderr, flush=True)
+        else:
+            return iteration
+    return 0
+
+
+def _sleep(seconds: float) -> str | None:
+    """Wait, and return a problem if a signal arrives meanwhile."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if asked_to_stop():
+            return "a signal has asked to stop"
+        time.sleep(_POLL)
+    return None
+
+
+def _count(ranks: int) -> str:
+    return f"{ranks} rank{'s' * (ranks > 1)}"

@@ -1,0 +1,145 @@
+"""Heartbeat of a rank: a cache line of memory that the processes of a host share, in which the rank says where it is.
+
+The launcher ends a rank whose heartbeat has stopped, and names what the rank was doing. Signals of life belong to the process, so this
+module has global state; in a process without a launcher, and in processes that a rank forks, they go to memory of its own.
+"""
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockstep.phases import STAGES
+
+__all__ = ["Line", "Lines", "attach", "beat", "enter", "is_watched", "set_iteration", "set_verdict", "waiting"]
+
+LINE_BYTES = 64
+"""Bytes of a line: a cache line, so that ranks do not slow each other down."""
+PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, _ENVIRONMENT, _WAITING = range(LINE_BYTES // 8)
+"""Cells of a line, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
+about to return (0: none), number of beats, index of the stage, iteration, 1 + environment that is being stepped (0: none), and 1 while
+the rank waits for another one inside a library, where it can't beat."""
+
+_own = memoryview(bytearray(LINE_BYTES)).cast("q")
+_watched = False
+
+
+class Line:
+    """The heartbeat of one rank, as another process reads it."""
+
+    def __init__(self, cells: memoryview) -> None:
+        """`cells` are the 8 int64 values of the line."""
+        self._cells = cells
+
+    def beat(self) -> None:
+        """Show that the rank is alive. For code that knows the rank; all other code calls the function `beat`."""
+        self._cells[_BEATS] += 1
+
+    @property
+    def beats(self) -> int:
+        """Number of beats; 0 before the rank has started."""
+        return int(self._cells[_BEATS])
+
+    @property
+    def waiting(self) -> bool:
+        """True while the rank waits for another one inside a library."""
+        return bool(self._cells[_WAITING])
+
+    @property
+    def verdict(self) -> int | None:
+        """The exit code that the rank has decided to return; None before."""
+        return int(self._cells[_VERDICT]) - 1 if self._cells[_VERDICT] else None
+
+    @property
+    def stage(self) -> str:
+        """The stage that the rank is in, one of STAGES."""
+        return STAGES[int(self._cells[_STAGE]) % len(STAGES)]
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that the rank is in; 0 before the first."""
+        return int(self._cells[_ITERATION])
+
+    def place(self) -> str:
+        """Describe where the rank is, for messages."""
+        parts = [f"stage {self.stage}"]
+        if self.iteration:
+            parts.append(f"iteration {self.iteration}")
+        if self._cells[_ENVIRONMENT]:
+            parts.append(f"environment {self._cells[_ENVIRONMENT] - 1}")
+        return ", ".join(parts)
+
+
+class Lines:
+    """The heartbeats of all ranks of a host, at the start of their shared memory."""
+
+    def __init__(self, file: int, size: int) -> None:
+        """Map the lines of `size` ranks. `file` is a descriptor from `create_memory`, which stays open."""
+        self._map = mmap.mmap(file, size * LINE_BYTES)
+        self.cells = memoryview(self._map).cast("q")
+        self.size = size
+
+    def cells_of(self, index: int) -> memoryview:
+        """Return the cells of the rank that is number `index` on this host."""
+        width = LINE_BYTES // 8
+        return self.cells[index * width : (index + 1) * width]
+
+    def line(self, index: int) -> Line:
+        """Return the heartbeat of the rank that is number `index` on this host."""
+        return Line(self.cells_of(index))
+
+
+def attach(cells: memoryview, watched: bool) -> None:
+    """Beat in `cells` from now on. `watched` is True if a launcher ends this process when its heartbeat stops."""
+    global _own, _watched
+    _own, _watched = cells, watched
+    _own[PROCESS] = os.getpid()
+    beat()
+
+
+def is_watched() -> bool:
+    """Return True if a launcher watches the heartbeat of this process."""
+    return _watched
+
+
+def beat(environment: int = -1) -> None:
+    """Show that this process is alive. `environment` is the number of the environment that is about to be stepped."""
+    cells = _own
+    cells[_ENVIRONMENT] = environment + 1
+    cells[_BEATS] += 1
+
+
+def enter(stage: str) -> None:
+    """Show that this process begins a stage, one of STAGES."""
+    _own[_STAGE] = _INDEX[stage]
+    beat()
+
+
+def set_iteration(iteration: int) -> None:
+    """Show the iteration that begins."""
+    _own[_ITERATION] = iteration
+
+
+def set_verdict(code: int) -> None:
+    """Show that this process is about to end by itself with this exit code. Without it, foreign code has ended the process."""
+    _own[_VERDICT] = code + 1
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Show that this process waits for another rank inside a library, where it can't beat."""
+    _own[_WAITING] = 1
+    try:
+        yield
+    finally:
+        _own[_WAITING] = 0
+        beat()
+
+
+def _detach() -> None:
+    global _own, _watched
+    _own, _watched = memoryview(bytearray(LINE_BYTES)).cast("q"), False
+
+
+_INDEX = {stage: index for index, stage in enumerate(STAGES)}
+os.register_at_fork(after_in_child=_detach)

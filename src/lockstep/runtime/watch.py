@@ -1,0 +1,253 @@
+"""Waiting for the ranks that a launcher has started: forwarded signals, ranks that end, ranks whose heartbeat stops."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from lockstep.processes import exit_codes
+from lockstep.processes.heartbeat import Lines
+from lockstep.processes.host_name import host_name
+from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
+from lockstep.run.stop import asked_to_stop, record_signal
+
+__all__ = ["Outcome", "watch"]
+
+_POLL = 0.02
+"""Seconds between two polls of the ranks."""
+_GRACE_AFTER_FAILURE = 5.0
+"""Seconds that the other ranks have to end by themselves after one has failed."""
+_GRACE_AFTER_SUCCESS = 90.0
+"""Seconds that the other ranks have after one has ended with code 0. If only rank 0 is left, there is no limit here: it
+waits for evaluations, videos and trackers, with limits of its own (`telemetry.recorder`)."""
+_GRACE_AFTER_VERDICT = 20.0
+"""Seconds that a rank has to end after it has decided on its exit code: threads of foreign code may keep it alive."""
+_GRACE_AFTER_SIGNAL = 20.0
+"""Seconds that the ranks have to stop after a signal: schedulers kill a job 30 seconds after SIGTERM."""
+_START_LIMIT = 60.0
+"""Least limit of the silence of a rank that has not begun to train: it imports PyTorch, which takes long on a busy machine."""
+_STACKS_TIME = 0.5
+"""Seconds that a silent rank has to print its stack traces before it is killed."""
+_WARN_AFTER = 10.0
+"""Least seconds of silence for a warning."""
+_WARN_FACTOR = 50.0
+"""Multiple of the longest silence so far, in the same stage, for a warning."""
+
+
+class Outcome(NamedTuple):
+    """How the ranks of a start have ended."""
+
+    code: int
+    """The exit code, one of `exit_codes`."""
+    fault: str = ""
+    """What went wrong, in one line, if the ranks may well succeed when they are started again: one was killed, crashed or hung. "": they
+    ended by themselves, also with an error that would come back."""
+    iteration: int = 0
+    """The last iteration that a rank has begun; 0: none."""
+
+
+@dataclass
+class _Rank:
+    """One rank, as the launcher sees it."""
+
+    number: int
+    process: "subprocess.Popen[bytes]"
+    beats: int = 0
+    last_beat: float = 0.0
+    stage: str = "start"
+    longest: dict[str, float] = field(default_factory=dict)
+    """The longest silence so far, in seconds, by stage."""
+    warned: bool = False
+    verdict_at: float | None = None
+    killed: bool = False
+    """True if this process has killed the rank."""
+
+    def kill(self) -> None:
+        """Kill the rank and all processes that it has started in its session."""
+        self.killed = True
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # a rank leads a session, and so a group
+        with suppress(ProcessLookupError):
+            self.process.kill()
+
+
+def watch(
+    processes: Sequence["subprocess.Popen[bytes]"], lines: Lines | None, timeout: float, previous_mask: set[int]
+) -> Outcome:
+    """Forward signals to the ranks, and wait until all have ended; end those that do not end by themselves.
+
+    `lines` are the heartbeats of the ranks, if the system has memory for them. A rank without a beat for `timeout` seconds is ended.
+    `previous_mask` is the signal mask to restore once signals are forwarded.
+    """
+    ranks = [_Rank(number, process) for number, process in enumerate(processes)]
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        record_signal(number)
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    previous_handlers = {number: signal.signal(number, forward) for number in heeded_signals()}
+    signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+    asked = asked_to_stop()
+    if asked:  # before this process began to forward signals
+        forward(asked, None)
+    try:
+        return _Watch(ranks, lines, timeout).wait()
+    finally:
+        for rank in ranks:
+            if rank.process.poll() is None:
+                rank.kill()
+            rank.process.wait()
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
+
+
+class _Watch:
+    def __init__(self, ranks: Sequence[_Rank], lines: Lines | None, timeout: float) -> None:
+        self._ranks = ranks
+        self._lines = lines
+        self._timeout = timeout
+        self._deadline = float("inf")
+        self._failure: Outcome | None = None
+        self._asked_at: float | None = None
+        now = time.monotonic()
+        for rank in ranks:
+            rank.last_beat = now
+
+    def wait(self) -> Outcome:
+        """Return when all ranks have ended, or when those that are left are to be killed."""
+        while True:
+            codes = [rank.process.poll() for rank in self._ranks]
+            now = time.monotonic()
+            self._note_endings(now)
+            if None not in codes or now > self._deadline:
+                default = self._fault("the ranks did not end together") if None in codes else Outcome(exit_codes.DONE)
+                return (self._failure or default)._replace(iteration=self._iteration())
+            if self._lines is not None:
+                self._check_heartbeats(now, self._lines)
+            self._check_stop(now)
+            time.sleep(_POLL)
+
+    def _note_endings(self, now: float) -> None:
+        """Decide on the outcome when ranks end, and how long the others may take."""
+        ended = [rank for rank in self._ranks if rank.process.returncode is not None]
+        failures = [outcome for rank in ended if (outcome := self._ending(rank)) is not None]
+        # a rank that lost another one is the consequence, not the cause
+        cause = min(failures, key=lambda outcome: outcome.fault == _LOST, default=None)
+        known = self._failure
+        if cause is not None and (known is None or (known.fault == _LOST and cause.fault != _LOST)):
+            self._failure = cause
+            if known is None:
+                self._deadline = now + _GRACE_AFTER_FAILURE
+            if cause.fault not in ("", _LOST):
+                print(f"lockstep: {cause.fault}", file=sys.stderr, flush=True)
+        elif not self._failure and all(rank.process.returncode is not None for rank in self._ranks[1:]):
+            self._deadline = float("inf")  # only rank 0 is left
+        elif ended and self._deadline == float("inf"):
+            self._deadline = now + _GRACE_AFTER_SUCCESS
+
+    def _ending(self, rank: _Rank) -> Outcome | None:
+        """Return the outcome that the end of this rank means; None if it has done its work, or if this process killed it."""
+        code = rank.process.returncode
+        verdict = self._verdict(rank)
+        if verdict is not None:
+            if verdict == exit_codes.RANK_LOST:
+                return Outcome(verdict, _LOST)
+            if verdict == exit_codes.REPLICAS_DIFFER:
+                return Outcome(verdict, "the ranks did not agree on the weights")
+            return Outcome(verdict) if verdict else None
+        if rank.killed:
+            return None
+        if code < 0:
+            text = f"rank {rank.number} was killed by {signal.Signals(-code).name}"
+            if asked_to_stop() == -code:  # the second signal, which ends a rank at once
+                return Outcome(exit_codes.INTERRUPTED if -code == signal.SIGINT else exit_codes.PREEMPTED)
+            return Outcome(exit_codes.FAILED, text)
+        return self._fault(f"rank {rank.number} ended with exit code {code}, before the end of training")
+
+    def _verdict(self, rank: _Rank) -> int | None:
+        """Return the exit code that the rank has chosen itself; None if foreign code, or a signal, has ended it."""
+        if self._lines is not None:
+            return self._lines.line(rank.number).verdict
+        return rank.process.returncode if rank.process.returncode in exit_codes.KNOWN else None
+
+    def _check_heartbeats(self, now: float, lines: Lines) -> None:
+        for rank in self._ranks:
+            if rank.process.returncode is not None or rank.killed:
+                continue
+            line = lines.line(rank.number)
+            if line.verdict is not None:
+                rank.verdict_at = rank.verdict_at or now
+                if now - rank.verdict_at > _GRACE_AFTER_VERDICT:
+                    rank.kill()
+                continue
+            silence, beats = now - rank.last_beat, line.beats
+            if beats != rank.beats or (line.waiting and not _is_stopped(rank.process.pid)):
+                rank.longest[rank.stage] = max(silence, rank.longest.get(rank.stage, 0.0))
+                rank.beats, rank.last_beat, rank.stage, rank.warned = beats, now, line.stage, False
+            elif silence > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
+                self._end_silent(rank, f"{silence:.0f} s in {line.place()}")
+            elif not rank.warned and silence > max(_WARN_AFTER, _WARN_FACTOR * rank.longest.get(rank.stage, 1.0)):
+                rank.warned = True
+                text = f"rank {rank.number} has not moved for {silence:.0f} s in {line.place()}; it is ended after runtime.timeout"
+                print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
+
+    def _end_silent(self, rank: _Rank, where: str) -> None:
+        """Let a rank print its stack traces, then kill it."""
+        stopped = _is_stopped(rank.process.pid)
+        what = "was stopped by a signal" if stopped else "did not move"
+        fault = f"rank {rank.number} on host {host_name()} {what} for {where} (see runtime.timeout)"
+        if self._failure is None or self._failure.fault == _LOST:
+            self._failure = Outcome(exit_codes.RANK_LOST, fault)
+            self._deadline = time.monotonic() + _STACKS_TIME + _GRACE_AFTER_FAILURE
+            text = fault if stopped else f"{fault}; its stack traces:"
+            print(f"lockstep: {text}", file=sys.stderr, flush=True)
+        with suppress(ProcessLookupError):
+            rank.process.send_signal(STACKS_SIGNAL)
+        with suppress(subprocess.TimeoutExpired):
+            rank.process.wait(_STACKS_TIME)
+        rank.kill()
+
+    def _check_stop(self, now: float) -> None:
+        """End the ranks if they have not stopped some time after a signal."""
+        if not asked_to_stop():
+            return
+        self._asked_at = self._asked_at or now
+        if self._failure is None and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
+            text = f"the iteration did not end within {_GRACE_AFTER_SIGNAL:g} s of the signal and is abandoned"
+            print(f"lockstep: {text}; resume the run to go on from its newest checkpoint", file=sys.stderr, flush=True)
+            self._failure = Outcome(exit_codes.PREEMPTED)
+            for rank in self._ranks:
+                rank.kill()
+
+    def _is_training(self) -> bool:
+        """Return True unless a rank is closing: evaluations, videos and trackers have limits of their own."""
+        lines = self._lines
+        return lines is None or all(lines.line(rank.number).stage != "end" for rank in self._ranks)
+
+    def _iteration(self) -> int:
+        lines = self._lines
+        return 0 if lines is None else max(lines.line(rank.number).iteration for rank in self._ranks)
+
+    def _fault(self, text: str) -> Outcome:
+        return Outcome(exit_codes.RANK_LOST, text)
+
+
+_LOST = "a rank lost another one"
+"""Fault of a rank that reports that another one is lost."""
+
+
+def _is_stopped(process: int) -> bool:
+    """Return True if a signal such as SIGSTOP has stopped the process."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,124 @@
+"""Restarts of ranks after faults: how many, from which checkpoint, on how many ranks."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from lockstep.config import VERSION, Config
+from lockstep.config.decode import decode, encode
+from lockstep.experiment import supervise as module
+from lockstep.experiment.supervise import RestartLimit, supervise
+from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE
+from lockstep.run import stop
+from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import CheckpointDamaged
+from lockstep.runtime.watch import Outcome
+
+CONFIG = decode({"env": {"id": "CartPole-v1", "engine": "gymnasium"}, "plan": {"shards": 4}}, Config())
+Supervise = Callable[..., tuple[int, list[tuple[int, int]]]]
+
+
+@pytest.fixture
+def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
+    """Function that supervises starts with these outcomes. Returns the exit code, and ranks and first iteration of each start.
+
+    There is a checkpoint of every tenth iteration that was reached.
+    """
+    folder = RunFolder.create(tmp_path / "run", {"version": VERSION, **encode(CONFIG)}, {})
+    monkeypatch.setattr(module, "_PAUSES", (0.0,))
+    monkeypatch.setattr(module, "verify", lambda *arguments: None)
+
+    def run(outcomes: Sequence[Outcome | OSError], sizes: Sequence[int] = (2,), restarts: int = 3):
+        starts: list[tuple[int, int]] = []
+        left = list(outcomes)
+
+        def launch(command: Sequence[str], ranks: int, config: object) -> Outcome:
+            starts.append((ranks, int(command[2])))
+            outcome = left.pop(0)
+            if isinstance(outcome, OSError):
+                raise outcome
+            newest = outcome.iteration // 10 * 10
+            monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [newest] if newest else [])
+            return outcome
+
+        monkeypatch.setattr(module, "launch", launch)
+        code = supervise(folder, sizes, 0, [], None, restarts)
+        assert not left
+        return code, starts
+
+    return run
+
+
+def fault(iteration: int) -> Outcome:
+    return Outcome(FAILED, "rank 1 was killed by SIGKILL", iteration)
+
+
+def test_ranks_start_again_from_the_newest_checkpoint(supervised: Supervise) -> None:
+    code, starts = supervised([fault(4), fault(27), Outcome(DONE)])
+    assert (code, starts) == (DONE, [(2, 0), (2, 0), (2, 20)])
+
+
+def test_error_that_would_come_back_ends_the_run(supervised: Supervise) -> None:
+    assert supervised([Outcome(NON_FINITE, "", 12)]) == (NON_FINITE, [(2, 0)])
+
+
+def test_second_fault_in_the_same_iteration_ends_the_run(
+    supervised: Supervise, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert supervised([fault(14), fault(14)]) == (FAILED, [(2, 0), (2, 10)])
+    assert "not started again: this is the second fault in iteration 14" in capsys.readouterr().err
+
+
+def test_number_of_restarts_is_limited(supervised: Supervise, capsys: pytest.CaptureFixture[str]) -> None:
+    code, starts = supervised([fault(12), fault(22), fault(32)], restarts=2)
+    assert (code, [start for _, start in starts]) == (FAILED, [0, 10, 20])
+    error = capsys.readouterr().err
+    assert "starting 2 ranks again from iteration 20 (restart 2 of 2)" in error
+    assert "there were 2 restarts within an hour (--restarts); go on with: lockstep resume" in error
+
+
+def test_no_restart_if_none_is_allowed(supervised: Supervise) -> None:
+    assert supervised([fault(12)], restarts=0) == (FAILED, [(2, 0)])
+
+
+def test_no_restart_after_a_signal(supervised: Supervise, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "_asked", 15)
+    assert supervised([fault(12)]) == (FAILED, [(2, 0)])
+
+
+def test_fewer_ranks_if_one_cannot_be_started(supervised: Supervise) -> None:
+    code, starts = supervised([OSError(11, "Resource temporarily unavailable"), Outcome(DONE)], sizes=(4, 2))
+    assert (code, starts) == (DONE, [(4, 0), (2, 0)])
+
+
+def test_checkpoint_that_was_chosen_stays_until_training_begins(
+    supervised: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, the later ones are still there."""
+    monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [50])
+    assert supervised([fault(0), Outcome(DONE, "", 3)])[1] == [(2, 0), (2, 0)]
+
+
+def test_limit_counts_an_hour() -> None:
+    now = 0.0
+    limit = RestartLimit(2, lambda: now)
+    assert limit.problem(1, 0) is None
+    assert limit.problem(2, 0) is None
+    assert limit.problem(3, 0) is not None
+    now = 3601.0
+    assert limit.problem(4, 0) is None
+    assert (limit.used, limit.pause) == (1, 0.5)
+
+
+def test_damaged_checkpoint_is_named_and_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(path: Path) -> None:
+        if path == RunFolder(tmp_path).checkpoint(30):
+            raise CheckpointDamaged("checkpoint 30 is damaged")
+
+    monkeypatch.setattr(module, "verify", verify)
+    monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [20, 30])
+    assert module._newest_whole(RunFolder(tmp_path)) == 20
+    assert capsys.readouterr().err == "lockstep: checkpoint 30 is damaged; using the one before\n"

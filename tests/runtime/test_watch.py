@@ -1,0 +1,126 @@
+"""How the launcher judges ranks that end, hang, or do not stop. The ranks are small programs with a heartbeat."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lockstep.group.memory import create_memory
+from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
+from lockstep.processes.heartbeat import Lines
+from lockstep.run import stop
+from lockstep.runtime import watch as module
+from lockstep.runtime.watch import Outcome, watch
+
+START = """
+import faulthandler, os, signal, sys, time
+from lockstep.processes import heartbeat
+from lockstep.processes.signals import STACKS_SIGNAL
+faulthandler.register(STACKS_SIGNAL, 2)
+rank, size, memory = map(int, sys.argv[1:])
+heartbeat.attach(heartbeat.Lines(memory, size).cells_of(rank), watched=True)
+heartbeat.set_iteration(5)
+def end(code):
+    heartbeat.set_verdict(code)
+    os._exit(code)
+def work(seconds):
+    for _ in range(int(seconds / 0.05)):
+        heartbeat.beat(2)
+        time.sleep(0.05)
+"""
+Watched = Callable[..., Outcome]
+
+
+@pytest.fixture
+def watched(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """Function that runs a program for each rank and returns their outcome. The limit of a silence is a second."""
+    monkeypatch.setattr(module, "_START_LIMIT", 0.0)
+    monkeypatch.setattr(stop, "_asked", 0)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*programs: str) -> Outcome:
+        memory = create_memory(len(programs))
+        for rank, program in enumerate(programs):
+            command = [sys.executable, "-c", START + program, str(rank), str(len(programs)), str(memory)]
+            started.append(subprocess.Popen(command, env=environ, pass_fds=(memory,), start_new_session=True))
+        lines = Lines(memory, len(programs))
+        os.close(memory)
+        deadline = time.monotonic() + 30
+        while not all(lines.line(rank).iteration for rank in range(len(programs))) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return watch(started, lines, 1.0, set())
+
+    yield run
+    assert all(process.poll() is not None for process in started), "no rank is left behind"
+
+
+def test_ranks_that_end_by_themselves(watched: Watched) -> None:
+    assert watched("work(0.2); end(0)", "end(0)") == Outcome(DONE, "", 5)
+
+
+@pytest.mark.parametrize("code", [1, 2, NON_FINITE])
+def test_error_that_would_come_back_is_no_fault(watched: Watched, code: int) -> None:
+    assert watched(f"end({code})", "work(0.3); end(4)") == Outcome(code, "", 5)
+
+
+@pytest.mark.parametrize("code", [0, 2, 75])
+def test_exit_code_of_foreign_code_is_a_fault(watched: Watched, code: int) -> None:
+    fault = f"rank 1 ended with exit code {code}, before the end of training"
+    assert watched("work(0.3); end(4)", f"os._exit({code})") == Outcome(RANK_LOST, fault, 5)
+
+
+def test_killed_rank_is_the_cause_also_if_another_one_reports_first(watched: Watched) -> None:
+    outcome = watched("end(4)", "work(0.3); os.kill(os.getpid(), signal.SIGKILL)")
+    assert outcome == Outcome(FAILED, "rank 1 was killed by SIGKILL", 5)
+
+
+def test_ranks_that_disagree_are_a_fault(watched: Watched) -> None:
+    assert watched(f"end({REPLICAS_DIFFER})").fault == "the ranks did not agree on the weights"
+
+
+@pytest.mark.parametrize("program", ["time.sleep(60)", "signal.pause()", "while True: pass"])
+def test_silent_rank_is_named_and_ended(watched: Watched, capfd: pytest.CaptureFixture[str], program: str) -> None:
+    outcome = watched(
+        "work(60)",
+        f"heartbeat.enter('rollout'); heartbeat.beat(3); {program}"
+        if "while" not in program
+        else f"heartbeat.enter('rollout'); heartbeat.beat(3)\n{program}",
+    )
+    assert outcome.code == RANK_LOST
+    where = r"rank 1 on host \S+ did not move for 1 s in stage rollout, iteration 5, environment 3"
+    assert re.fullmatch(rf"{where} \(see runtime.timeout\)", outcome.fault)
+    assert "most recent call first" in capfd.readouterr().err, "the stack traces"
+
+
+def test_stopped_rank_is_ended(watched: Watched) -> None:
+    outcome = watched("heartbeat.beat(); os.kill(os.getpid(), signal.SIGSTOP)")
+    assert "rank 0" in outcome.fault
+    assert "was stopped by a signal for 1 s" in outcome.fault
+
+
+def test_rank_that_waits_in_a_library_is_not_silent(watched: Watched) -> None:
+    assert watched("with heartbeat.waiting(): time.sleep(2.5)\nend(0)").code == DONE
+
+
+def test_rank_that_has_decided_but_does_not_end(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of foreign code may keep a process alive."""
+    monkeypatch.setattr(module, "_GRACE_AFTER_VERDICT", 0.3)
+    assert watched("heartbeat.set_verdict(0); time.sleep(60)") == Outcome(DONE, "", 5)
+
+
+def test_long_iteration_is_abandoned_after_a_signal(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_GRACE_AFTER_SIGNAL", 0.5)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGHUP))
+    timer.start()
+    outcome = watched("signal.signal(signal.SIGHUP, signal.SIG_IGN); heartbeat.enter('learn'); work(60)")
+    timer.join()
+    assert (outcome.code, outcome.fault) == (PREEMPTED, "")
+    assert "the iteration did not end within 0.5 s of the signal and is abandoned" in capfd.readouterr().err

@@ -39,19 +39,8 @@ class Faulty(gym.Wrapper):
 
 gym.register("Faulty-v0", Faulty)
 """
-WORDS = (
-    "train",
-    "--plan.shards",
-    2,
-    "--env.count",
-    4,
-    "--env.engine",
-    "gymnasium",
-    "--rollout.steps",
-    32,
-    "--ppo.epochs",
-    2,
-)
+SIZE = ("--plan.shards", 2, "--env.count", 4, "--rollout.steps", 32)
+WORDS = ("train", *SIZE, "--ppo.epochs", 2)
 ITERATIONS = 8
 SHAPE = ("--total-steps", 128 * ITERATIONS, "--run.checkpoint-every", 3, "--run.progress", "off")
 
@@ -66,6 +55,7 @@ def faulty(tmp_path: Path, kind: str, *, at: int = 140, once: bool = True) -> li
 @pytest.mark.parametrize(
     ("kind", "ranks", "text"),
     [
+        ("exit async", 1, "(exit code 75) of Faulty-v0 died during step"),
         ("hang", 1, "did not move for 2 s in stage rollout, iteration 5, environment"),
         ("segfault", 2, "was killed by SIGSEGV"),
         pytest.param("exit", 2, "ended with exit code 75, before the end of training", marks=pytest.mark.exhaustive),
@@ -75,8 +65,10 @@ def faulty(tmp_path: Path, kind: str, *, at: int = 140, once: bool = True) -> li
     ],
 )
 def test_run_goes_on_after_a_fault_of_an_environment(run_cli, tmp_path: Path, kind: str, ranks: int, text: str) -> None:
+    kind, _, engine = kind.partition(" ")
     flags = faulty(tmp_path, kind)
     words = [*WORDS, *SHAPE, *flags, "--out", tmp_path, "--ranks", ranks, "--runtime.timeout", 2]
+    words += ["--env.engine", "gymnasium-async" if engine else "gymnasium"]
     finished = run_cli(*words, "--name", "faulty")
     assert finished.rc == 0, finished
     assert text in finished.stderr

@@ -7,11 +7,15 @@ from numpy.typing import NDArray
 
 from lockstep.envs.spaces import Spaces
 
-__all__ = ["Engine", "EnvironmentFailed", "State", "Step"]
+__all__ = ["Engine", "EnvironmentFailed", "EnvironmentLost", "State", "Step"]
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment raised an error, ended its process, or did not answer. The message names the environment."""
+    """An environment raised an error or violated its contract. The message names the environment."""
+
+
+class EnvironmentLost(EnvironmentFailed):
+    """The process of an environment has ended or does not answer. Unlike after an error, new environments may well work."""
 
 
 Step = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]

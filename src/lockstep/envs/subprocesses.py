@@ -19,7 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 from numpy.typing import NDArray
 
-from lockstep.envs.engine import EnvironmentFailed, Step
+from lockstep.envs.engine import EnvironmentFailed, EnvironmentLost, Step
 from lockstep.envs.episodes import EpisodeLog, KeyedEpisodes, actions_to_log
 from lockstep.envs.history import History
 from lockstep.envs.infos import EPISODE_INFO
@@ -164,7 +164,7 @@ class SubprocessEngine(ReplayedEngine):
         except (_WorkerError, WorkerTimeout, EOFError, OSError) as error:
             message = self._failure_message(phase, error)
             self._kill()
-            failure = EnvironmentFailed(message)
+            failure = (EnvironmentFailed if isinstance(error, _WorkerError) else EnvironmentLost)(message)
             for trace in getattr(error, "__notes__", ()):
                 failure.add_note(trace)
             raise failure from None

@@ -234,7 +234,7 @@ def exit_codes() -> dict[type[Exception], int]:
     from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
     from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
     from lockstep.compiling.kernels import CompilerFailed
-    from lockstep.envs.engine import EnvironmentFailed
+    from lockstep.envs.engine import EnvironmentFailed, EnvironmentLost
     from lockstep.experiment.hooks import HookFailed
     from lockstep.experiment.same_ranks import RanksDiffer
     from lockstep.group.group import RankLost
@@ -253,6 +253,7 @@ def exit_codes() -> dict[type[Exception], int]:
         NonFinite: NON_FINITE,
         NonFiniteWeights: NON_FINITE,
         RankLost: RANK_LOST,
+        EnvironmentLost: RANK_LOST,
         ReplicasDiffer: REPLICAS_DIFFER,
         TrainersDiffer: REPLICAS_DIFFER,
     }

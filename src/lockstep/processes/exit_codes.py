@@ -23,7 +23,7 @@ BAD_INPUT = 2
 NON_FINITE = 3
 """A loss or gradient is NaN or infinite."""
 RANK_LOST = 4
-"""A rank lost another one, ended with an unknown exit code, or did not respond in time."""
+"""A rank lost another one or the process of an environment, was ended by foreign code, or hung."""
 REPLICAS_DIFFER = 5
 """Ranks hold different weights."""
 PREEMPTED = 75

@@ -241,8 +241,8 @@ class _Watch:
         return Outcome(exit_codes.RANK_LOST, text)
 
 
-_LOST = "a rank lost another one"
-"""Fault of a rank that reports that another one is lost."""
+_LOST = "a rank lost another process"
+"""Fault of a rank that reports that another rank, or the process of an environment, is lost."""
 
 
 def _is_stopped(process: int) -> bool:

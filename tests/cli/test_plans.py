@@ -74,7 +74,7 @@ def test_run_with_a_killed_rank_of_either_role_resumes_on_another_plan(
     run_cli, begin, tmp_path: Path, uninterrupted: dict[int, Path], lag: int, killed: int
 ) -> None:
     run = tmp_path / "killed"
-    where = ("--out", tmp_path, "--name", "killed", "--plan", "1:2", "--plan.lag", lag)
+    where = ("--out", tmp_path, "--name", "killed", "--plan", "1:2", "--plan.lag", lag, "--restarts", 0)
     launcher = begin("train", *TASK, *SHORT, *SAVED, *where)
     wait_for(reached(run, 6), "6 iterations")
     os.kill(sorted(ranks_of(run))[killed], signal.SIGKILL)  # ranks are started in order; 2 is the player

@@ -223,7 +223,7 @@ def test_broken_checkpoint_is_reported_in_one_line(run_cli, tmp_path: Path) -> N
         shutil.copytree(run, tmp_path / "runs" / name)
         broken = tmp_path / "runs" / name / "checkpoints" / "00000004" / name
         broken.write_bytes(broken.read_bytes()[:-20])
-        assert_refused(run_cli("resume", name, *longer), name, "--iteration")
+        assert_refused(run_cli("resume", name, *longer, "--iteration", 4), name, "--iteration 2")
         finished = run_cli("resume", name, *longer, "--iteration", 2)
         assert finished.rc == 0, finished
         assert finished.stdout.splitlines()[-1] == f"run: runs/{name}"

@@ -161,6 +161,7 @@ def train(tmp_path: Path, fault: str, engine: str = "gymnasium") -> int:
     arguments += [
         "--ranks",
         "1",
+        *("--restarts", "0"),  # only this process knows the environment
         "--rollout.steps",
         "8",
         "--total-steps",

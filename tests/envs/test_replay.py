@@ -258,6 +258,7 @@ def test_training_warns_of_long_episodes(
     monkeypatch.setattr(history, "_LONG", 300)
     shape = ("--env.count", "2", "--rollout.steps", "64", "--ppo.minibatches", "1", "--total-steps", "768")
     where = ("--out", str(tmp_path), "--run.progress", "off", "--run.checkpoint-every", "2", "--runtime.compile", "off")
+    where += ("--restarts", "0")  # only this process has the smaller limit
     endless = ("--env", "Pendulum-v1", "--env.engine", "gymnasium", "--env.options", "{max_episode_steps: -1}")
     with listening():  # restores the signal handlers
         assert main(["train", *endless, *shape, *where]) == 0

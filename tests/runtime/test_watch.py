@@ -81,7 +81,7 @@ def test_killed_rank_is_the_cause_also_if_another_one_reports_first(watched: Wat
 
 
 def test_ranks_that_disagree_are_a_fault(watched: Watched) -> None:
-    assert watched(f"end({REPLICAS_DIFFER})").fault == "the ranks did not agree on the weights"
+    assert watched(f"end({REPLICAS_DIFFER})").fault == "the ranks hold different weights"
 
 
 @pytest.mark.parametrize("program", ["time.sleep(60)", "signal.pause()", "while True: pass"])

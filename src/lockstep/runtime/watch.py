@@ -147,7 +147,7 @@ class _Watch:
             self._failure = cause
             if known is None:
                 self._deadline = now + _GRACE_AFTER_FAILURE
-            if cause.fault not in ("", _LOST):
+            if cause.fault not in ("", _LOST, _DIFFER):
                 print(f"lockstep: {cause.fault}", file=sys.stderr, flush=True)
         elif not self._failure and all(rank.process.returncode is not None for rank in self._ranks[1:]):
             self._deadline = float("inf")  # only rank 0 is left
@@ -162,7 +162,7 @@ class _Watch:
             if verdict == exit_codes.RANK_LOST:
                 return Outcome(verdict, _LOST)
             if verdict == exit_codes.REPLICAS_DIFFER:
-                return Outcome(verdict, "the ranks did not agree on the weights")
+                return Outcome(verdict, _DIFFER)
             return Outcome(verdict) if verdict else None
         if rank.killed:
             return None
@@ -242,7 +242,9 @@ class _Watch:
 
 
 _LOST = "a rank lost another process"
-"""Fault of a rank that reports that another rank, or the process of an environment, is lost."""
+"""Fault of a rank that has reported that another rank, or the process of an environment, is lost."""
+_DIFFER = "the ranks hold different weights"
+"""Fault of ranks that have reported it."""
 
 
 def _is_stopped(process: int) -> bool:

@@ -175,7 +175,7 @@ def test_training_imports_no_unnecessary_packages(ranks: int, tmp_path: Path, en
     done = subprocess.run(command, env=environ | path, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     imported = [path.read_text() for path in tmp_path.glob("*.txt")]
-    assert imported == ["[]"] * (1 if ranks == 1 else 1 + ranks)
+    assert imported == ["[]"] * (1 + ranks)
 
 
 def test_installed_version_is_that_of_the_code() -> None:

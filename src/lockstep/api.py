@@ -142,8 +142,7 @@ def train(
         config: A Config, or a .yaml, .json or .gin file. It overrides the preset, and `settings` override both.
         ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
             other processes can import: an id, or a function of an importable module.
-        restarts: The number of times within an hour that the processes start again from the newest checkpoint after one was killed,
-            crashed or hung; 0: never. It has no effect if `ranks` is 1.
+        restarts: The number of restarts from the newest checkpoint, within an hour, after a process died or hung. For several `ranks`.
         on_iteration: A function that is called after every iteration with an `Iteration`: its metrics, a copy of the policy, and `stop()`,
             which ends training. It may return a dict of numbers, which are recorded as metrics. With more ranks, only rank 0 calls it,
             in another process.
@@ -164,7 +163,6 @@ def train(
 
     Example:
         >>> run = lockstep.train("cartpole", seed=2, ppo={"learning_rate": 1e-3})
-        >>> run.return_mean
         >>> lockstep.evaluate(run, episodes=20).return_mean
     """
     _refuse_launchers(ranks)

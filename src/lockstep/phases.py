@@ -6,4 +6,4 @@ PHASES = ("rollout", "learn", "sync", "wait", "publish", "record")
 """Names of the phases, in the order of all tables and figures. Their times add up to the time of the iteration. This module imports
 nothing, because the commands that only read a run folder do not load PyTorch."""
 STAGES = ("start", "compile", *PHASES, "checkpoint", "hook", "end")
-"""What a rank does at a time, from its start to its end, as its heartbeat shows it (`processes/heartbeat.py`)."""
+"""Stages of a rank from its start to its end, as its heartbeat shows them (`processes/heartbeat.py`)."""

@@ -42,13 +42,13 @@ _WARN_FACTOR = 50.0
 
 
 class Outcome(NamedTuple):
-    """How the ranks of a start have ended."""
+    """Outcome of a start of all ranks."""
 
     code: int
     """The exit code, one of `exit_codes`."""
     fault: str = ""
-    """What went wrong, in one line, if the ranks may well succeed when they are started again: one was killed, crashed or hung. "": they
-    ended by themselves, also with an error that would come back."""
+    """Description of the fault, in one line, if the ranks may well succeed when they are started again: one was killed, crashed or hung.
+    Empty if they ended by themselves, also with an error that would come back."""
     iteration: int = 0
     """The last iteration that a rank has begun; 0: none."""
 

@@ -50,7 +50,7 @@ style: $(VENV)/.dev
 	$(BIN)/ruff check
 
 types: $(VENV)/.dev
-	$(BIN)/mypy
+	$(BIN)/mypy -n $(JOBS)
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache --no-logo

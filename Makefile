@@ -35,7 +35,7 @@ train: $(VENV)/.train
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) -m "not serial and not exhaustive"
-	$(BIN)/python -m pytest -m "serial and not exhaustive"
+	$(BIN)/python -m pytest -m "serial and not exhaustive" $$(grep -rl --include='*.py' mark.serial tests)
 
 test-exhaustive: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive

@@ -8,27 +8,59 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
 from tests import compiler
-from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, serving
+from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, connect, serving, start_server
 
 COMPILES = ("torch._inductor.compile_fx", "torch.fx.experimental.proxy_tensor")
 """Modules that a process imports before it compiles a kernel, in 2.5 seconds."""
 FABRIC = ("lockstep.runtime.fabric",) if importlib.util.find_spec("lightning_fabric") else ()
 TRAINS = ("lockstep.cli.work", "lockstep.api", *COMPILES, *FABRIC)
 """Modules that a training process imports."""
+SERVERS_FOLDER = pytest.StashKey[Path]()
+"""Folder with the addresses of the servers of all workers."""
 LONGEST = ("tests/gpu/", "tests/pages/", "tests/compiling/", "tests/agreement/")
 """Folders of tests that run first, in this order."""
 
 # A test must not fail because the machine is busy.
 hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("busy")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Use one kernel cache for all tests and their processes. Its keys contain all inputs of a kernel, including the sources of this checkout."""
+    cache = ROOT / ".kernel_cache"  # not .cache, which building the documentation empties
+    os.environ["LOCKSTEP_CACHE"] = str(cache / "kernels")
+    os.environ["PATH"] = compiler.install(cache)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start a server for each worker of pytest-xdist. It imports its modules while the worker collects the tests.
+
+    The tests of agreement need two servers. They use the first one of another worker as well, because each start takes 5 seconds of CPU time.
+    """
+    if SERVERS_FOLDER not in node.config.stash:
+        folder = tempfile.TemporaryDirectory(prefix="warm-")
+        node.config.stash[SERVERS_FOLDER] = Path(folder.name)
+        node.config.add_cleanup(folder.cleanup)
+    folder, own = node.config.stash[SERVERS_FOLDER], node.gateway.id
+    server = start_server(f"{folder}/{own}", plain_environ(), *TRAINS)
+    node.config.add_cleanup(server.wait)
+    node.config.add_cleanup(server.kill)
+    other = "gw0" if own != "gw0" else "gw1"
+    node.workerinput["servers"] = [
+        f"{folder}/{own}",
+        *([f"{folder}/{other}"] if len(node.config.option.tx) > 1 else []),
+    ]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -111,14 +143,6 @@ def single_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def kernel_cache() -> None:
-    """Use one kernel cache for all tests and their processes. Its keys contain all inputs of a kernel, including the sources of this checkout."""
-    cache = ROOT / ".kernel_cache"  # not .cache, which building the documentation empties
-    os.environ["LOCKSTEP_CACHE"] = str(cache / "kernels")
-    os.environ["PATH"] = compiler.install(cache)
-
-
 @pytest.fixture(scope="session")
 def root() -> Path:
     """Root folder of the checkout."""
@@ -145,10 +169,19 @@ def environ() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[Warm]:
+def servers(request: pytest.FixtureRequest) -> list[str]:
+    """Addresses of the servers that were started for this process and for another worker."""
+    return getattr(request.config, "workerinput", {}).get("servers", [])
+
+
+@pytest.fixture(scope="session")
+def warm(servers: list[str]) -> Iterator[Warm]:
     """Server that starts processes with PyTorch already imported."""
-    with serving(plain_environ(), *TRAINS) as server:
-        yield server
+    if servers:
+        yield connect(servers[0], plain_environ())
+    else:
+        with serving(plain_environ(), *TRAINS) as server:
+            yield server
 
 
 @pytest.fixture

@@ -14,11 +14,12 @@ __all__ = ["FIRST", "IMPORT_TORCH", "PLAIN", "SERVERS", "ForkedPopen", "fork_ran
 
 SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
-PLAIN = ("PYTEST_CURRENT_TEST", "COLUMNS", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
-"""Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep."""
+PLAIN = ("COLUMNS", "LINES", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
+"""Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep and of pytest."""
 LATE = (
     *(
         "HOME",
+        "TMPDIR",
         "NETRC",
         "MPLBACKEND",
         "MPLCONFIGDIR",
@@ -31,8 +32,10 @@ LATE = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 """Variables that are read when they are used, or by packages that a server does not import; the same holds for those of W&B and of the Hub."""
-IMPORT_TORCH = ("rank", "evaluator", "video")
-"""Commands that training starts and that import PyTorch."""
+IMPORT_TORCH = ("rank", "evaluator", "video", "train", "resume")
+"""Commands that training, sweeps and benchmarks start and that import PyTorch."""
+STEPPING = "lockstep.bench.stepping"
+"""Module that benchmarks and `lockstep check` start."""
 FIRST = 3
 """First file descriptor above stdin, stdout and stderr."""
 
@@ -40,7 +43,7 @@ FIRST = 3
 def suits(environ: dict[str, str], base: dict[str, str]) -> bool:
     """Return True if a program with this environment imports the same modules as one with the environment `base`."""
     differ = {name for name, _ in environ.items() ^ base.items()}
-    return all(name in PLAIN + LATE or name.startswith(("LOCKSTEP_", "WANDB_", "HF_")) for name in differ)
+    return all(name in PLAIN + LATE or name.startswith(("LOCKSTEP_", "WANDB_", "HF_", "PYTEST_")) for name in differ)
 
 
 def request(address: str, task: dict[str, Any], files: Sequence[int]) -> socket.socket:
@@ -111,10 +114,17 @@ def fork_ranks(base: dict[str, str]) -> None:
     class Popen(ForkedPopen):
         def __init__(self, args: Sequence[str], *positional: Any, **options: Any) -> None:
             environ, server = options.get("env"), None
-            if environ and list(args[:1]) == [sys.executable] and "lockstep" in args and suits(environ, base):
-                _, *words = args[args.index("lockstep") :]
+            if environ and list(args[:1]) == [sys.executable] and "-m" in args and suits(imports(environ), base):
+                module, word, *_ = [*args[args.index("-m") + 1 :], ""]
                 rank = int(environ.get("LOCKSTEP_RANK", 0))
-                server = servers[rank % len(servers)] if {*words[:1]} & {*IMPORT_TORCH} else None
+                if module == STEPPING or (module == "lockstep" and word in IMPORT_TORCH):
+                    server = servers[rank % len(servers)]
             super().__init__(args, *positional, server=server, **options)
+
+    def imports(environ: dict[str, str]) -> dict[str, str]:
+        """Return `environ` with the PYTHONPATH of the servers, if its own names the folders from which this process imports."""
+        path, folders = environ.get("PYTHONPATH"), os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # noqa: PTH109
+        same = path is not None and path in (folders, os.environ.get("PYTHONPATH"))
+        return environ | ({"PYTHONPATH": base["PYTHONPATH"]} if same else {})
 
     subprocess.Popen = Popen  # type: ignore[assignment, misc]

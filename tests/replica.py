@@ -1,10 +1,11 @@
-"""Program of one trainer, started by test_ddp.py: `replica.py RANK SIZE FOLDER`.
+"""Program that test_ddp.py starts: `replica.py SIZE FOLDER`. It forks the trainers, so that PyTorch is imported once.
 
-It trains every case with the policy in DistributedDataParallel, and writes weights, optimizer state and metrics to `RANK.CASE.npy`.
+Each trains every case with the policy in DistributedDataParallel, and writes weights, optimizer state and metrics to `RANK.CASE.npy`.
 """
 
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from lockstep.group.group import Group
 from lockstep.group.network import NetworkGroup
 from lockstep.models.registry import register_encoder
 from lockstep.ppo.settings import PPOConfig
+from lockstep.processes.parent import die_with_parent
 
 SHARDS = 6
 EQUAL, UNEQUAL = ((0, 1), (2, 3), (4, 5)), ((0, 1, 2), (3,), (4, 5))
@@ -83,11 +85,36 @@ def replicate(module: nn.Module) -> nn.Module:
     return replica
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    rank, size, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+def train_all(rank: int, size: int, folder: Path) -> None:
+    """Train every case as one of the trainers."""
     group = NetworkGroup("gloo", rank, size, 30.0, f"file://{folder}/meeting")
     for case, words in CASES.items():
         np.save(folder / f"{rank}.{case}.npy", train(case, group, words.get("shares", EQUAL)[rank], replicate))
     group.close()
-    os._exit(0)  # as `lockstep` does: threads of Gloo sometimes abort a process in which the interpreter is finalized
+
+
+def fork_rank(rank: int, size: int, folder: Path) -> int:
+    """Fork one trainer and return its process id."""
+    parent = os.getpid()
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        die_with_parent(parent)
+        train_all(rank, size, folder)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(
+            code
+        )  # as `lockstep` does: threads of Gloo sometimes abort a process in which the interpreter is finalized
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    size, folder = int(sys.argv[1]), Path(sys.argv[2])
+    ranks = [fork_rank(rank, size, folder) for rank in range(size)]
+    codes = [os.waitpid(rank, 0)[1] for rank in ranks]
+    sys.exit(any(codes))

@@ -163,20 +163,32 @@ class Warm:
         return environ | {SERVERS: os.pathsep.join(self.peers)}
 
 
+def start_server(address: str, environ: dict[str, str], *modules: str) -> "subprocess.Popen[bytes]":
+    """Start a server that imports `modules`, without waiting until it has imported them."""
+    command = [sys.executable, "-m", "tests.warm", address, *modules]
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL)
+
+
+def connect(address: str, environ: dict[str, str], timeout: float = 200) -> Warm:
+    """Wait until the server at the address has imported its modules. `environ` is its environment."""
+    deadline = time.monotonic() + timeout
+    while not Path(address).exists():
+        assert time.monotonic() < deadline, f"the server {address} has not started"
+        time.sleep(0.01)
+    return Warm(address, environ)
+
+
 @contextmanager
 def serving(environ: dict[str, str], *modules: str) -> Iterator[Warm]:
     """Run a server that has imported `modules` for the duration of the block."""
-    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
-        address = f"{folder}/socket"
-        command = [sys.executable, "-m", "tests.warm", address, *modules]
-        with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL) as process:
-            try:
-                while not Path(address).exists():
-                    assert process.poll() is None
-                    time.sleep(0.01)
-                yield Warm(address, environ)
-            finally:
-                process.kill()
+    with (
+        tempfile.TemporaryDirectory(prefix="warm-") as folder,
+        start_server(f"{folder}/server", environ, *modules) as process,
+    ):
+        try:
+            yield connect(f"{folder}/server", environ)
+        finally:
+            process.kill()
 
 
 def run_program(
@@ -199,12 +211,15 @@ def run_program(
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace")
     os.environ.clear()
     os.environ.update(environ)
+    tempfile.tempdir = None  # the server's, which may have another TMPDIR
     if "LOCKSTEP_PARENT" in environ:  # with which a rank ends
         os.environ["LOCKSTEP_PARENT"] = str(os.getppid())
     if SERVERS in environ:
         fork_ranks(_started_with)
     sys.argv[1:] = words
-    sys.path[:1] = [] if safe else [cwd]
+    path = environ.get("PYTHONPATH", "")
+    folders = sys.path[1:] if path == _started_with.get("PYTHONPATH", "") else path.split(os.pathsep)
+    sys.path[:] = folders if safe else [cwd, *folders]
     if module.startswith("tests."):
         sys.path.append(str(ROOT))
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -8,7 +8,7 @@ from subprocess import Popen
 import pytest
 from tests.agreement.matrix import Trained, trainer
 from tests.conftest import TRAINS, plain_environ
-from tests.warm import ForkedProgram, Warm, serving
+from tests.warm import ForkedProgram, Warm, connect, serving
 
 
 class AlternatingServers:
@@ -30,10 +30,13 @@ class AlternatingServers:
 
 
 @pytest.fixture(scope="session")
-def warm(warm: Warm) -> Iterator[AlternatingServers]:
+def warm(warm: Warm, servers: list[str]) -> Iterator[AlternatingServers]:
     """Two servers that start processes with PyTorch already imported: the one of all tests and another."""
-    with serving(plain_environ(), *TRAINS) as other:
-        yield AlternatingServers(warm, other)
+    if servers[1:]:
+        yield AlternatingServers(warm, connect(servers[1], plain_environ()))
+    else:
+        with serving(plain_environ(), *TRAINS) as other:
+            yield AlternatingServers(warm, other)
 
 
 @pytest.fixture(scope="session", name="trained")

@@ -9,7 +9,7 @@ import pytest
 from tests.live_runs import digests
 from tests.machines import ADDRESSES, on_host, two_hosts
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = pytest.mark.slow
 
 TASK = ("--env", "Pendulum-v1", "--policy.normalize-observations", "--ppo.normalize-rewards", "--plan.shards", 4)
 SHORT = ("--rollout.steps", 32, "--total-steps", 8 * 32 * 6, "--run.progress", "off", "--run.checkpoint-every", 4)
@@ -24,8 +24,9 @@ def fixture_hosts() -> Iterator[None]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--plan", "1:2", "--plan.lag", 1),
-        ("--plan.share-data",),
+        ("--plan", "1:2", "--plan.lag", 1, "--plan.share-data"),
+        pytest.param(("--plan", "1:2", "--plan.lag", 1), marks=pytest.mark.exhaustive),
+        pytest.param(("--plan.share-data",), marks=pytest.mark.exhaustive),
         pytest.param(("--plan", "2:1"), marks=pytest.mark.exhaustive),
     ],
 )

@@ -11,7 +11,7 @@ from tests.live_runs import digests, ranks_of, reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS = 24
+ITERATIONS = 16
 ADAPTIVE = ("--ppo.learning-rate-kl", 0.01)
 COSINE = ("--ppo.learning-rate", "cosine(1e-3, 0)")
 CASES = {
@@ -50,7 +50,7 @@ def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
     steps = STEPS.get(case, 128)
     shape = ["--rollout.steps", steps, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
     where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * steps * ITERATIONS]
-    return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 5, "--ranks", ranks, "--restarts", 0]
+    return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 3, "--ranks", ranks, "--restarts", 0]
 
 
 def train_uninterrupted(run_cli, case: str, run: Path) -> None:
@@ -76,7 +76,7 @@ def test_killed_run_resumes_on_another_number_of_ranks(run_cli, begin, same, tmp
     train_uninterrupted(run_cli, case, tmp_path / "whole")
     run = tmp_path / "killed"
     launcher = begin(*words(case, run, 2))
-    wait_for(reached(run, 7), "7 iterations")
+    wait_for(reached(run, 4), "4 iterations")
     os.kill(ranks_of(run)[0], signal.SIGKILL)
     launcher.communicate(timeout=30)
     assert launcher.returncode == 1
@@ -97,11 +97,11 @@ def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_pa
     assert rc == 0, out + err
     run = tmp_path / "killed"
     launcher = begin(*words("gymnasium", run, 2), *case)
-    wait_for(reached(run, 6), "6 iterations")
+    wait_for(reached(run, 4), "4 iterations")
     os.kill(ranks_of(run)[0], signal.SIGKILL)
     launcher.communicate(timeout=30)
     assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
-    rc, out, err = run_cli("resume", run, "--iteration", 5)  # in the middle of the warm-up
+    rc, out, err = run_cli("resume", run, "--iteration", 3)  # in the middle of the warm-up
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
 
@@ -110,11 +110,11 @@ def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_
     train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"
     launcher = begin(*words("gymnasium", run, 2), cold=True)
-    wait_for(reached(run, 6), "6 iterations")
+    wait_for(reached(run, 4), "4 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
     launcher = begin("resume", run, "--ranks", 4)
-    wait_for(reached(run, 12), "12 iterations")
+    wait_for(reached(run, 8), "8 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
     rc, out, err = run_cli("resume", run)

@@ -18,7 +18,7 @@ from lockstep.phases import PHASES
 
 
 def config(ranks: int = 1, **sections: dict[str, object]) -> Config:
-    return resolve(load(None, None, {"runtime": {"device": "cpu"}, **sections}), ranks)
+    return resolve(load(None, None, {"runtime": {"device": "cpu", "compile": "off"}, **sections}), ranks)
 
 
 def training(rate: float, players: bool = False, reached: int | None = None) -> Training:

@@ -172,7 +172,7 @@ def test_settings_of_tasks_are_valid_configs(learning: SimpleNamespace) -> None:
 
 
 def command(root: Path, *words: object) -> list[str]:
-    flags = ("--only", "CartPole-v1", "--seeds", "0", "--scale", "0.15", "--results", "results", "--out", "runs")
+    flags = ("--only", "CartPole-v1", "--seeds", "0", "--scale", "0.05", "--results", "results", "--out", "runs")
     return [sys.executable, str(root / "benchmarks/learning/run.py"), "default-classic", *flags, *map(str, words)]
 
 
@@ -196,7 +196,7 @@ def test_a_killed_benchmark_continues(root: Path, tmp_path: Path, environ: dict[
         "--env",
         "CartPole-v1",
         "--total-steps",
-        15_000,
+        5_000,
         "--seed",
         0,
         "--name",

@@ -20,7 +20,8 @@ SAVED = ("--run.checkpoint-every", 5)
 
 def trained(run_cli, name: str, *more: object, **settings: object) -> None:
     """Train 4 iterations."""
-    finished = run_cli("train", *TASK, *SHORT[:2], "--total-steps", 8 * 128 * 4, "--name", name, *more, **settings)
+    short = (*SHORT[:2], *SHORT[4:], "--total-steps", 8 * 128 * 4)
+    finished = run_cli("train", *TASK, *short, "--name", name, *more, **settings)
     assert finished.rc == 0, finished
 
 

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.live_runs import digests, wait_for
+from tests.live_runs import digests, wait_for, words_of
 
 SHORT = ("cartpole", "--total-steps", 2560, "--run.checkpoint-every", 2, "--runtime.compile", "off", "--out", "found")
 GRID = ("--over", "run.seed=1..2", "--over", "ppo.epochs=1,2")
@@ -17,7 +17,7 @@ def running_members(sweep: Path) -> list[int]:
     process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = process.joinpath("cmdline").read_bytes().split(b"\0")
+            words = words_of(process)
             in_sweep_folder = process.joinpath("cwd").readlink() == sweep.parent
         except OSError:
             continue
@@ -40,7 +40,9 @@ def test_interrupted_sweep_resumes_to_the_same_digests(
     run_cli, begin, tmp_path: Path, uninterrupted: Path, number: int
 ) -> None:
     longer = [*SHORT[:2], 2560, *SHORT[3:]]
-    process, folder = begin("sweep", *longer, *GRID, "--jobs", 2), tmp_path / "found"
+    # runs that are forked end with the server's connection, not by what the sweep does for that
+    process = begin("sweep", *longer, *GRID, "--jobs", 2, cold=number == signal.SIGKILL)
+    folder = tmp_path / "found"
     wait_for(lambda: any(folder.glob("runs/*/checkpoints/*")), "a checkpoint")
     process.send_signal(number)
     process.communicate(timeout=60)

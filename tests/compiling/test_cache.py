@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.compiling.test_kernels import Doubled
+from tests.compiling.doubled import Doubled
 from tests.live_runs import wait_for
 
 from lockstep.compiling import cache as kernel_cache

@@ -4,16 +4,17 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tests.compiling.doubled import Doubled
+from tests.warm import Warm
 from tests.watched import CONTINUOUS, COUNT, DISCRETE, PLAIN, STEPS, agent_of, rollouts_of
-from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import RowLayout
@@ -37,20 +38,6 @@ pytestmark = pytest.mark.slow
 ROWS = 24
 CARTPOLE = Spaces(4, (2,), np.zeros(0, np.float32), np.zeros(0, np.float32))
 MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
-
-
-@dataclass(frozen=True)
-class Doubled:
-    """Minimal formula to compile."""
-
-    salt: str
-
-    @property
-    def key(self) -> str:
-        return repr(self)
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
-        return (tensors[0] * 2,)
 
 
 SMALL = {"hidden": (16,), "feature_size": 8, "combine": "two-heads", "gamma": 0.9, "share": 0.5}
@@ -121,10 +108,10 @@ CASES = {
         kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
     },
-    "icm in float64": (
+    "icm and beta in float64": (
         CONTINUOUS,
         torch.float64,
-        PolicyConfig(hidden=(16,), shared=True, activation="silu"),
+        PolicyConfig(hidden=(16,), shared=True, activation="silu", distribution="beta"),
         PPOConfig(surrogate="kl", value_clip=0.2, normalize_advantages=False),
         CuriosityConfig("icm", **SMALL),
     ),
@@ -133,6 +120,7 @@ SIMILAR = (
     "discrete",
     "continuous",
     "large",
+    "beta",
     "state std",
     "beta in float64",
     "masked",
@@ -285,44 +273,34 @@ def test_no_kernel_is_compiled_during_training(settings: dict[str, object]) -> N
         update(rollouts_of(agent, 2), iteration, 0.0)
 
 
-WORK = """
-import sys, torch
-sys.path.insert(0, {root!r})
-from tests.compiling.test_kernels import Doubled
-from lockstep.compiling import kernels
-from lockstep.compiling.kernels import ahead_of_time
-build = kernels._build
-def build_and_report(*arguments):
-    print("compiling", file=sys.stderr)
-    return build(*arguments)
-kernels._build = build_and_report
-print(ahead_of_time(Doubled({salt!r}), (torch.ones(3),))(torch.ones(3))[0].tolist())
-"""
-
-
-def test_processes_wait_for_a_concurrent_compilation(environ, root: Path, tmp_path: Path) -> None:
+@pytest.fixture(name="compiling")
+def fixture_compiling(warm: Warm, environ: dict[str, str], tmp_path: Path) -> Callable[..., "subprocess.Popen[str]"]:
+    """Return `compiling(salt, **variables)`, which starts `tests.compiling.doubled` with a cache in `tmp_path`."""
     environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
-    words = [sys.executable, "-c", WORK.format(root=str(root), salt="shared")]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    outputs = [process.communicate() for process in [subprocess.Popen(words, env=environ, **pipes) for _ in range(2)]]
+
+    def start(salt: str, **variables: str) -> "subprocess.Popen[str]":
+        return warm.begin(salt, cwd=tmp_path, environ=environ | variables, module="tests.compiling.doubled")
+
+    return start
+
+
+def test_processes_wait_for_a_concurrent_compilation(compiling) -> None:
+    outputs = [process.communicate() for process in [compiling("shared") for _ in range(2)]]
     assert [out for out, _ in outputs] == ["[2.0, 2.0, 2.0]\n"] * 2, outputs
     assert sorted(bool(err) for _, err in outputs) == [False, True], "one of the two compiles"
 
 
-def test_output_of_a_killed_compilation_is_not_used(environ, root: Path, tmp_path: Path) -> None:
-    environ |= {"LOCKSTEP_CACHE": str(tmp_path / "cache")}
-    words = [sys.executable, "-c", WORK.format(root=str(root), salt="killed")]
-    process = subprocess.Popen(words, env=environ, start_new_session=True)
+def test_output_of_a_killed_compilation_is_not_used(compiling, tmp_path: Path) -> None:
+    process = compiling("killed")
     while not list(tmp_path.glob("cache/building-*/*")):
         time.sleep(0.05)
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     assert not list(tmp_path.glob("cache/*.so"))
     (tmp_path / "tmp").mkdir()
-    environ |= {"TMPDIR": str(tmp_path / "tmp")}
-    finished = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=250)
-    assert finished.stdout == "[2.0, 2.0, 2.0]\n", finished.stderr
+    out, err = compiling("killed", TMPDIR=str(tmp_path / "tmp")).communicate(timeout=250)
+    assert out == "[2.0, 2.0, 2.0]\n", err
     (library,) = tmp_path.glob("cache/*.so")
     files = {path.name for path in (tmp_path / "cache").iterdir()}
     assert files == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}"}

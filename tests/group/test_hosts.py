@@ -8,7 +8,7 @@ import pytest
 from tests.group.members import Ranks, member
 from tests.machines import ADDRESSES, NAMES, disconnect_second_host, on_host, two_hosts
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = pytest.mark.slow
 
 SIZE = 3
 

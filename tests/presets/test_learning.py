@@ -25,7 +25,8 @@ def reached_at(run_cli, tmp_path: Path, preset: str, seed: int, *more: object) -
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (2, 3))])
 def test_cartpole_is_solved_within_100000_steps(run_cli, tmp_path: Path, seed: int) -> None:
-    assert reached_at(run_cli, tmp_path, "cartpole", seed) <= 100_000
+    goal = load(presets.read("cartpole"), None, {}).run.solved_return
+    assert reached_at(run_cli, tmp_path, "cartpole", seed, "--run.stop-at-return", goal) <= 100_000
 
 
 @pytest.mark.exhaustive

@@ -29,7 +29,6 @@ def listening(processes: list[int]) -> list[str]:
     return [row[1].partition(":")[0] for row in rows if row[3] == _LISTEN and row[9] in sockets]
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("backend", ["auto", "gloo"])
 def test_no_socket_listens_to_other_hosts(begin, tmp_path: Path, backend: str) -> None:
     run = tmp_path / "run"

@@ -129,20 +129,17 @@ class Case:
         return found
 
     def find(self, target: str, launcher: int) -> int:
-        """Return the process of a role; 0 if there is none."""
+        """Return the process of a role."""
         if target == "launcher":
             return launcher
         processes = self.processes()
         if target == "video process":
-            return next((number for number, words in processes.items() if "video" in words), 0)
-        ranks = {rank_of(number): number for number, words in processes.items() if "rank" in words}
-        workers = [
-            number for number, words in processes.items() if "rank" in words and parent_of(number) in ranks.values()
-        ]
+            return next(number for number, words in processes.items() if "video" in words)
+        found = [number for number, words in processes.items() if "rank" in words]
         if target == "environment worker":
-            return workers[0] if workers else 0
-        own = {rank_of(number): number for number in ranks.values() if number not in workers}
-        return own.get({"trainer 0": 0, "trainer 1": 1, "player": 2}[target], 0)
+            return next(number for number in found if parent_of(number) in found)
+        ranks = {rank_of(number): number for number in found if parent_of(number) == launcher}
+        return ranks[{"trainer 0": 0, "trainer 1": 1, "player": 2}[target]]
 
 
 def rank_of(process: int) -> int:

@@ -65,4 +65,4 @@ def test_trainers_that_differ_are_reported_in_one_line(run_cli, tmp_path: Path) 
     done = run_cli("train", *words, "--run.progress", "off", "--restarts", 0)
     assert done.rc == 5, done
     (line,) = done.stderr.splitlines()
-    assert line.startswith("lockstep: ranks hold different weights after iteration 1: resume the run")
+    assert line.startswith("lockstep: ranks 0, 1 hold different weights after iteration 1: resume the run")

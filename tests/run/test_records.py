@@ -53,6 +53,22 @@ def test_different_digests_of_trainers_are_detected(digests: tuple[int, ...], ag
 
 
 @pytest.mark.parametrize(
+    ("digests", "line"),
+    [
+        ((7, 8, 7), "rank 1 holds other weights than the 2 other trainers"),
+        ((6, 7, 7, 7, 8), "ranks 0, 4 hold other weights than the 3 other trainers"),
+        ((7, 8), "ranks 0, 1 hold different weights"),
+        ((7, 7, 8, 8), "ranks 0, 1, 2, 3 hold different weights"),
+    ],
+)
+def test_trainers_that_differ_from_the_majority_are_named(digests: tuple[int, ...], line: str) -> None:
+    trainers = [[float(digest), 1.0, 0.0, 0.0] for digest in digests]
+    ranks = tuple(range(len(digests)))
+    records = records_of(trainers, [rollout_of()] * len(digests))
+    assert records.describe_difference(Plan(ranks, ranks)) == line
+
+
+@pytest.mark.parametrize(
     ("trainer_stop", "player_stop", "expected"), [(0, 0, False), (15, 0, True), (0, 1, True), (2, 1, True)]
 )
 def test_stop_request_of_a_trainer_or_a_player(trainer_stop: float, player_stop: float, expected: bool) -> None:

@@ -1,5 +1,6 @@
 """Records of one iteration, a row per shard, which the ranks that train gather from each other."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,6 +70,16 @@ class ShardRecords:
         """True if all trainers have equal digests."""
         digests = self.rows[:, 0].tolist()
         return all(digest == digests[0] for digest in digests)
+
+    def describe_difference(self, plan: Plan) -> str:
+        """Say which trainers hold other weights than most of them; without a majority, that they differ."""
+        digests = dict(zip(plan.trainers, self.rows[:, 0].tolist(), strict=True))
+        (most, count), *_ = Counter(digests.values()).most_common()
+        if 2 * count <= len(digests):
+            return f"ranks {', '.join(map(str, digests))} hold different weights"
+        odd = [str(rank) for rank, digest in digests.items() if digest != most]
+        ranks, verb = ("rank", "holds") if len(odd) == 1 else ("ranks", "hold")
+        return f"{ranks} {', '.join(odd)} {verb} other weights than the {count} other trainers"
 
     @property
     def stop_requested(self) -> bool:

@@ -191,7 +191,7 @@ class TrainingRun:
         self._records = ShardRecords(self._trainers.gather(rows, "record").numpy())
         if not self._records.digests_agree:
             raise TrainersDiffer(
-                f"ranks hold different weights after iteration {iteration}: resume the run; if it happens again, report it with the config"
+                f"{self._records.describe_difference(self._plan)} after iteration {iteration}: resume the run; if it happens again, report it with the config"
             )
         complete = self._is_goal_reached() or self._records.hook_stops
         if self._records.stop_requested or complete:

@@ -38,9 +38,9 @@ FAULTS: dict[str, Callable[[], object]] = {
 class Faulty(gym.Wrapper[Any, Any, Any, Any]):
     """CartPole that fails in its step number `at`, if the file `mark` does not exist yet. The failure creates the file."""
 
-    def __init__(self, kind: str = "none", at: int = 0, mark: str = "") -> None:
+    def __init__(self, kind: str = "none", at: int = 0, mark: str = "", render_mode: str | None = None) -> None:
         """`kind` is one of FAULTS, `NaN`, `wrong shape`, or `none`."""
-        super().__init__(gym.make("CartPole-v1"))
+        super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
         self._kind, self._left, self._mark = kind, at, Path(mark)
 
     def step(self, action: Any) -> Any:

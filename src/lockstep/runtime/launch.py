@@ -5,15 +5,17 @@ The ranks end with this process, even if it is killed, and this process ends all
 """
 
 import os
+import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from lockstep.group.memory import create_memory
 from lockstep.processes.heartbeat import Lines
 from lockstep.processes.parent import own_command, own_environment
 from lockstep.processes.signals import heeded_signals
+from lockstep.runtime.rendezvous import unique_folder
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.watch import Outcome, watch
 
@@ -28,39 +30,46 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     of this process) and, if the system has it, LOCKSTEP_MEMORY (the file descriptor of memory that all share). Raises
     ValueError if `runtime.backend` is shared and the system has no anonymous shared memory, and OSError if a process can't be started.
     """
-    with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
+    folder = unique_folder()
+    try:
         memory = _create_memory(ranks, config)
         lines = None if memory is None else Lines(memory, ranks)
-        memory_variable = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
-        environment = {
-            **own_environment(),
-            "LOCKSTEP_SIZE": str(ranks),
-            "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting",
-            **memory_variable,
-        }
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded_signals())
-        processes: list[subprocess.Popen[bytes]] = []
         try:
-            for rank in range(ranks):
-                processes.append(
-                    subprocess.Popen(
-                        own_command(*command),
-                        env={**environment, "LOCKSTEP_RANK": str(rank)},
-                        pass_fds=() if memory is None else (memory,),
-                        start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which forwards it once
-                    )
-                )
+            processes = _start(command, ranks, memory, folder)
         except OSError:
-            for process in processes:
-                process.kill()
-                process.wait()
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             raise
         finally:
             if memory is not None:
                 os.close(memory)
         return watch(processes, lines, config.timeout, previous_mask)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(command: Sequence[str], ranks: int, memory: int | None, folder: Path) -> "list[subprocess.Popen[bytes]]":
+    """Start the processes, or none: raises OSError if one can't be started."""
+    memory_variable = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
+    rendezvous = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
+    environment = {**own_environment(), **rendezvous, **memory_variable}
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks):
+            process = subprocess.Popen(
+                own_command(*command),
+                env={**environment, "LOCKSTEP_RANK": str(rank)},
+                pass_fds=() if memory is None else (memory,),
+                start_new_session=True,  # a terminal's Ctrl-C reaches only the launcher, which forwards it once
+            )
+            processes.append(process)
+    except OSError:
+        for process in processes:
+            process.kill()
+            process.wait()
+        raise
+    return processes
 
 
 def _create_memory(ranks: int, config: RuntimeConfig) -> int | None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from lockstep.processes.heartbeat import beat
 from lockstep.runtime.rank_info import RankInfo, launcher_process
 
-__all__ = ["FileRendezvous", "choose_rendezvous", "first_host"]
+__all__ = ["FileRendezvous", "choose_rendezvous", "first_host", "unique_folder"]
 
 _POLL = 0.02
 """Seconds between two reads of the files."""
@@ -159,6 +159,11 @@ class FileRendezvous:
         with suppress(OSError):
             return self._file(f"rank-{rank}").read_text().split()
         return []
+
+
+def unique_folder() -> Path:
+    """Return the path of a private folder for the files of a rendezvous. The ranks create it when they need it."""
+    return Path(tempfile.gettempdir()) / f"{_PRIVATE}{os.getuid()}-{secrets.token_hex(16)}"
 
 
 def _private_folder(rank_info: RankInfo, variables: Mapping[str, str]) -> Path:

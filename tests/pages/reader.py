@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,6 @@ import lockstep.api
 import lockstep.cli.resume
 import lockstep.cli.train
 import lockstep.experiment.execute
-from lockstep.algorithm.plan import Plan
 from lockstep.cli.main import main
 from lockstep.config import Config
 from lockstep.run.folder import RunFolder
@@ -48,11 +48,13 @@ def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
     return _create(config, preset, ranks)
 
 
-def start_if_needed(page: str, folder: RunFolder, plan: Plan, resume_from: int, hook: str | None) -> int:
-    """Call `start` if the page needs the run. Release its lock, as the end of the command's process would."""
+def start_if_needed(
+    page: str, folder: RunFolder, sizes: Sequence[int], resume_from: int, hook: str | None, restarts: int
+) -> int:
+    """Call `start` without restarts if the page needs the run. Release its lock, as the end of the command's process would."""
     try:
-        needed = plan.ranks == 1 or f"runs/{folder.path.name}" in page
-        return _start(folder, plan, resume_from, hook) if needed else 0
+        needed = sizes[0] == 1 or f"runs/{folder.path.name}" in page
+        return _start(folder, sizes, resume_from, hook, 0) if needed else 0
     finally:
         folder.unlock()
 
@@ -74,6 +76,8 @@ def run_command(line: str) -> None:
     words = [found for word in typed for found in (sorted(map(str, Path().glob(word))) if "*" in word else [word])]
     if "--iteration" in words:
         words[words.index("--iteration") + 1] = "1"
+    if "--iterations" in words:
+        words[words.index("--iterations") + 1] = "1"
     if "--episodes" in words:
         words[words.index("--episodes") + 1] = "2"
     if words[1] == "check":

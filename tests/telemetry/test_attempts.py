@@ -10,6 +10,7 @@ import pytest
 
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.run import stop
+from lockstep.run.environment import processor_type
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.attempts import Attempt, read_starts, record_attempt
 
@@ -53,6 +54,7 @@ def test_log_of_a_run_that_was_stopped_failed_and_finished(folder: RunFolder, mo
         (0, 9, 2, "coupled"), (3, 9, 3, "one-trainer")
     ]  # fmt: skip
     assert {"torch", "numpy"} < starts[0].packages.keys()
+    assert starts[0].processor == processor_type()
     assert starts[0].host == os.uname().nodename
     assert (before - starts[0].begun).total_seconds() < 0.001
     assert all(start.seconds is not None and start.seconds >= 0 for start in starts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lockstep.files import write_atomically
 from lockstep.processes.host_name import host_name
-from lockstep.run.environment import packages
+from lockstep.run.environment import packages, processor_type
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import StoppedEarly, asked_to_stop
 
@@ -42,6 +42,8 @@ class Start:
     """Host name of rank 0."""
     packages: Mapping[str, str]
     """Package versions, by name of the distribution."""
+    processor: str = ""
+    """Type of the processor of rank 0, as `processor_type` returns it; empty in runs of an older lockstep."""
     ended: datetime | None = None
     """End time in UTC; None if the attempt is still running or was killed."""
     how: Literal["done", "stopped", "failed"] | None = None
@@ -70,7 +72,7 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
     For rank 0 only. The arguments after `folder` are fields of `Start`.
     """
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": host_name()}
-    _append(folder, {"event": "start", "time": _now(), **start, "packages": packages()})
+    _append(folder, {"event": "start", "time": _now(), **start, "packages": packages(), "processor": processor_type()})
     attempt = Attempt()
     how, why = "done", ""
     try:
@@ -109,6 +111,7 @@ def read_starts(folder: RunFolder) -> list[Start]:
             if entry["event"] == "start":
                 numbers = {name: int(entry[name]) for name in ("iteration", "last", "ranks")}
                 texts = {name: str(entry[name]) for name in ("plan", "host")}
+                texts["processor"] = str(entry.get("processor", ""))
                 starts.append(Start(begun=time, **numbers, **texts, packages=dict(entry["packages"])))  # type: ignore[arg-type]
             elif entry["event"] == "end" and starts and starts[-1].ended is None:
                 ending = {"how": entry["how"], "why": str(entry["why"]), "done": int(entry["iteration"])}

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 __all__ = [
+    "CONFIG_LIMIT",
     "METRICS_LIMIT",
     "TEXT_LIMIT",
+    "WEIGHTS_LIMIT",
     "create_file",
     "make_folder",
     "open_regular",
@@ -30,7 +32,11 @@ __all__ = [
 ]
 
 TEXT_LIMIT = 2**21
-"""Largest size in bytes of a file with settings or a summary."""
+"""Largest size in bytes of a file with a summary."""
+CONFIG_LIMIT = 2**17
+"""Largest size in bytes of a config that a user wrote: parsing YAML takes some 10 seconds per megabyte."""
+WEIGHTS_LIMIT = 4_000_000_000
+"""Largest size in bytes of a file with tensors. The weights of a large network with images have some ten million bytes."""
 METRICS_LIMIT = 2**32
 """Largest size in bytes of a file with a line per iteration."""
 _LINE_LIMIT = 2**20
@@ -46,7 +52,7 @@ def open_regular(path: Path, limit: int) -> BinaryIO:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EPERM, "it is not a regular file", str(path))
         if status.st_size > limit:
             raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, more than {limit:,}", str(path))
         return os.fdopen(descriptor, "rb")
@@ -83,7 +89,7 @@ def open_to_append(path: Path) -> int:
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        raise OSError(errno.EPERM, "it is not a regular file", str(path))
     return descriptor
 
 

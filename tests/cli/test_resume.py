@@ -130,7 +130,7 @@ def fixture_damaged(run: Path, tmp_path: Path) -> RunFolder:
 def test_damaged_newest_checkpoint_is_replaced_by_the_one_before(
     damaged: RunFolder, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["resume", str(damaged.path), "--run.progress", "lines"]) == 0
+    assert main(["resume", str(damaged.path), "--restarts", "0"]) == 0
     warning, *rest = capsys.readouterr().err.splitlines()
     problem = f"checkpoint {damaged.checkpoint(2)}: agent.safetensors is missing, truncated or changed"
     assert (warning, rest) == (f"lockstep: {problem}; resuming from an earlier one", [])
@@ -182,7 +182,7 @@ def test_weights_that_are_not_finite_are_refused(run: Path, tmp_path: Path, caps
     assert main(["resume", str(folder.path)]) == 0
     assert "are not finite; resuming from an earlier one\n" not in capsys.readouterr().err  # the run is complete
     with_tensors(folder.checkpoint(2), "agent", lambda tensors: tensors["policy.policy_head.bias"].fill_(torch.inf))
-    assert main(["resume", str(folder.path), "--total-steps", "768"]) == 0
+    assert main(["resume", str(folder.path), "--total-steps", "768", "--restarts", "0"]) == 0
     error = capsys.readouterr().err
     assert "not finite; resuming from an earlier one" in error
     assert len(error.splitlines()) == 1

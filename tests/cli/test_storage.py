@@ -46,7 +46,17 @@ TRAIN = (
 def test_run_whose_files_cannot_grow_ends_in_one_line_and_resumes_to_the_same_bits(
     run_cli: Callable[..., Finished], tmp_path: Path
 ) -> None:
-    words = (*TRAIN, "--ranks", "1", "--total-steps", "1920", "--run.checkpoint-every", "6")  # 30 iterations
+    words = (
+        *TRAIN,
+        "--ranks",
+        "1",
+        "--restarts",
+        "0",
+        "--total-steps",
+        "1920",
+        "--run.checkpoint-every",
+        "6",
+    )  # 30 iterations
     limited = ("bash", "-c", 'ulimit -f 16; exec "$@"', "bash", sys.executable, "-m")  # metrics.jsonl may have 16 KiB
     done = run_cli(*words, prefix=limited)
     folder = RunFolder(tmp_path / "runs" / "one")
@@ -57,7 +67,7 @@ def test_run_whose_files_cannot_grow_ends_in_one_line_and_resumes_to_the_same_bi
     (*_, saved) = folder.checkpoints()
     assert last.endswith(f"can't be written (File too large); the last checkpoint is that of iteration {saved}")
     assert "done" not in done.stdout
-    assert run_cli("resume", "one", "--run.progress", "off").rc == 0
+    assert run_cli("resume", "one", "--ranks", "1", "--restarts", "0").rc == 0
     resumed = [row["digest"] for row in folder.metrics()]
     shutil.rmtree(folder.path)
     assert run_cli(*words).rc == 0
@@ -83,7 +93,7 @@ def test_file_that_cannot_be_written_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*TRAIN, "--total-steps", "64"]) == 0
+    assert main([*TRAIN, "--total-steps", "64", "--restarts", "0"]) == 0
     (tmp_path / "runs" / "one" / "evaluation.json").mkdir()
     capsys.readouterr()
     assert main(["eval", "one", "--episodes", "1"]) == 1

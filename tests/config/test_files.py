@@ -116,7 +116,7 @@ def test_message_about_a_newer_version_says_what_to_do(tmp_path: Path) -> None:
 def test_unreadable_files_are_reported_in_one_line(tmp_path: Path) -> None:
     assert problem(tmp_path / "none.yaml") == ": there is no such file"
     (tmp_path / "folder.yaml").mkdir()
-    assert problem(tmp_path / "folder.yaml") == ": it can't be read (Is a directory)"
+    assert problem(tmp_path / "folder.yaml") == ": it can't be read (it is not a regular file)"
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff\n")
     assert problem(tmp_path / "latin.yaml") == ": it must be UTF-8 text"
 

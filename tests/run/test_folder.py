@@ -116,7 +116,9 @@ def test_invalid_line_of_metrics_is_reported_with_its_number(folder: RunFolder, 
     with pytest.raises(ValueError, match=r"metrics\.jsonl can't be read: line 2 is not an object with") as caught:
         folder.metrics()
     assert "\n" not in str(caught.value)
-    assert [row["iteration"] for row in folder.readable_metrics()] == [1]
+    assert [row["iteration"] for row in folder.readable_metrics()] == [1, 2, 3]
+    folder.truncate_metrics(2)  # and resuming removes neither the line nor those after it
+    assert path.read_bytes() == first + garbage + b"\n" + others[0]
     # at the end, after a crash of the host, resuming drops it
     path.write_bytes(first + b"".join(others) + garbage + b"\n")
     folder.truncate_metrics(3)
@@ -219,7 +221,7 @@ def test_cut_metrics_does_not_read_the_whole_file(folder: RunFolder, monkeypatch
     path.write_text("".join(f'{{"iteration": {number}}}\n' for number in range(1, 100_001)))
     parsed: list[bytes] = []
     loads = json.loads
-    monkeypatch.setattr("lockstep.run.folder.json.loads", lambda line: parsed.append(line) or loads(line))
+    monkeypatch.setattr("lockstep.run.rows.json.loads", lambda line: parsed.append(line) or loads(line))
     folder.truncate_metrics(99_990)
     assert len(parsed) < 50
     assert path.read_text().endswith('\n{"iteration": 99990}\n')

@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 def add(folder: RunFolder, *steps: int, rest: str = "") -> None:
     with (folder.path / "metrics.jsonl").open("a") as file:
-        file.write("".join(json.dumps({"env_steps": step}) + "\n" for step in steps) + rest)
+        file.write("".join(json.dumps({"iteration": step, "env_steps": step}) + "\n" for step in steps) + rest)
 
 
 def track_once(folder: RunFolder) -> FakeTracker:

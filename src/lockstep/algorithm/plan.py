@@ -19,6 +19,7 @@ from typing import Literal
 __all__ = ["Plan", "PlanConfig", "default_ranks"]
 
 _PLAYERS_TO_TRAINERS = re.compile(r"([1-9]\d{0,5}):([1-9]\d{0,5})")
+_MAX_RANKS = 1_000_000
 _NAMED_KINDS = ("coupled", "one-player", "one-trainer", "ranks")
 
 
@@ -57,8 +58,8 @@ class PlanConfig:
             raise ValueError(
                 f"plan.kind is {self.kind!r}: it must be {', '.join(_NAMED_KINDS)} or P:T, such as 2:1 for 2 players and 1 trainer"
             )
-        if self.shards is not None and self.shards < 1:
-            raise ValueError(f"plan.shards is {self.shards}: it must be at least 1")
+        if self.shards is not None and not 1 <= self.shards <= 1_000_000:
+            raise ValueError(f"plan.shards is {self.shards}: it must be between 1 and 1,000,000")
         if self.lag not in (0, 1):
             raise ValueError(f"plan.lag is {self.lag}: it must be 0 or 1")
         for name in ("players", "trainers"):
@@ -68,6 +69,8 @@ class PlanConfig:
                 raise ValueError(f"plan.kind is {self.kind!r}: it {problem} plan.{name}")
             if ranks is not None and (not ranks or min(ranks) < 0 or len(set(ranks)) < len(ranks)):
                 raise ValueError(f"plan.{name} is {list(ranks)}: it must name ranks, each once")
+            if ranks is not None and max(ranks) >= _MAX_RANKS:
+                raise ValueError(f"plan.{name} has {max(ranks)}: ranks are below {_MAX_RANKS:,}")
         if self.trainers is not None and 0 not in self.trainers:
             raise ValueError(
                 f"plan.trainers is {list(self.trainers)}: rank 0 must be one of them, because it writes the run folder"

@@ -102,6 +102,7 @@ class LoadedPolicy:
 
     def record(self, episodes: int) -> list[tuple[float, int]]:
         """Record a video of this many episodes. Return the return and the length of each. Raises as `record_video` does."""
+        self.output_folder.mkdir(parents=True, exist_ok=True)
         from lockstep.envs.catalog import make_one
         from lockstep.report.video import record_video
 

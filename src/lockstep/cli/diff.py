@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.digest import digests
+from lockstep.files import read_file
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -82,9 +83,9 @@ def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
 def _packages(folder: RunFolder) -> dict[str, object]:
     """Return the package versions that the run has recorded; none if the file is missing or broken."""
     try:
-        environment = json.loads((folder.path / "environment.json").read_text())
+        environment = json.loads(read_file(folder.path / "environment.json"))
         return dict(environment["packages"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
 
 

@@ -43,7 +43,7 @@ COMMANDS = {
 _HIDDEN = ("candidates", "rank", "video", "track", "evaluator")
 _STORAGE_ERRORS = frozenset(
     {
-        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENXIO),
         *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
     }
 )

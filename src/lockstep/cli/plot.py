@@ -10,6 +10,7 @@ from lockstep.cli.agents import add_checkpoint
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
 from lockstep.config.decode import decode
+from lockstep.files import make_folder
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
@@ -133,6 +134,7 @@ def _output_path(folders: Sequence[RunFolder], args: argparse.Namespace, suffix:
     name = (
         args.what + suffix + ("-seconds" if args.over == "seconds" else "") + ("-compared" if len(folders) > 1 else "")
     )
+    make_folder(folders[0].path / "plots")
     return folders[0].path / "plots" / f"{name}.{args.format or 'png'}"
 
 

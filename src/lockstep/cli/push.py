@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.agents import LoadedPolicy, add_checkpoint
 from lockstep.cli.arguments import Arguments
+from lockstep.files import read_file
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 
@@ -69,10 +70,10 @@ def _collect_files(folder: RunFolder, repository_id: str, args: argparse.Namespa
     loaded = LoadedPolicy(str(folder.path), args.iteration, module=args.module)
     evaluated = _current_evaluation(loaded, folder)
     files: dict[str, bytes | Path] = dict(published(folder, loaded.policy.iteration))
-    files[EVALUATION] = (folder.path / EVALUATION).read_bytes()
+    files[EVALUATION] = read_file(folder.path / EVALUATION)
     summary = summarize(folder)
     if summary.sampled and summary.sampled.digest == evaluated.digest:
-        files[SAMPLED_EVALUATION] = (folder.path / SAMPLED_EVALUATION).read_bytes()
+        files[SAMPLED_EVALUATION] = read_file(folder.path / SAMPLED_EVALUATION)
     if not args.skip_play:
         files[VIDEO] = _current_video(loaded)
     card = write_card(summary, evaluated, repository_id, None if args.skip_play else VIDEO)

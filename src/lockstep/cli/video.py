@@ -70,7 +70,9 @@ class _Recorder:
         """Record the agent of a file in the first and in the last environment."""
         from safetensors.torch import load
 
-        self._agent.load(load(file.read_bytes()))
+        from lockstep.files import WEIGHTS_LIMIT, read_file
+
+        self._agent.load(load(read_file(file, WEIGHTS_LIMIT)))
         indices = {"first": 0, "last": self._config.env.count - 1}
         for name in indices if indices["last"] else ("first",):
             path = self._folder.path / "videos" / f"iteration-{file.stem}-{name}.mp4"

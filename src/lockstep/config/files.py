@@ -17,6 +17,7 @@ import yaml
 
 from lockstep.config import VERSION
 from lockstep.config.gin import parse_gin
+from lockstep.files import CONFIG_LIMIT, read_file
 
 __all__ = ["VersionedTree", "format_yaml", "parse_yaml", "read"]
 
@@ -40,7 +41,7 @@ def read(path: Path) -> VersionedTree:
     if parse is None:
         raise ValueError(f"{path}: a config file must end in .yaml, .yml, .json or .gin")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, CONFIG_LIMIT).decode()
     except UnicodeDecodeError:
         raise ValueError(f"{path}: it must be UTF-8 text") from None
     except FileNotFoundError:

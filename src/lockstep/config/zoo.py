@@ -17,6 +17,7 @@ from lockstep.config.zoo_policy import convert_policy
 from lockstep.config.zoo_values import literal, whole_number
 from lockstep.config.zoo_wrappers import convert_wrappers
 from lockstep.envs.atari import GAMES, is_game
+from lockstep.files import CONFIG_LIMIT, read_file
 
 __all__ = ["ConvertedEntry", "convert_zoo"]
 
@@ -76,7 +77,7 @@ def convert_zoo(path: Path, env_id: str) -> ConvertedEntry:
 
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_file(path, CONFIG_LIMIT).decode())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not a text in UTF-8"
         raise ValueError(f"{path}: {reason}") from None

@@ -73,6 +73,8 @@ class CuriosityConfig:
             raise ValueError(
                 f"curiosity.share is {self.share}: it must be 1 divided by a whole number, such as 0.5 or 0.25"
             )
+        if len(self.hidden) > 100:
+            raise ValueError(f"curiosity.hidden has {len(self.hidden):,} widths: it must have at most 100")
         if not self.hidden or any(not 1 <= width <= 16_384 for width in self.hidden):
             raise ValueError(
                 f"curiosity.hidden is {list(self.hidden)}: it must name at least one width, each from 1 to 16,384"

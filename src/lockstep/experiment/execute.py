@@ -14,6 +14,7 @@ from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
 from lockstep.config.versions import former_defaults
 from lockstep.experiment.resolve import importable, iterations
+from lockstep.files import remove_leftovers
 from lockstep.run.environment import describe_environment
 from lockstep.run.evaluations import Choice, best_checkpoint
 from lockstep.run.folder import RunFolder
@@ -98,8 +99,7 @@ def _execute(
     from lockstep.experiment.hooks import bind_hook
     from lockstep.experiment.same_ranks import check_same_kernels
     from lockstep.group.channel import PATIENCE
-    from lockstep.run.checkpoint import Checkpoint, remove_checkpoints_after
-    from lockstep.run.evaluations import remove_evaluations_after
+    from lockstep.run.checkpoint import Checkpoint
     from lockstep.run.run import TrainingRun
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
     from lockstep.telemetry.recorder import Recorder
@@ -134,9 +134,7 @@ def _execute(
         if config.runtime.compile == "on":
             check_same_kernels(group, components.update.kernel_digest())
         if group.rank == 0:
-            remove_checkpoints_after(folder, resume_from)
-            folder.truncate_metrics(resume_from)
-            remove_evaluations_after(folder, resume_from)
+            _remove_after(folder, resume_from)
         group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
         run.start(components.shards, components.update)
         gc.freeze()  # these objects live until the end: the garbage collector need not scan them
@@ -145,6 +143,17 @@ def _execute(
         run.close()
         components.close()
     return run
+
+
+def _remove_after(folder: RunFolder, iteration: int) -> None:
+    """Remove what the run will write again from `iteration` on, and what a killed process has left."""
+    from lockstep.run.checkpoint import remove_checkpoints_after
+    from lockstep.run.evaluations import remove_evaluations_after
+
+    remove_checkpoints_after(folder, iteration)
+    folder.truncate_metrics(iteration)
+    remove_evaluations_after(folder, iteration)
+    remove_leftovers(folder.path)
 
 
 def _meet_after_compiling(group: "Group") -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
 from lockstep.experiment.execute import open_run
+from lockstep.files import WEIGHTS_LIMIT, read_file
 from lockstep.run.checkpoint import Checkpoint
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import STATE, seal
@@ -39,7 +40,7 @@ def published(folder: RunFolder, iteration: int) -> dict[str, bytes]:
     """
     checkpoint = Checkpoint(folder.checkpoint(iteration))
     try:
-        agent = (checkpoint.path / AGENT).read_bytes()
+        agent = read_file(checkpoint.path / AGENT, WEIGHTS_LIMIT)
     except OSError as error:
         raise ValueError(f"checkpoint {checkpoint.path}: {AGENT} cannot be read: {error.strerror}") from None
     counters = {name: value for name, value in checkpoint.state.items() if name != "sha256"}

@@ -13,6 +13,9 @@ BUILT_IN = {
 }
 """Values of the fields that also take registered names."""
 
+_MAX_LAYERS = 100
+"""Largest number of hidden layers in a row."""
+
 
 @dataclass(frozen=True)
 class PolicyConfig:
@@ -62,6 +65,8 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         lists = {"hidden": self.hidden, "value_hidden": self.value_hidden, "head_hidden": self.head_hidden}
         for name, widths in lists.items():
+            if widths is not None and len(widths) > _MAX_LAYERS:
+                raise ValueError(f"policy.{name} has {len(widths):,} widths: it must have at most {_MAX_LAYERS}")
             if any(not 1 <= width <= 16_384 for width in widths or ()):
                 raise ValueError(f"policy.{name} is {list(widths or ())}: each width must be from 1 to 16,384")
         if not all(self.head_hidden or self.core != "none" or widths for widths in (self.hidden, self.critic_hidden)):

@@ -1,5 +1,6 @@
 """Writer of animated GIFs, which need no video encoder and play wherever images are shown."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,7 @@ def write_gif(path: Path, rate: int) -> Iterator[Callable[[NDArray[np.uint8]], N
     yield add_frame
     if not frames:
         return
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")  # Pillow would write through a link
     try:
         milliseconds = round(100 * every / rate) * 10
         frames[0].save(partial, format="GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from lockstep.files import read_file
 from lockstep.report.hover import Readouts, overlay
 from lockstep.report.style import COLORS
 
 __all__ = ["COLOR_NAMES", "inline_figure", "inline_video"]
+
+_LARGEST_VIDEO = 2**28
+"""Largest size in bytes of a video in a page."""
 
 COLOR_NAMES = {
     "#ffffff": "none",
@@ -42,4 +46,4 @@ def inline_figure(draw: Callable[[Path], Readouts | None], name: str) -> str:
 
 def inline_video(path: Path) -> str:
     """Return the contents of an .mp4 file as a `data:` URI."""
-    return f"data:video/mp4;base64,{b64encode(path.read_bytes()).decode()}"
+    return f"data:video/mp4;base64,{b64encode(read_file(path, _LARGEST_VIDEO)).decode()}"

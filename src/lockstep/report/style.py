@@ -1,5 +1,6 @@
 """Common parts of all figures: colors, font sizes, axes and the writing of files."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,7 +106,7 @@ def make_folder(path: Path) -> None:
 
 def _save(figure: Any, path: Path) -> None:
     kind = path.suffix[1:]
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")  # matplotlib would write through a link
     make_folder(path)
     try:
         # without a date, the same run gives the same file

@@ -16,6 +16,7 @@ from lockstep.config.flags import as_flags
 from lockstep.envs.functions import is_function
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.resolve import iterations
+from lockstep.files import read_file
 from lockstep.report.evaluate import EVALUATION, SAMPLED_EVALUATION, Evaluation
 from lockstep.report.experiments import AUTO_RESOLVED
 from lockstep.run.evaluations import read_best
@@ -263,7 +264,7 @@ def _last_returns(folder: RunFolder, checkpoint: int | None) -> list[float]:
     if checkpoint is None:
         return []
     try:
-        state = json.loads((folder.checkpoint(checkpoint) / "state.json").read_text())
+        state = json.loads(read_file(folder.checkpoint(checkpoint) / "state.json"))
         return [float(value) for value in state["last_returns"]]
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return []  # code that loads the checkpoint reports that it is broken
@@ -274,7 +275,7 @@ def _evaluated(folder: RunFolder, name: str, command: str) -> Evaluated | None:
     if not path.exists():
         return None
     try:
-        stored = json.loads(path.read_text())
+        stored = json.loads(read_file(path))
         lengths = [int(length) for length in stored["lengths"]]
         result = Evaluation([float(value) for value in stored["returns"]], lengths)
         if not result.returns or len(result.returns) != len(result.lengths):

@@ -1,5 +1,6 @@
 """Recording of episodes as MP4 files (H.264), which needs neither a display nor an installed ffmpeg."""
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.files import make_folder
 from lockstep.report.evaluate import Begin, play_episodes
 from lockstep.report.rendering import choose_renderer, render_frame
 
@@ -48,8 +50,8 @@ def write_video(path: Path, rate: int) -> Iterator[Callable[[Array], None]]:
     When the context exits, check the file and rename it to `path`. Raises the errors of `record_video`.
     """
     encoder = _encoder()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    make_folder(path.parent)
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")  # ffmpeg would write through a link
     writer: Any = None
     frames = 0
 

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from lockstep.files import create_file, make_folder, read_file, sync_folder
+from lockstep.files import WEIGHTS_LIMIT, create_file, make_folder, read_file, sync_folder
 from lockstep.group.group import Group
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import FolderLost, RunFolder
@@ -39,8 +39,6 @@ __all__ = [
     "write_checkpoint",
 ]
 
-_FILE_LIMIT = 4_000_000_000
-"""Largest size of a file in bytes."""
 _shown = Repr()
 
 
@@ -208,7 +206,7 @@ class Checkpoint:
                 f"checkpoint {self.path}: {name}.safetensors can't be read ({STATE} does not list it)"
             )
         try:
-            return load(read_file(self.path / f"{name}.safetensors", _FILE_LIMIT))
+            return load(read_file(self.path / f"{name}.safetensors", WEIGHTS_LIMIT))
         except (OSError, SafetensorError) as error:
             raise CheckpointDamaged(f"checkpoint {self.path}: {name}.safetensors can't be read ({error})") from None
 

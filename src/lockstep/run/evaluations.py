@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from lockstep.files import open_to_append, write_atomically
+from lockstep.files import open_to_append, read_file, write_atomically
 from lockstep.run.folder import RunFolder
 
 __all__ = [
@@ -43,7 +43,7 @@ class Best(NamedTuple):
 def read_best(folder: RunFolder) -> Best | None:
     """Return the content of `best.json`; None if there is no such file or it is broken."""
     try:
-        content = json.loads((folder.path / BEST).read_text())
+        content = json.loads(read_file(folder.path / BEST))
         return Best(int(content["iteration"]), float(content["return_mean"]), int(content["episodes"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
@@ -111,7 +111,8 @@ def remove_evaluations_after(folder: RunFolder, iteration: int) -> None:
     if best is None or best.iteration <= iteration:
         return
     checkpoints = set(folder.checkpoints())
-    remaining = [result for row in folder.evaluations() if (result := _ranking(row)).iteration in checkpoints]
+    rows = [row for row in folder.evaluations() if {"return_mean", "episodes"} <= row.keys()]
+    remaining = [result for row in rows if (result := _ranking(row)).iteration in checkpoints]
     if remaining:
         _write_best(folder, max(remaining, key=lambda result: result.return_mean))
     else:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from lockstep.files import sync_folder, write_atomically
+from lockstep.files import METRICS_LIMIT, open_regular, read_file, read_lines, sync_folder, write_atomically
+from lockstep.run.rows import parse_row
 
 __all__ = ["FolderLost", "RunFolder"]
 
@@ -98,18 +99,18 @@ class RunFolder:
         return rows
 
     def readable_metrics(self) -> list[dict[str, object]]:
-        """Return the metrics up to the first broken line, for a run that continues after a crash of its host."""
+        """Return the metrics without broken lines, for a run that continues after a crash of its host."""
         return self._read_rows("metrics.jsonl")[0]
 
     def last_metrics(self) -> dict[str, object]:
         """Return the metrics of the last iteration, reading only the end of the file; empty if there is no complete line."""
         try:
-            with (self.path / "metrics.jsonl").open("rb") as file:
+            with open_regular(self.path / "metrics.jsonl", METRICS_LIMIT) as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK))
-                lines = file.read().split(b"\n")
-        except FileNotFoundError:
+                lines = file.read(_BLOCK).split(b"\n")
+        except OSError:
             return {}
-        return next((row for line in reversed(lines) if (row := _row(line)) is not None), {})
+        return next((row for line in reversed(lines) if (row := parse_row(line)) is not None), {})
 
     def resume_command(self) -> str:
         """Return the command that resumes this run. It names the module of `env.module`, which a run folder must not have imported by itself."""
@@ -133,26 +134,25 @@ class RunFolder:
             return None
 
     def evaluations(self) -> list[dict[str, object]]:
-        """Return the rows of `evaluations.jsonl` up to the first broken line: the evaluations during training, by iteration."""
+        """Return the rows of `evaluations.jsonl` without broken lines: the evaluations during training, by iteration."""
         return self._read_rows("evaluations.jsonl")[0]
 
     def _read_rows(self, name: str) -> tuple[list[dict[str, object]], int | None]:
-        """Return the rows of a file up to the first broken line, and the number of that line."""
+        """Return the rows of a file without its broken lines, and the number of the first broken line."""
         path = self.path / name
+        rows: list[dict[str, object]] = []
+        broken = None
         try:
-            *lines, last = path.read_bytes().split(b"\n")
+            for number, line in enumerate(read_lines(path), 1):
+                if (row := parse_row(line)) is not None:
+                    rows.append(row)
+                elif broken is None and line.endswith(b"\n"):
+                    broken = number
         except FileNotFoundError:
-            return [], None
+            pass
         except OSError as error:
             raise ValueError(f"{path} can't be read ({error.strerror})") from None
-        rows: list[dict[str, object]] = []
-        for number, line in enumerate(lines, 1):
-            if (row := _row(line)) is None:
-                return rows, number
-            rows.append(row)
-        if (row := _row(last)) is not None:
-            rows.append(row)
-        return rows, None
+        return rows, broken
 
     def truncate_metrics(self, iteration: int) -> None:
         """Remove the metrics of later iterations, as `truncate_rows` does."""
@@ -166,7 +166,7 @@ class RunFolder:
         path = self.path / name
         if not path.exists():
             return
-        with path.open("rb") as file:
+        with open_regular(path, METRICS_LIMIT) as file:
             size = os.fstat(file.fileno()).st_size
             # Iterations ascend, so a few lines are read, however long the file is.
             found = bisect.bisect_right(range(size), iteration, key=lambda offset: _iteration_after(file, offset))
@@ -279,12 +279,14 @@ class RunFolder:
 
 
 def _iteration_after(file: BinaryIO, offset: int) -> int:
-    """Return the iteration of the first line that begins at or after `offset`; `sys.maxsize` if there is none or it is broken."""
+    """Return the iteration of the first row that begins at or after `offset`; `sys.maxsize` if there is none. Broken lines are skipped."""
     file.seek(max(offset - 1, 0))
     if offset:
-        file.readline()
-    row = _row(file.readline())
-    return sys.maxsize if row is None else int(str(row["iteration"]))
+        file.readline(_BLOCK)
+    while line := file.readline(_BLOCK):
+        if (row := parse_row(line)) is not None:
+            return int(str(row["iteration"]))
+    return sys.maxsize
 
 
 def _blocks(file: BinaryIO, end: int) -> Iterator[bytes]:
@@ -298,21 +300,12 @@ def _json(content: Mapping[str, object]) -> bytes:
     return f"{json.dumps(content, indent=2)}\n".encode()
 
 
-def _row(line: bytes) -> dict[str, object] | None:
-    """Parse a line of metrics; None if it is not one."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or type(row.get("iteration")) is not int:
-        return None
-    return row
-
-
 def _object(path: Path) -> dict[str, object]:
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        content = json.loads(read_file(path))
+    except OSError as error:
+        raise ValueError(f"{path} can't be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} can't be read: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no object")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from lockstep.files import open_regular, read_file
+from lockstep.files import WEIGHTS_LIMIT, open_regular, read_file
 from lockstep.run.folder import RunFolder
 
 __all__ = [
@@ -28,8 +28,6 @@ STATE, _AGENT = "state.json", "agent.safetensors"
 _VERSION = 2
 _FILE = re.compile(r"\w[\w.-]*", re.ASCII)
 """Names of files in a checkpoint, which can't refer to another folder."""
-_FILE_LIMIT = 4_000_000_000
-"""Largest size of a file in bytes."""
 _BLOCK = 2**20
 
 
@@ -112,7 +110,7 @@ def _is_manifest(state: object) -> bool:
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file as hexadecimal digits. Raises OSError if it can't be read or is not a regular file."""
     digest = hashlib.sha256()
-    with open_regular(path, _FILE_LIMIT) as file:
+    with open_regular(path, WEIGHTS_LIMIT) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()

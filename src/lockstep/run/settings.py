@@ -63,5 +63,5 @@ class RunConfig:
                 f"run.evaluate_every is {self.evaluate_every}: it must be at least 1, or none for no evaluation"
             )
         for field in ("total_steps", "checkpoint_every", "keep", "evaluate_episodes"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"run.{field} is {getattr(self, field)}: it must be at least 1")
+            if not 1 <= getattr(self, field) < 2**53:
+                raise ValueError(f"run.{field} is {getattr(self, field)}: it must be at least 1 and below 2**53")

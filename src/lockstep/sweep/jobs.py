@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from lockstep.config.flags import module_flags
+from lockstep.files import open_to_append, read_file
 from lockstep.processes.children import module_command, module_environment
 from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.processes.parent import die_with_parent
@@ -19,6 +20,8 @@ from lockstep.sweep.member import Member
 
 __all__ = ["Jobs", "last_log_line"]
 
+_LOG_LIMIT = 2**26
+"""Largest size in bytes of a log that is searched for the last line."""
 _POLL_INTERVAL = 0.05
 """Seconds between two checks for processes that have ended."""
 
@@ -74,7 +77,7 @@ class Jobs:
 
     def _start(self, member: Member, slot: int) -> "subprocess.Popen[bytes]":
         arguments = ["resume", str(member.folder.path), "--ranks", str(member.ranks), *module_flags(member.config)]
-        with (self.logs / f"{member.name}.log").open("ab") as log:
+        with os.fdopen(open_to_append(self.logs / f"{member.name}.log"), "ab") as log:
             return subprocess.Popen(
                 module_command("lockstep", *arguments),
                 env=module_environment(),
@@ -89,7 +92,7 @@ class Jobs:
 def last_log_line(logs: Path, member: Member) -> str:
     """Return the last non-empty line in the log of a run."""
     try:
-        lines = (logs / f"{member.name}.log").read_text(errors="replace").splitlines()
+        lines = read_file(logs / f"{member.name}.log", _LOG_LIMIT).decode(errors="replace").splitlines()
     except OSError:
         lines = []
     return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from lockstep.files import write_atomically
+from lockstep.files import read_file, write_atomically
 from lockstep.processes.host_name import host_name
 from lockstep.run.environment import packages, processor_type
 from lockstep.run.folder import RunFolder
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Attempt", "Start", "read_starts", "record_attempt", "record_fault"]
 
 _FILE = "starts.jsonl"
+_LIMIT = 2**26
+"""Largest size of the file in bytes. A start and its end take less than 1 KB."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def read_starts(folder: RunFolder) -> list[Start]:
     """Return all starts of a run, oldest first. Skip broken lines; a run of an older lockstep has no starts."""
     path = folder.path / _FILE
     starts: list[Start] = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
+    for line in _read(path).splitlines():
         with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             entry = json.loads(line)
             time = datetime.fromisoformat(entry["time"])
@@ -127,8 +130,14 @@ def _error_line(error: BaseException) -> str:
 
 def _append(folder: RunFolder, entry: Mapping[str, object]) -> None:
     path = folder.path / _FILE
-    earlier = path.read_bytes() if path.exists() else b""
-    write_atomically(path, earlier + f"{json.dumps(entry)}\n".encode())
+    write_atomically(path, _read(path) + f"{json.dumps(entry)}\n".encode())
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of the file; nothing if there is none, or something else under its name, which `_append` replaces."""
+    with suppress(OSError):
+        return read_file(path, _LIMIT)
+    return b""
 
 
 def _now() -> str:

@@ -20,6 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TypeVar, cast
 
+from lockstep.files import make_folder, open_to_append, read_file
 from lockstep.processes.heartbeat import beat
 from lockstep.processes.parent import add_parent_path, own_command, own_environment
 from lockstep.processes.signals import SIGNALS
@@ -31,6 +32,8 @@ _QUIET_WAIT = 2.0
 """Seconds that rank 0 waits for a sidecar before it prints that it is waiting."""
 _ORPHAN_TIMEOUT = 5.0
 """Seconds that a sidecar has to finish if rank 0 ended without sending a time."""
+_LOG_LIMIT = 2**26
+"""Largest size in bytes of a log that is searched for the reason of a failure."""
 _PERIOD = 0.5
 """Seconds between two searches for pending items."""
 
@@ -55,11 +58,11 @@ class Sidecar:
         """
         self._name, self._timeout, self._arguments = name, timeout, tuple(arguments)
         self._log = run / "logs" / f"{name}.log"
-        self._log.parent.mkdir(exist_ok=True)
+        make_folder(self._log.parent)
         self._start(nice)
 
     def _start(self, nice: int | None) -> None:
-        with self._log.open("ab") as errors:
+        with os.fdopen(open_to_append(self._log), "ab") as errors:
             self._process = subprocess.Popen(
                 own_command(*self._arguments),
                 env=own_environment(),
@@ -143,7 +146,9 @@ class Sidecar:
 
     def _reason(self) -> str:
         """Return the last non-empty line that the sidecar wrote to stderr, or its exit code if there is none."""
-        lines = self._log.read_text(errors="replace").split("\n") if self._log.exists() else []
+        lines: list[str] = []
+        with suppress(OSError):
+            lines = read_file(self._log, _LOG_LIMIT).decode(errors="replace").split("\n")
         last = next((line.strip().removeprefix("lockstep: ") for line in reversed(lines) if line.strip()), "")
         return f"{last or f'the process exited with code {self._process.poll()}'} (details: {self._log})"
 

@@ -1,8 +1,10 @@
 """Reader of `metrics.jsonl` that follows the file while another process writes it."""
 
-import json
 import os
 from pathlib import Path
+
+from lockstep.files import METRICS_LIMIT, open_regular
+from lockstep.run.rows import parse_row
 
 __all__ = ["MetricsTail"]
 
@@ -25,10 +27,10 @@ class MetricsTail:
         """Return the new rows, and True if they begin at the start of the file.
 
         That is so at the first read, and after the run was resumed from an earlier checkpoint. An incomplete last line
-        is returned by a later call, when it is complete. Lines that are not JSON objects are skipped.
+        is returned by a later call, when it is complete. Broken lines are skipped.
         """
         try:
-            file = self._path.open("rb")
+            file = open_regular(self._path, METRICS_LIMIT)
         except OSError:
             return [], False
         with file:
@@ -37,21 +39,13 @@ class MetricsTail:
             if restarted:  # when a run is resumed, the rows up to the checkpoint are written to a new file
                 self._file, self._offset, self.skipped = status.st_ino, 0, 0
             file.seek(self._offset)
-            block = file.read(self._limit)
+            block = file.read(-1 if self._limit is None else self._limit)
         self.more = len(block) == self._limit
         complete, newline, rest = block.rpartition(b"\n")
         if self.more and not newline:  # a line longer than the limit: skip it piece by piece
             complete = rest
         self._offset += len(complete) + len(newline)
-        lines = complete.splitlines()
-        rows = [row for line in lines if (row := _object(line)) is not None]
+        lines = complete.split(b"\n") if complete else []
+        rows = [row for line in lines if (row := parse_row(line)) is not None]
         self.skipped += len(lines) - len(rows)
         return rows, restarted
-
-
-def _object(line: bytes) -> dict[str, object] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None

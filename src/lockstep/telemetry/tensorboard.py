@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.files import make_folder
 from lockstep.processes.host_name import host_name
 
 __all__ = ["EventFile"]
@@ -33,7 +34,7 @@ class EventFile:
 
     def __init__(self, folder: Path, purge_step: int) -> None:
         """Create the file. TensorBoard then hides the points of earlier files at or after `purge_step`."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         now = time.time()
         # the number of files makes the name unique: a program may stop and resume within a second
         earlier_files = sum(1 for _ in folder.iterdir())

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from lockstep.files import write_atomically
+from lockstep.files import make_folder, read_file, write_atomically
 from lockstep.run.evaluations import EVALUATIONS
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.loggers import Logger, evaluation_scalars, flatten_config, scalars
@@ -195,13 +195,13 @@ class _TrackerState:
         """
         self.folder = folder
         self._path = folder / "lockstep.json"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         self._lock = os.open(folder, os.O_RDONLY)
         with suppress(OSError):  # some file systems do not support locks
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.exists = self._path.exists()
         """True if an earlier process has already started this run in the tracker."""
-        stored = json.loads(self._path.read_text()) if self.exists else {}
+        stored = json.loads(read_file(self._path)) if self.exists else {}
         self.identity: str = stored.get("id") or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self.env_steps: int = stored.get("env_steps", -1)
         """Environment steps at the last iteration that was sent."""

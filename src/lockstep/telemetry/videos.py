@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lockstep.algorithm.agent import Agent
+from lockstep.files import create_file, make_folder
 from lockstep.run.checkpoint import pack
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.sidecar import Sidecar, SidecarFailed
@@ -25,7 +26,8 @@ class VideoSidecar(Sidecar):
     def __init__(self, folder: RunFolder, modules: Sequence[str], timeout: Callable[[], float]) -> None:
         """Start the sidecar. It imports `modules` to find the environment and the policy; `timeout` is as in `Sidecar`."""
         self._agents = _agents(folder)
-        self._agents.mkdir(parents=True, exist_ok=True)
+        make_folder(self._agents.parent)
+        make_folder(self._agents)
         self._skipped = 0
         self._run_folder = folder
         super().__init__("videos", folder.path, ["video", str(folder.path), *modules], timeout)
@@ -37,7 +39,9 @@ class VideoSidecar(Sidecar):
             return
         # no fsync, unlike checkpoints: the file need not survive a power loss
         partial = self._agents / f".{iteration:08d}.partial"
-        partial.write_bytes(pack(agent.state()))
+        partial.unlink(missing_ok=True)
+        with create_file(partial) as file:
+            file.write(pack(agent.state()))
         partial.rename(self._agents / f"{iteration:08d}.safetensors")
 
     def close(self) -> None:
@@ -48,7 +52,7 @@ class VideoSidecar(Sidecar):
         try:
             super().close()
         finally:
-            for partial in self._agents.parent.glob("*.mp4.partial"):
+            for partial in self._agents.parent.glob("*.mp4.*partial"):
                 partial.unlink()
             if complete:
                 shutil.rmtree(self._agents, ignore_errors=True)

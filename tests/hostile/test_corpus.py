@@ -83,7 +83,7 @@ def selected() -> Iterator[object]:
         yield pytest.param(name, marks=[pytest.mark.exhaustive] if product and place % 4 else [])
 
 
-@pytest.mark.parametrize("name", selected())
+@pytest.mark.parametrize("name", list(selected()))
 def test_hostile_folder_is_refused_in_one_line_or_read(
     name: str, hostile: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

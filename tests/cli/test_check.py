@@ -70,7 +70,10 @@ def test_an_environment_without_render_mode_is_noted(run_cli, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("CartPole-v9x",), "env.id is 'CartPole-v9x': there is no such environment; did you mean 'CartPole-v1'?"),
+        (
+            ("CartPole-v9x",),
+            "env.id is 'CartPole-v9x': there is no such environment; did you mean 'CartPole-v1'? For one of your own, pass --env.module",
+        ),
         (("CartPole-v1", "--env", "Acrobot-v1"), "CartPole-v1: the environment is given twice, also as --env"),
         (("CartPole-v1", "--ppo.epochs", "3"), "ppo.epochs: check takes only the fields of the section env"),
         (("CartPole-v1", "--no-sped"), "--no-sped: unknown flag; did you mean --no-speed?"),

@@ -212,7 +212,7 @@ def test_episodes_may_end_with_each_life() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (EnvConfig(id="ALE/Pongg-v5"), "env.id is 'ALE/Pongg-v5': there is no such environment; did you mean 'ALE/Pong-v5'?"),
+        (EnvConfig(id="ALE/Pongg-v5"), "env.id is 'ALE/Pongg-v5': there is no such environment; did you mean 'ALE/Pong-v5'? For one of your own, pass --env.module"),
         (EnvConfig(id="pong"), "env.id is 'pong': there is no such environment; did you mean 'ALE/Pong-v5'?"),
         (EnvConfig(id="ALE/Pong-v5", options={"mode": 1}), "env.options has 'mode', which ALE/Pong-v5 does not take; it takes repeat_action_probability, full_action_space, frameskip, noop_max, max_num_frames_per_episode, episodic_life"),
         (EnvConfig(id="ALE/Pong-v5", options={"noop_max": 0}), "env.options has noop_max = 0: it must be a whole number, at least 1"),

@@ -19,11 +19,11 @@ from lockstep.envs.single import Recipe
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (EnvConfig(id="CartPol-v1"), "env.id is 'CartPol-v1': there is no such environment; did you mean 'CartPole-v1'?"),
+        (EnvConfig(id="CartPol-v1"), "env.id is 'CartPol-v1': there is no such environment; did you mean 'CartPole-v1'? For one of your own, pass --env.module"),
         (EnvConfig(id="reacher"), "env.id is 'reacher': there is no such environment; did you mean 'Reacher-v5'?"),
         (EnvConfig(id="LunarLander-v2"), "env.id is 'LunarLander-v2': there is no such environment; did you mean 'LunarLander-v3'?"),
-        (EnvConfig(id="pendulum_dense"), "env.id is 'pendulum_dense': there is no such environment; did you mean 'pendulum-dense'?"),
-        (EnvConfig(id="zzz"), "env.id is 'zzz': there is no such environment; `lockstep envs` lists the known environments"),
+        (EnvConfig(id="pendulum_dense"), "env.id is 'pendulum_dense': there is no such environment; did you mean 'pendulum-dense'? For one of your own, pass --env.module"),
+        (EnvConfig(id="zzz"), "env.id is 'zzz': there is no such environment; `lockstep envs` lists the known environments; for one of your own, pass --env.module"),
         (EnvConfig(id="os:CartPole-v1"), "env.id is 'os:CartPole-v1': an id with ':' would import a module and is not accepted; give the id alone"),
         (EnvConfig(options={"gravityy": 3}), "env.options has 'gravityy', which CartPole-v1 does not take"),
         (EnvConfig(id="pendulum-dense", options={"g": 3}), "env.options has 'g', which pendulum-dense does not take"),

@@ -144,8 +144,8 @@ def test_the_last_and_the_best_evaluation_during_training(tmp_path: Path) -> Non
     (folder.path / "evaluations.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (folder.path / "best.json").write_text('{"iteration": 10, "return_mean": 90.0, "episodes": 5}')
     words = read(folder).words
-    assert "70, sampled 69 last: iteration 20, 5 episodes each" in words
-    assert "90, sampled 89 best: iteration 10, 5 episodes each" in words
+    assert "70 sampled 69; last: iteration 20, 5 episodes each" in words
+    assert "90 sampled 89; best: iteration 10, 5 episodes each" in words
 
 
 def test_the_page_loads_nothing_and_contains_no_script(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def check_id(env_id: str) -> None:
     if env_id not in TASKS and env_id not in gym.registry:
         known = nearest(env_id)
         hint = f"did you mean {known!r}?" if known else "`lockstep envs` lists the known environments"
+        if known is None or _unversioned(known) != _unversioned(env_id):
+            hint += " For one of your own, pass --env.module" if known else "; for one of your own, pass --env.module"
         raise ValueError(f"env.id is {env_id!r}: there is no such environment; {hint}")
     family = family_of(base_of(env_id))
     if not family.installed:

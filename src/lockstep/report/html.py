@@ -57,9 +57,11 @@ def _environment() -> "Environment":
     filters: dict[str, Callable[..., str]] = {
         "integer": "{:,}".format,
         "short": short,
-        "duration": duration,
+        "duration": lambda seconds: duration(seconds).replace(" ", "\u00a0"),  # a line must not end before the unit
         "plain": as_text,
-        "setting": lambda value: f"{value:.4g}" if isinstance(value, float) else as_text(value),
+        "setting": lambda value: (
+            f"{value:.4g}" if isinstance(value, float) else "[]" if value == [] else as_text(value)
+        ),
         "number": plain_number,
         "quoted": lambda path: shlex.quote(str(path)),
     }

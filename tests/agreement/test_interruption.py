@@ -113,10 +113,12 @@ def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_
     wait_for(reached(run, 4), "4 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
+    assert len(rows(run)) < ITERATIONS, "the ranks trained on without their launcher"
     launcher = begin("resume", run, "--ranks", 4)
     wait_for(reached(run, 8), "8 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
+    assert len(rows(run)) < ITERATIONS, "the ranks trained on without their launcher"
     rc, out, err = run_cli("resume", run)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)

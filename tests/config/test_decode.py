@@ -152,6 +152,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 
 CHECKED_BY_SECTION = {
     ("ppo", "clip_rewards"),
+    ("policy", "value_hidden"),
     *(("env", name) for name in ("wrappers", "info_metrics")),
     *(("curiosity", name) for name in ("share", "combine", "kind", "capacity")),
     *(("plan", name) for name in ("kind", "players", "trainers", "lag")),

@@ -28,6 +28,7 @@ OTHER_COMMANDS = (
     ("plot", "run", "--what", "evaluation"),
     ("report", "run"),
     ("diff", "run", "run"),
+    ("verify", "run", "--iterations", "1", "--ranks", "1"),
     ("eval", "run", "--best", "--sample", "--episodes", "1"),
     ("push", "run", "--username", "u", "--dry-run", "--skip-play"),
     ("export", "run", "--format", "torch"),

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from lockstep.run.environment import processor_type
+
 GOLDEN = Path(__file__).with_name("golden.json")
 
 
@@ -71,10 +73,7 @@ class Outcome(NamedTuple):
 
 def processor() -> str:
     """Return what bits depend on, by which digests are recorded: the processor's model and instructions, and the version of PyTorch."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    first = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
-    model = f"{first.get('vendor_id')} family {first.get('cpu family')} model {first.get('model')}"
-    return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    return f"{processor_type()}, torch {torch.__version__}"
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def _check(folder: RunFolder, config: Config, starts: Sequence[Start], recorded:
             f"env.id is {config.env.id!r}: a function of a program made the environments of {folder.path}; train again in that program, and "
             "compare with `lockstep diff`"
         )
-    made_by = {start.packages[_LOCKSTEP] for start in starts if _LOCKSTEP in start.packages}
+    made_by = {str(start.packages[_LOCKSTEP]) for start in starts if _LOCKSTEP in start.packages}
     here = packages().get(_LOCKSTEP)
     for version in made_by - {here}:
         raise ValueError(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lockstep.config import Config
 from lockstep.experiment.hooks import Iteration
+from lockstep.experiment.resolve import iterations
 from lockstep.telemetry.attempts import Start
 
 __all__ = ["HOOK", "compare_digest", "first_difference", "original_config", "write_expected"]
@@ -24,6 +25,8 @@ def original_config(config: Config, starts: Sequence[Start], done: int) -> tuple
     """
     parts: list[Start] = []
     for start in starts:
+        if not 0 < start.last <= iterations(config):  # a broken record: budgets only grow
+            continue
         parts = [part for part in parts if part.iteration < start.iteration]
         if not parts or start.last != parts[-1].last:
             parts.append(start)

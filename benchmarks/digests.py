@@ -1,0 +1,85 @@
+"""Train the first 10 iterations of every fast preset that has an environment, compiled and not, and record the digests in benchmarks/digests.json, by type of processor.
+
+    python benchmarks/digests.py [PRESET …] [--compile off on]
+
+Digests of other types of processor stay in the file; those of presets that are not named stay too. Digests depend on the processor and on the version of
+PyTorch, and compiled ones on the C++ compiler as well. A deliberate change of the algorithm or of a preset makes all of them out of date: remove the file first.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lockstep import presets
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "digests.json"
+ITERATIONS = 10
+SLOW = ("montezuma-rnd",)
+"""Presets whose 10 iterations take minutes."""
+
+
+def on_iteration(iteration: Any) -> None:
+    """End training with the last recorded iteration. This module is the hook of its own runs."""
+    if iteration.number + 1 >= ITERATIONS:  # training ends after the next iteration
+        iteration.stop()
+
+
+def words(preset: str, compiled: str, out: Path) -> list[str]:
+    """Return the arguments of `lockstep`, to be called in the folder of this file."""
+    options = ["--runtime.compile", compiled, "--run.hooks", "digests", "--run.progress", "off", "--restarts", "0"]
+    return ["train", preset, *options, "--ranks", "1", "--out", str(out), "--name", preset]
+
+
+def last_digest(run: Path) -> str:
+    """Return the digest of the last iteration of a run."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["iteration"] == ITERATIONS
+    return str(rows[-1]["digest"])
+
+
+def key() -> str:
+    """Return the type of processor and the version of PyTorch, by which digests are recorded."""
+    import torch
+
+    from lockstep.run.environment import processor_type
+
+    return f"{processor_type()}, torch {torch.__version__}"
+
+
+def compute(preset: str, compiled: str) -> str | None:
+    """Train and return the digest; None, with a line, if the preset can't be trained here or not in that way."""
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "lockstep", *words(preset, compiled, Path(folder))]
+        finished = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False, env=environ)
+        if finished.returncode:
+            print(f"{preset}, compile {compiled}: {finished.stderr.strip().splitlines()[-1]}", flush=True)
+            return None
+        return last_digest(Path(folder) / preset)
+
+
+def main() -> None:
+    """Train, and write the file after every run."""
+    fast = [name for name in presets.names() if name not in SLOW and presets.family(name) is None]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("presets", nargs="*", default=fast, metavar="PRESET")
+    parser.add_argument("--compile", nargs="+", choices=("off", "on"), default=["off", "on"])
+    arguments = parser.parse_args()
+    for compiled in arguments.compile:
+        for preset in arguments.presets:
+            digest = compute(preset, compiled)
+            if digest is not None:
+                results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+                results.setdefault(preset, {}).setdefault(f"compile {compiled}", {})[key()] = digest
+                RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+                print(f"{preset}, compile {compiled}: {digest}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ PREPARED = {
     "docs/reports.md": [
         "lockstep train --name first",
         "lockstep train --name second",
-        "lockstep train --out runs/cartpole-sweep/runs",
+        "lockstep sweep --over run.seed=1 --out runs/cartpole-sweep --total-steps 512 --rollout.steps 32",
     ],
     "docs/monitoring.md": ["lockstep train --name first", "lockstep train --out experiments"],
     "docs/troubleshooting.md": ["lockstep train --name first"],

@@ -81,7 +81,7 @@ def selected() -> Iterator[object]:
     """Yield the names of the cases. Of every file with every kind of content, most are exhaustive: each file and each kind has some without."""
     for place, name in enumerate(CASES):
         product = name.startswith((*JSON_FILES, *CHECKPOINT_FILES))
-        yield pytest.param(name, marks=[pytest.mark.exhaustive] if product and place % 4 else [])
+        yield pytest.param(name, marks=[pytest.mark.exhaustive] if product and place % 5 else [])
 
 
 @pytest.mark.parametrize("name", list(selected()))

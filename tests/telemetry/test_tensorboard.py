@@ -1,5 +1,6 @@
 """TensorBoard reads the event files."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -118,3 +119,67 @@ def test_flushed_points_survive_a_kill(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert read(tmp_path) == {"a": [(1, 1.0)]}
+
+
+def test_many_starts_are_one_curve_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = EventAccumulator(str(tmp_path))
+    for start in range(66):
+        monkeypatch.setattr(events.time, "time", lambda start=start: 1000.0 - 3 * start)  # the clock is set back
+        file = EventFile(tmp_path, start + 1)
+        file.add(start + 1, {"loss": start})
+        file.close()
+        live.Reload()  # TensorBoard follows the run meanwhile
+    assert len(list(tmp_path.iterdir())) == 1
+    expected = [(start + 1, float(start)) for start in range(66)]
+    assert read(tmp_path)["loss"] == expected
+    assert [(point.step, point.value) for point in live.Scalars("loss")] == expected
+    assert b"\x3a\x02\x08\x01" not in next(tmp_path.iterdir()).read_bytes()  # no start hides anything
+
+
+@pytest.mark.parametrize("cut", [1, 5, 17, 40])
+def test_incomplete_record_of_a_killed_process_is_replaced(tmp_path: Path, cut: int) -> None:
+    file = EventFile(tmp_path, 1)
+    for step in (1, 2, 300):
+        file.add(step, {"loss": step})
+    file.close()
+    (path,) = tmp_path.iterdir()
+    os.truncate(path, path.stat().st_size - cut)
+    file = EventFile(tmp_path, 2)
+    file.add(2, {"loss": -2})
+    file.close()
+    assert read(tmp_path)["loss"] == [(1, 1.0), (2, -2.0)]
+
+
+def test_points_that_are_repeated_replace_those_of_a_killed_process(tmp_path: Path) -> None:
+    live = EventAccumulator(str(tmp_path))
+    for steps, value in (((1, 2, 3), 1.0), ((2, 3, 4), 2.0)):
+        file = EventFile(tmp_path, steps[0])
+        for step in steps:
+            file.add(step, {"loss": value})
+        file.close()
+        live.Reload()
+    expected = [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+    assert read(tmp_path)["loss"] == expected
+    assert [(point.step, point.value) for point in live.Scalars("loss")] == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"no event file"])
+def test_damaged_file_is_left_and_another_one_follows(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "events.out.tfevents.0000002000.host.1.0000"
+    damaged.write_bytes(content)
+    monkeypatch.setattr(events.time, "time", lambda: 1000.0)
+    file = EventFile(tmp_path, 1)
+    file.add(5, {"loss": 5})
+    file.close()
+    assert damaged.read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir())[1].startswith("events.out.tfevents.0000002001.")
+
+
+def test_events_are_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "tb").mkdir()
+    (tmp_path / "tb" / "events.out.tfevents.1.host").symlink_to(tmp_path / "mine")
+    EventFile(tmp_path / "tb", 1).close()
+    assert (tmp_path / "mine").read_bytes() == b"mine"

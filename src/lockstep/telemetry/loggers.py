@@ -148,12 +148,13 @@ class TensorBoard:
     """Logger of scalars over environment steps for TensorBoard, in the groups rollout/, train/, time/ and evaluation/."""
 
     def __init__(self, folder: Path, purge_step: int, config: Mapping[str, object]) -> None:
-        """Create an event file in `folder`, with the config tree in the HParams tab.
+        """Open the event file in `folder`, with the config tree in the HParams tab.
 
-        TensorBoard hides points of earlier files at or after `purge_step`: a killed process may have written them.
+        TensorBoard hides points at or after `purge_step`: a killed process may have written them.
         """
         self._events = EventFile(folder, purge_step)
-        self._events.add_config(flatten_config(config))
+        if self._events.created:
+            self._events.add_config(flatten_config(config))
 
     def write(self, metrics: Mapping[str, object]) -> None:
         """Add one point to every curve, all in one event."""

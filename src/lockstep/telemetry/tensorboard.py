@@ -7,19 +7,26 @@ Field numbers are taken from tensorboard/compat/proto/{event,summary,tensor}.pro
 """
 
 import os
+import re
 import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lockstep.files import make_folder
+from lockstep.files import METRICS_LIMIT, make_folder, open_regular, open_to_append
 from lockstep.processes.host_name import host_name
 
 __all__ = ["EventFile"]
 
+_PREFIX = "events.out.tfevents."
+_HEADER, _FOOTER = 12, 4
+"""Bytes of a record before the content (its length and the checksum of it) and after it (the checksum of the content)."""
+_EVENT_START = 20
+"""Bytes of an event that hold its time and its step."""
 _POLYNOMIAL = 0x82F63B78
 _BLOCK = 4096
 """Largest number of bytes per step of the checksum; the table takes 1 KB for each of them."""
@@ -30,20 +37,37 @@ a tensor.
 
 
 class EventFile:
-    """Event file of one process in a folder of event files. TensorBoard reads the files of a folder in the order of their names."""
+    """Event file of a folder. All starts of a run append to one file, which TensorBoard shows as one curve.
+
+    With a file per start, TensorBoard would read them in the order of their names, which contain the time, and take each as a restart.
+    """
 
     def __init__(self, folder: Path, purge_step: int) -> None:
-        """Create the file. TensorBoard then hides the points of earlier files at or after `purge_step`."""
+        """Open the newest event file of `folder`, or create one. TensorBoard hides its points at or after `purge_step`.
+
+        A record that a killed process has written incompletely is removed. If the file is damaged otherwise, another one is created.
+        """
         make_folder(folder)
+        newest = max(folder.glob(f"{_PREFIX}*"), default=None)
+        written = None if newest is None else _scan(newest)
+        self.created = newest is None or written is None
+        """True if this is a new file."""
         now = time.time()
-        # the number of files makes the name unique: a program may stop and resume within a second
-        earlier_files = sum(1 for _ in folder.iterdir())
-        name = f"events.out.tfevents.{int(now):010d}.{host_name()}.{os.getpid()}.{earlier_files:04d}"
-        self._file = (folder / name).open("xb")
+        if newest is not None and written is not None:
+            self._file = open_to_append(newest)
+            os.ftruncate(self._file, written.end)
+        else:
+            # the name sorts after those of other files also if the clock was set back
+            second = int(now) if newest is None else max(int(now), _second_of(newest.name) + 1)
+            name = f"{_PREFIX}{second:010d}.{host_name()}.{os.getpid()}.0000"
+            self._file = open_to_append(folder / name)
+        self._pending = bytearray()
         self._prefixes: dict[str, bytes] = {}
-        session_start = b"\x08\x01"  # SessionLog.status = START
-        self._write(_event(now, purge_step, b"\x1a\x0dbrain.Event:2"))
-        self._write(_event(now, purge_step, b"\x3a\x02" + session_start))
+        if self.created:
+            self._write(_event(now, purge_step, b"\x1a\x0dbrain.Event:2"))
+        if newest is not None and (written is None or written.last_step >= purge_step):
+            session_start = b"\x08\x01"  # SessionLog.status = START: hides the later points
+            self._write(_event(now, purge_step, b"\x3a\x02" + session_start))
         self.flush()
 
     def add(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -69,11 +93,17 @@ class EventFile:
 
     def flush(self) -> None:
         """Hand everything added so far to the operating system, so that killing this process loses none of it."""
-        self._file.flush()
+        # in one call, so that a kill does not leave a part of a record, after which a running TensorBoard would read nothing more
+        while self._pending:
+            written = os.write(self._file, self._pending)
+            del self._pending[:written]
 
     def close(self) -> None:
         """Flush and close the file."""
-        self._file.close()
+        try:
+            self.flush()
+        finally:
+            os.close(self._file)
 
     def _prefix(self, tag: str) -> bytes:
         """Return the bytes of a `Summary.Value` with this tag that precede its float32 value."""
@@ -89,7 +119,50 @@ class EventFile:
 
     def _write(self, content: bytes) -> None:
         length = struct.pack("<Q", len(content))
-        self._file.write(b"".join([length, _checksum(length), content, _checksum(content)]))
+        self._pending += b"".join([length, _checksum(length), content, _checksum(content)])
+
+
+def _scan(path: Path) -> "_Written | None":
+    """Find the end of the last complete record of an event file, and its largest step. Return None if the file is damaged."""
+    end, last_step = 0, 0
+    try:
+        with open_regular(path, METRICS_LIMIT) as file:
+            size = os.fstat(file.fileno()).st_size
+            while len(header := file.read(_HEADER + _EVENT_START)) >= _HEADER:
+                length, checksum = header[:8], header[8:_HEADER]
+                if _checksum(length) != checksum:
+                    return None
+                following = end + _HEADER + int.from_bytes(length, "little") + _FOOTER
+                if following > size:
+                    break
+                last_step = max(last_step, _step_of(header[_HEADER:]))
+                end = following
+                file.seek(end)
+    except OSError:
+        return None
+    return _Written(end, last_step) if end else None
+
+
+class _Written(NamedTuple):
+    end: int
+    """Offset of the end of the last complete record."""
+    last_step: int
+
+
+def _step_of(event: bytes) -> int:
+    """Return the step of an event that `_event` has encoded; 0 for another one."""
+    step = 0
+    if event[:1] == b"\x09" and event[9:10] == b"\x10":
+        for place, digit in enumerate(event[10:]):
+            step |= (digit & 127) << 7 * place
+            if digit < 128:
+                break
+    return step
+
+
+def _second_of(name: str) -> int:
+    digits = name.removeprefix(_PREFIX).partition(".")[0]
+    return int(digits) if re.fullmatch(r"[0-9]{1,10}", digits) else 0
 
 
 def _event(wall_time: float, step: int, field: bytes) -> bytes:

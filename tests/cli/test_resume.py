@@ -17,6 +17,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.cli.main import main
 from lockstep.cli.work import resume_under_launcher
 from lockstep.experiment.execute import open_run
+from lockstep.processes.exit_codes import IN_USE
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import hash_file, seal
 from lockstep.runtime.rank_info import RankInfo
@@ -108,7 +109,7 @@ def test_run_in_use_is_refused_before_its_checkpoints_are_read(run: Path, capsys
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert main(["resume", str(run), "--iteration", "99"]) == 2
+        assert main(["resume", str(run), "--iteration", "99"]) == IN_USE
         with pytest.raises(ValueError, match="is in use: another process is training it"):
             lockstep.resume(run, iteration=99)
         process.communicate()

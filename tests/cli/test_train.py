@@ -272,7 +272,9 @@ def test_run_in_use_is_refused_and_unchanged(run_cli, tmp_path: Path) -> None:
     descriptor = os.open(run, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # as the process that trains it does
     try:
-        assert_refused(run_cli("resume", "first", "--total-steps", 2048), "runs/first is in use")
+        refused = run_cli("resume", "first", "--total-steps", 2048)
+        assert refused.rc == 6
+        assert refused.stderr == "lockstep: runs/first is in use: another process is training it\n"
     finally:
         os.close(descriptor)
     assert (run / "config.json").read_text() == before

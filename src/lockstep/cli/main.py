@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from lockstep import __version__
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, INTERRUPTED, PIPE_CLOSED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, IN_USE, INTERRUPTED, PIPE_CLOSED
 from lockstep.processes.heartbeat import set_verdict
 
 __all__ = ["main"]
@@ -97,7 +97,9 @@ def _run(words: list[str]) -> int:
 def _exit_code(error: ValueError | RuntimeError) -> int:
     """Return the exit code of an error that has one; raise any other error again."""
     if isinstance(error, ValueError):
-        return BAD_INPUT
+        from lockstep.run.folder import RunInUse
+
+        return IN_USE if isinstance(error, RunInUse) else BAD_INPUT
     from lockstep.experiment.start import exit_codes
 
     code = exit_codes().get(type(error))

@@ -5,6 +5,7 @@ __all__ = [
     "DONE",
     "FAILED",
     "INTERRUPTED",
+    "IN_USE",
     "KILLED",
     "KNOWN",
     "NON_FINITE",
@@ -26,6 +27,8 @@ RANK_LOST = 4
 """A rank lost another one or the process of an environment, was ended by foreign code, or hung."""
 REPLICAS_DIFFER = 5
 """Ranks hold different weights."""
+IN_USE = 6
+"""Another process trains the run."""
 PREEMPTED = 75
 """A signal asked the run to stop, and it stopped. (EX_TEMPFAIL of sysexits.h: the run can be resumed.)"""
 INTERRUPTED = 130
@@ -35,5 +38,8 @@ KILLED = 137
 PIPE_CLOSED = 141
 """The reader of the output has ended: 128 + SIGPIPE."""
 
-KNOWN = (DONE, FAILED, BAD_INPUT, NON_FINITE, RANK_LOST, REPLICAS_DIFFER, PREEMPTED, INTERRUPTED, KILLED, PIPE_CLOSED)
+KNOWN = (
+    *(DONE, FAILED, BAD_INPUT, NON_FINITE, RANK_LOST, REPLICAS_DIFFER, IN_USE),
+    *(PREEMPTED, INTERRUPTED, KILLED, PIPE_CLOSED),
+)
 """All exit codes above. A rank with another exit code was ended by foreign code, for example by `os._exit`."""

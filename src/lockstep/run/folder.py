@@ -16,7 +16,7 @@ from typing import BinaryIO
 from lockstep.files import METRICS_LIMIT, open_regular, read_file, read_lines, sync_folder, write_atomically
 from lockstep.run.rows import parse_row
 
-__all__ = ["FolderLost", "RunFolder"]
+__all__ = ["FolderLost", "RunFolder", "RunInUse"]
 
 _TRIES = 3
 _PAUSE = 0.05
@@ -31,6 +31,10 @@ class FolderLost(RuntimeError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} was removed, renamed or replaced while the run was being trained")
+
+
+class RunInUse(ValueError):
+    """Another process trains the run."""
 
 
 class RunFolder:
@@ -184,7 +188,7 @@ class RunFolder:
     def lock(self) -> None:
         """Lock the run for this process until `unlock` or the end of the process.
 
-        Do nothing on a file system without locks. Raises ValueError if another process holds the lock.
+        Do nothing on a file system without locks. Raises RunInUse if another process holds the lock.
         """
         for tries in reversed(range(_TRIES)):
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -193,7 +197,7 @@ class RunFolder:
             except BlockingIOError:
                 os.close(descriptor)
                 if not tries:
-                    raise ValueError(f"{self.path} is in use: another process is training it") from None
+                    raise RunInUse(f"{self.path} is in use: another process is training it") from None
                 time.sleep(_PAUSE)  # another process may hold it for a moment, in `in_use`
             except OSError:  # a file system without locks
                 os.close(descriptor)
@@ -204,7 +208,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the run inside the `with` block. Raises ValueError if another process holds the lock."""
+        """Lock the run inside the `with` block. Raises RunInUse if another process holds the lock."""
         self.lock()
         try:
             yield

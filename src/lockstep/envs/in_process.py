@@ -15,7 +15,7 @@ from lockstep.envs.interface import failure_text
 from lockstep.envs.layout import ContractViolation
 from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
-from lockstep.processes.heartbeat import beat
+from lockstep.processes.heartbeat import ENVIRONMENT, beat, own_cells
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["InProcessEngine"]
@@ -65,18 +65,18 @@ class InProcessEngine(ReplayedEngine):
         self._history.record(actions_to_log(actions, converted))
         observations, rewards = self._observations, self._rewards
         terminated, truncated = self._terminated, self._truncated
-        infos, first = self._infos, self._first
+        infos, cells, first = self._infos, own_cells(), self._first + 1
         index, pairs = 0, zip(self._envs, each_action(converted), strict=True)
         try:
             if self.spaces.images:
                 pixels = self.pixels
                 for index, (env, action) in enumerate(pairs):
-                    beat(first + index)
+                    cells[ENVIRONMENT] = first + index
                     observation, rewards[index], terminated[index], truncated[index], infos[index] = env.step(action)
                     observations[index], pixels[index] = observation
             else:
                 for index, (env, action) in enumerate(pairs):
-                    beat(first + index)
+                    cells[ENVIRONMENT] = first + index
                     result = env.step(action)
                     observations[index], rewards[index], terminated[index], truncated[index], infos[index] = result
         except Exception as error:

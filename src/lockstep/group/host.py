@@ -90,7 +90,7 @@ class Host:
             os.sched_yield()
         start = checked = heard = now = time.monotonic()
         own, line = Line(self._cells_of(self.rank)), Line(self._cells_of(peer))
-        beats = line.beats
+        signs = line.signs
         while counters[index] < target:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
             time.sleep(min(max((now - start) / 50, _SLEEPS[0]), _SLEEPS[1]))
@@ -100,8 +100,8 @@ class Host:
                 own.beat()
                 if self._ended(peer) and counters[index] < target:
                     self._raise_lost(peer, phase)
-                if line.beats != beats or line.waiting:
-                    beats, heard = line.beats, now
+                if line.signs != signs or line.waiting:
+                    signs, heard = line.signs, now
                 elif now - heard > patience * self._timeout:
                     why = f"no sign of life for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"
                     self._raise_lost(peer, phase, why)

@@ -11,11 +11,23 @@ from contextlib import contextmanager
 
 from lockstep.phases import STAGES
 
-__all__ = ["Line", "Lines", "attach", "beat", "enter", "is_watched", "set_iteration", "set_verdict", "waiting"]
+__all__ = [
+    "ENVIRONMENT",
+    "Line",
+    "Lines",
+    "attach",
+    "beat",
+    "enter",
+    "is_watched",
+    "own_cells",
+    "set_iteration",
+    "set_verdict",
+    "waiting",
+]
 
 LINE_BYTES = 64
 """Bytes of a line: a cache line, so that ranks do not slow each other down."""
-PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, _ENVIRONMENT, _WAITING = range(LINE_BYTES // 8)
+PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, _WAITING = range(LINE_BYTES // 8)
 """Cells of a line, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
 about to return (0: none), number of beats, index of the stage, iteration, 1 + environment that is being stepped (0: none), and 1 while
 the rank waits for another one inside a library, where it can't beat."""
@@ -39,6 +51,11 @@ class Line:
     def beats(self) -> int:
         """Number of beats; 0 before the rank has started."""
         return int(self._cells[_BEATS])
+
+    @property
+    def signs(self) -> tuple[int, int]:
+        """Values of which one changes as long as the rank is alive: the number of beats, and the environment."""
+        return int(self._cells[_BEATS]), int(self._cells[ENVIRONMENT])
 
     @property
     def waiting(self) -> bool:
@@ -65,8 +82,8 @@ class Line:
         parts = [f"stage {self.stage}"]
         if self.iteration:
             parts.append(f"iteration {self.iteration}")
-        if self._cells[_ENVIRONMENT]:
-            parts.append(f"environment {self._cells[_ENVIRONMENT] - 1}")
+        if self._cells[ENVIRONMENT]:
+            parts.append(f"environment {self._cells[ENVIRONMENT] - 1}")
         return ", ".join(parts)
 
 
@@ -97,6 +114,11 @@ def attach(cells: memoryview, watched: bool) -> None:
     beat()
 
 
+def own_cells() -> memoryview:
+    """Return the cells of this process, for loops in which the call of `beat` would cost too much. They set ENVIRONMENT."""
+    return _own
+
+
 def is_watched() -> bool:
     """Return True if a launcher watches the heartbeat of this process."""
     return _watched
@@ -105,7 +127,7 @@ def is_watched() -> bool:
 def beat(environment: int = -1) -> None:
     """Show that this process is alive. `environment` is the number of the environment that is about to be stepped."""
     cells = _own
-    cells[_ENVIRONMENT] = environment + 1
+    cells[ENVIRONMENT] = environment + 1
     cells[_BEATS] += 1
 
 

@@ -59,8 +59,8 @@ class _Rank:
 
     number: int
     process: "subprocess.Popen[bytes]"
-    beats: int = 0
-    last_beat: float = 0.0
+    signs: tuple[int, int] = (0, 0)
+    last_sign: float = 0.0
     stage: str = "start"
     longest: dict[str, float] = field(default_factory=dict)
     """The longest silence so far, in seconds, by stage."""
@@ -120,7 +120,7 @@ class _Watch:
         self._asked_at: float | None = None
         now = time.monotonic()
         for rank in ranks:
-            rank.last_beat = now
+            rank.last_sign = now
 
     def wait(self) -> Outcome:
         """Return when all ranks have ended, or when those that are left are to be killed."""
@@ -189,10 +189,10 @@ class _Watch:
                 if now - rank.verdict_at > _GRACE_AFTER_VERDICT:
                     rank.kill()
                 continue
-            silence, beats = now - rank.last_beat, line.beats
-            if beats != rank.beats or (line.waiting and not _is_stopped(rank.process.pid)):
+            silence, signs = now - rank.last_sign, line.signs
+            if signs != rank.signs or (line.waiting and not _is_stopped(rank.process.pid)):
                 rank.longest[rank.stage] = max(silence, rank.longest.get(rank.stage, 0.0))
-                rank.beats, rank.last_beat, rank.stage, rank.warned = beats, now, line.stage, False
+                rank.signs, rank.last_sign, rank.stage, rank.warned = signs, now, line.stage, False
             elif silence > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
                 self._end_silent(rank, f"{silence:.0f} s in {line.place()}")
             elif not rank.warned and silence > max(_WARN_AFTER, _WARN_FACTOR * rank.longest.get(rank.stage, 1.0)):

@@ -104,6 +104,17 @@ def test_stopped_rank_is_ended(watched: Watched) -> None:
     assert "was stopped by a signal for 1 s" in outcome.fault
 
 
+def test_silence_that_is_long_for_the_stage_is_announced(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_WARN_AFTER", 0.5)
+    monkeypatch.setattr(module, "_WARN_FACTOR", 1.0)
+    assert watched("heartbeat.enter('learn'); work(0.3); time.sleep(0.9); work(0.1); end(0)").code == DONE
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert re.match(r"lockstep: rank 0 has not moved for \d s in stage learn, iteration 5", lines[0])
+
+
 def test_rank_that_waits_in_a_library_is_not_silent(watched: Watched) -> None:
     assert watched("with heartbeat.waiting(): time.sleep(2.5)\nend(0)").code == DONE
 

@@ -35,8 +35,8 @@ _START_LIMIT = 60.0
 """Least limit of the silence of a rank that has not begun to train: it imports PyTorch, which takes long on a busy machine."""
 _STACKS_TIME = 0.5
 """Seconds that a silent rank has to print its stack traces before it is killed."""
-_WARN_AFTER = 10.0
-"""Least seconds of silence for a warning."""
+_WARN_AFTER, _WARN_AT_START = 10.0, 40.0
+"""Least seconds of silence for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
 _WARN_FACTOR = 50.0
 """Multiple of the longest silence so far, in the same stage, for a warning."""
 
@@ -195,10 +195,14 @@ class _Watch:
                 rank.signs, rank.last_sign, rank.stage, rank.warned = signs, now, line.stage, False
             elif silence > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
                 self._end_silent(rank, f"{silence:.0f} s in {line.place()}")
-            elif not rank.warned and silence > max(_WARN_AFTER, _WARN_FACTOR * rank.longest.get(rank.stage, 1.0)):
+            elif not rank.warned and silence > self._warn_after(rank, line.iteration):
                 rank.warned = True
                 text = f"rank {rank.number} has not moved for {silence:.0f} s in {line.place()}; it is ended after runtime.timeout"
                 print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
+
+    def _warn_after(self, rank: _Rank, iteration: int) -> float:
+        least = _WARN_AFTER if iteration else _WARN_AT_START
+        return max(least, _WARN_FACTOR * rank.longest.get(rank.stage, 1.0))
 
     def _end_silent(self, rank: _Rank, where: str) -> None:
         """Let a rank print its stack traces, then kill it."""

@@ -64,6 +64,11 @@ class Result:
     message: str
     """The last line on the standard error stream."""
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The case."""
+        return self.fault, self.place, self.transport
+
 
 class Case:
     """A run in a folder of its own."""
@@ -287,7 +292,7 @@ def write(out: Path, results: list[Result], kills: dict[str, object]) -> None:
         f"A run of {ITERATIONS} iterations with one player and two trainers, `runtime.timeout` and `env.timeout` of {TIMEOUT} seconds, a checkpoint every",
         "5 iterations, and a fault in the middle. *Noticed*: from the fault to the first message. *All ranks again*: until the ranks of the next start were",
         "connected, which includes the import of PyTorch. An exit code of 1 without a restart is an error that would come back: the line names the",
-        "environment. After the launcher was killed, the run was resumed by hand.",
+        "environment. After the launcher was killed, the run was resumed by hand. Tests ran on the same cores, which makes some times longer.",
         f"Processor: {environment.get('processor', 'unknown')}, PyTorch {environment['packages']['torch']}.\n",  # type: ignore[index]
         *table(results),
     ]
@@ -305,7 +310,9 @@ def write(out: Path, results: list[Result], kills: dict[str, object]) -> None:
 def main() -> None:
     """Run all cases."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", default="", help="run the cases whose name contains this text")
+    parser.add_argument(
+        "--only", default="", help="run the cases whose name contains this text, and keep the other results"
+    )
     parser.add_argument("--kills", type=int, default=0, help="number of SIGKILLs at random moments")
     parser.add_argument("--out", type=Path, default=HERE / "faults.json")
     args = parser.parse_args()
@@ -314,15 +321,20 @@ def main() -> None:
         whole = Case(folder, "whole", "--ranks", "1", "--env.engine", "gymnasium")
         if whole.start().wait():
             sys.exit(whole.text())
-        reference, results = whole.digest(), []
+        reference = whole.digest()
+        stored = json.loads(args.out.read_text()) if args.only and args.out.exists() else {"results": [], "kills": {}}
+        results, kills = [Result(**result) for result in stored["results"]], stored["kills"]
         for case, fault, place, transport in cases(folder):
             if args.only in f"{fault} {place} {transport}":
-                results.append(inject(case, fault, place, transport, reference))
-                print(list(table(results))[-1], results[-1].message, flush=True)
-                write(args.out, results, {})
+                result = inject(case, fault, place, transport, reference)
+                print(list(table([result]))[-1], result.message, flush=True)
+                results = [other for other in results if other.key != result.key] + [result]
+                write(args.out, results, kills)
             shutil.rmtree(case.run, ignore_errors=True)
         if args.kills:
-            write(args.out, results, random_kills(folder, args.kills, reference))
+            kills = random_kills(folder, args.kills, reference)
+            print(json.dumps(kills), flush=True)
+            write(args.out, results, kills)
 
 
 if __name__ == "__main__":

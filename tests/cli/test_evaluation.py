@@ -172,7 +172,7 @@ def test_the_evaluating_process_ends_with_rank_0(begin, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("0",), "run.evaluate_every is 0: it must be at least 1, or none for no evaluation"),
-        (("2", "--run.evaluate-episodes", "0"), "run.evaluate_episodes is 0: it must be at least 1"),
+        (("2", "--run.evaluate-episodes", "0"), "run.evaluate_episodes is 0: it must be at least 1 and below 2**53"),
         pytest.param(
             ("2", "--env.engine", "envpool", "--run.checkpoint-every", "4"),
             "run.evaluate_every is 2: env.engine 'envpool' begins new episodes at every checkpoint, so it must be a multiple of "

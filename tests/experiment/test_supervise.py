@@ -78,6 +78,15 @@ def test_number_of_restarts_is_limited(supervised: Supervise, capsys: pytest.Cap
     assert "there were 2 restarts within an hour (--restarts); go on with: lockstep resume" in error
 
 
+def test_no_restart_after_the_last_iteration(
+    supervised: Supervise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank may be killed while it waits for evaluations or closes environments."""
+    monkeypatch.setattr(module, "iterations", lambda config: 20)
+    assert supervised([fault(20)]) == (DONE, [(2, 0)])
+    assert "is complete" in capsys.readouterr().out
+
+
 def test_no_restart_if_none_is_allowed(supervised: Supervise) -> None:
     assert supervised([fault(12)], restarts=0) == (FAILED, [(2, 0)])
 

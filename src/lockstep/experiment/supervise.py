@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.experiment.execute import open_run
-from lockstep.processes.exit_codes import FAILED
+from lockstep.experiment.resolve import iterations
+from lockstep.experiment.start import completion_text
+from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged, verify
 from lockstep.run.stop import asked_to_stop
@@ -94,6 +96,10 @@ def supervise(
             return outcome.code
         if outcome.iteration:  # until then, the checkpoints after the one that the user has chosen are still there
             resume_from = _newest_whole(folder)
+        if resume_from >= iterations(config) or folder.training_ended(resume_from):
+            # the fault came after the last iteration, while evaluations or trackers were waited for
+            print(completion_text(folder, config), flush=True)
+            return DONE
         problem = limit.problem(outcome.iteration, resume_from)
         if problem is None:
             place = f"from iteration {resume_from}" if resume_from else "from the start"

@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
+from lockstep.experiment import start
 from lockstep.experiment import supervise as module
 from lockstep.experiment.supervise import RestartLimit, supervise
 from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE
@@ -82,7 +83,8 @@ def test_no_restart_after_the_last_iteration(
     supervised: Supervise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A rank may be killed while it waits for evaluations or closes environments."""
-    monkeypatch.setattr(module, "iterations", lambda config: 20)
+    for place in (module, start):
+        monkeypatch.setattr(place, "iterations", lambda config: 20)
     assert supervised([fault(20)]) == (DONE, [(2, 0)])
     assert "is complete" in capsys.readouterr().out
 

@@ -78,9 +78,9 @@ class Case:
         self.temporary = folder / f"{name}.tmp"
         self.temporary.mkdir()
         given = {"mark": str(self.mark), **(options or {})}
-        steps = 8 * 64 * ITERATIONS
+        steps = () if "--total-steps" in words else ("--total-steps", str(8 * 64 * ITERATIONS))
         self.command = [
-            *(sys.executable, "-m", "lockstep", "train", *WORDS, "--total-steps", str(steps)),
+            *(sys.executable, "-m", "lockstep", "train", *WORDS, *steps),
             *("--env.options", json.dumps(given), "--out", str(self.run.parent), "--name", name, *words),
             *(() if "--run.checkpoint-every" in words else ("--run.checkpoint-every", "5")),
         ]
@@ -224,16 +224,27 @@ def cases(folder: Path) -> Iterator[tuple[Case, str, str, str]]:
 def random_kills(folder: Path, kills: int, reference: str) -> dict[str, object]:
     """Kill ranks of a supervised run at random moments; then kill all processes of another run, and resume it after each."""
     generator = random.Random(1)
-    case = Case(folder, "supervised", *EVERY, "--ranks", "2", "--restarts", "1000")
+    longer = ("--total-steps", str(8 * 64 * 20 * ITERATIONS), *EVERY)
+    whole = Case(folder, "longer", *longer, "--ranks", "1")
+    whole.start().wait()
+    case = Case(folder, "supervised", *longer, "--ranks", "2", "--restarts", "1000")
     launcher, done = case.start(), 0
-    while launcher.poll() is None and done < kills // 10:
-        time.sleep(generator.uniform(0.5, 4))
+    while launcher.poll() is None and done < kills // 3:
+        seen = len(case.rows())
+        wait_until(lambda: launcher.poll() is not None or len(case.rows()) > seen, 60)  # noqa: B023
+        time.sleep(generator.uniform(0, 2))
         ranks = [number for number, line in case.processes().items() if "rank" in line]
         if ranks and launcher.poll() is None:
             os.kill(generator.choice(ranks), signal.SIGKILL)
             done += 1
     code = launcher.wait(600)
-    supervised = {"kills": done, "code": code, "starts": len(case.starts()), "equal": case.digest() == reference}
+    supervised = {
+        "kills": done,
+        "code": code,
+        "starts": len(case.starts()),
+        "equal": case.rows()[-1]["digest"] == whole.rows()[-1]["digest"],
+    }
+    print(json.dumps(supervised), flush=True)
     return {"supervised": supervised, "resumed": kill_and_resume(folder, kills, generator, reference)}
 
 

@@ -40,7 +40,8 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
             if isinstance(outcome, OSError):
                 raise outcome
             newest = outcome.iteration // 10 * 10
-            monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [newest] if newest else [])
+            if newest:
+                monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [newest])
             return outcome
 
         monkeypatch.setattr(module, "launch", launch)

@@ -1,6 +1,6 @@
 # lockstep on a CPU, with the pinned packages:
 #     docker build -t lockstep --build-arg TORCH_INDEX=URL .
-#     docker run --rm --shm-size 1g -v "$PWD/runs:/lockstep/runs" --user "$(id -u):$(id -g)" lockstep train cartpole
+#     docker run --rm -v "$PWD/runs:/lockstep/runs" --user "$(id -u):$(id -g)" lockstep train cartpole
 FROM python:3.11-slim-bookworm AS build
 
 # address of PyTorch's package index of CPU builds; without it, pip installs a build for CUDA, which is several GB larger

@@ -18,7 +18,13 @@ SMALL: dict[str, object] = {
 }
 RUNS: dict[str, dict[str, object]] = {
     "plain": {},
-    "players": {"plan.kind": "1:1", "plan.lag": 1, "plan.correction": "vtrace", "plan.shards": 2},
+    "players": {
+        "plan.kind": "1:1",
+        "plan.lag": 1,
+        "plan.correction": "vtrace",
+        "plan.shards": 2,
+        "env.on_fault": "replace",
+    },
     "two-heads": {"curiosity.kind": "icm", "curiosity.combine": "two-heads", "curiosity.gamma": 0.9},
     "memory": {"policy.core": "lstm", "curiosity.kind": "rnd", "curiosity.warmup": 1},
     "kl": {"ppo.surrogate": "kl", "ppo.learning_rate_kl": 0.01, "ppo.kl_stop": 0.02, "ppo.epochs": 2},

@@ -14,6 +14,9 @@ action is ignored, its reward is 0 and `valid` is False.
     terminated   .     .     yes       .        .
     valid        yes   yes   yes       no       yes
 
+An environment that fails and is replaced (`env.on_fault`) has zeros and `terminated` in that row, and `valid` is False in all rows of the unfinished
+episode.
+
 An agent that is not in its game (engine `pettingzoo`) has `terminated` in every row until its next first observation, so all these rows are reset
 rows. No episode ends in a reset row.
 
@@ -82,7 +85,7 @@ class Rollout:
     truncated: Tensor
     """Flags `[T, B]` bool: True if the episode was cut, for example by a time limit, so that the value is bootstrapped."""
     valid: Tensor
-    """Flags `[T, B]` bool: False for reset rows, which losses and statistics ignore."""
+    """Flags `[T, B]` bool: False for reset rows and for rows of episodes in which the environment failed. Losses and statistics ignore them."""
     values: Tensor
     """Values `[T + 1, B]` estimated by the critic, with the weights that collected the rollout."""
     log_probs: Tensor
@@ -96,6 +99,8 @@ class Rollout:
     """Return and length (steps) of the episode that ended at a row, `[T, B, 2]` float64; NaN if none ended there."""
     infos: Tensor
     """Numbers `[T, B, K]` float64 of `env.info_metrics` of the episode that ended at a row; NaN if none ended there."""
+    faults: Tensor
+    """Number `[B]` int64 of times that each environment has failed since the previous rollout."""
     status: Tensor
     """Stop request and times of the player, `[8]` float64, see `PLAYER_FIELDS`."""
 
@@ -119,6 +124,7 @@ class Rollout:
             ((sum(sizes.statistics),), torch.float64),
             ((*rows, EPISODE_COLUMNS), torch.float64),
             ((*rows, sizes.infos), torch.float64),
+            ((sizes.count,), torch.int64),
             ((len(PLAYER_FIELDS),), torch.float64),
         ]
 

@@ -40,6 +40,7 @@ class Scripted:
     def __init__(self, spaces: Spaces = DISCRETE, restarts_episodes: bool = False) -> None:
         self.spaces, self.restarts_episodes = spaces, restarts_episodes
         self.absent = np.zeros(COUNT, dtype=bool)
+        self.lost: list[int] = []
         self.taken: list[np.ndarray] = []
         self._place = np.zeros((COUNT, 2))  # episode, step
         self._ended = np.zeros(COUNT, dtype=bool)

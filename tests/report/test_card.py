@@ -97,6 +97,9 @@ def test_the_claim_of_reproducibility_depends_on_the_run() -> None:
     raised = write_card(summary(initial_total_steps=10), EVALUATED, "me/first", None)
     assert "The budget was raised from 10 to" in raised
     assert "gives the same digest" not in raised
+    replaced = write_card(summary(metrics=[{"env_faults": 2}]), EVALUATED, "me/first", None)
+    assert "can't be reproduced from its config alone: its environments failed 2 times and were replaced" in replaced
+    assert "gives the same digest" not in replaced
     assert "Use that program to repeat the run" in write_card(summary(env_id="make()"), EVALUATED, "me/first", None)
 
 

@@ -161,7 +161,7 @@ COUNTERS = {"iteration": 3, "env_steps": 4096, "seconds": 1.5, "solved_at": None
 
 
 def test_valid_counters_are_decoded() -> None:
-    assert SavedCounters.of(COUNTERS | {"files": {}}) == (3, 4096, 1.5, None, [1.0, -2.5])
+    assert SavedCounters.of(COUNTERS | {"files": {}}) == (3, 4096, 1.5, None, [1.0, -2.5], 0)
     assert SavedCounters.of(COUNTERS | {"solved_at": 7, "seconds": 2}).solved_at == 7
 
 

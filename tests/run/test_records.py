@@ -19,6 +19,7 @@ def rollout_of(stop: float = 0.0, seconds: float = 4.0, waited: float = 1.0) -> 
     rollout.status[:] = torch.tensor(list(status.values()), dtype=torch.float64)
     rollout.valid[0, 1] = False
     rollout.episodes[2, 1] = torch.tensor([30.0, 7.0])
+    rollout.faults[1] = 1
     return rollout
 
 
@@ -33,7 +34,7 @@ def records_of(trainers: list[list[float]], rollouts: list[Rollout]) -> ShardRec
 
 def test_rows_contain_records_of_trainer_player_and_episodes() -> None:
     rows = pack_records([5.0, 2.0, 0.5, 0.0], [2, 3], [rollout_of(), rollout_of(seconds=8)])
-    assert rows.shape == (2, 4 + 8 + EPISODE_ROW)
+    assert rows.shape == (2, 4 + 8 + EPISODE_ROW + 1)
     assert rows.dtype == torch.float64
     records = ShardRecords(rows.numpy())
     assert records.status.shape == (2, 8)
@@ -44,6 +45,7 @@ def test_rows_contain_records_of_trainer_player_and_episodes() -> None:
     assert records.episodes[0, :10].tolist() == [5, 1, 7, 30, 30, 30, 2, 2 * 2 + 1, 30, 7]
     assert records.episodes[1, 7] == 3 * 2 + 1
     assert np.isnan(records.episodes[0, 10:]).all()
+    assert records.faults == 2
 
 
 @pytest.mark.parametrize(("digests", "agree"), [((7, 7, 7), True), ((7, 7, 8), False), ((2**48 - 1, 2**48 - 2), False)])

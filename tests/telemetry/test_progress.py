@@ -66,6 +66,16 @@ def test_a_line_per_iteration_is_complete_and_in_order(capsys: pytest.CaptureFix
     ]
 
 
+def test_line_names_replaced_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(3, None, 0)
+    for iteration, count in ((1, 0), (2, 1)):
+        lines.write(METRICS | {"iteration": iteration, "env_faults": count})
+    lines.flush()
+    first, second = capsys.readouterr().out.splitlines()
+    assert "env_faults" not in first
+    assert second.endswith("  env_faults 1")
+
+
 @pytest.fixture(name="clock")
 def fixture_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]

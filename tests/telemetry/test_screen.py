@@ -99,6 +99,13 @@ def test_view_of_restarts_and_their_causes() -> None:
     )
 
 
+def test_view_of_replaced_environments() -> None:
+    assert (
+        view(status_after(env_faults=2))[-1] == "faults     2 environments replaced  not reproducible from the config"
+    )
+    assert not any(line.startswith("faults") for line in view(status_after(env_faults=0)))
+
+
 def test_waiting_times_of_many_ranks() -> None:
     status = status_after(idle=[rank / 64 for rank in range(64)])
     assert view(status)[-1] == "waiting    mean 49%  most 98% (rank 63)"

@@ -52,8 +52,11 @@ class Shard:
         """`[B]`: the last step ended an episode, so the next row is a reset row."""
         self.running = torch.zeros(3, rewards.shape[1], dtype=torch.float64)
         """`[3, B]`: return, length and discounted return of the current episodes."""
+        self._faults: list[tuple[int, int]] = []
+        """Step and environment of the faults since the last rollout was finished; step -1 is before the first step."""
         self._set_observations(engine.reset())
         self.ended.copy_(torch.from_numpy(engine.absent))
+        self._drop_lost()
 
     def rollout(self, iteration: int) -> Rollout:
         """Return the buffer for the rollout of an iteration."""
@@ -89,6 +92,29 @@ class Shard:
             name.removeprefix("engine."): value.numpy() for name, value in state.items() if name.startswith("engine.")
         }
         self._set_observations(self.engine.restore(engine))
+        self._drop_lost()
+
+    def _drop_lost(self) -> None:
+        """Drop the current episodes of environments that failed while the engine began: their first row is a reset row."""
+        for index in self.engine.lost:
+            self.ended[index] = True
+            self.running[:, index] = 0
+            self.memory[index] = 0
+        self.note_faults(-1)
+
+    def note_faults(self, step: int) -> None:
+        """Remember the environments that failed in a step of the current rollout."""
+        self._faults += [(step, index) for index in self.engine.lost]
+
+    def invalidate_faults(self, rollout: Rollout) -> None:
+        """Mark all rows of the episodes that ended with a fault as not valid, and count the faults."""
+        rollout.faults.zero_()
+        for step, index in self._faults:
+            rollout.faults[index] += 1
+            earlier = rollout.valid[: step + 1, index]
+            resets = (~earlier).nonzero().flatten()
+            earlier[int(resets[-1]) + 1 if len(resets) else 0 :] = False
+        self._faults.clear()
 
     def _set_observations(self, observations: np.ndarray) -> None:
         self.observations.copy_(torch.from_numpy(np.ascontiguousarray(observations)))
@@ -136,15 +162,18 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
     rewards, terminated, truncated = wide.rewards.numpy(), wide.terminated.numpy(), wide.truncated.numpy()
     memory = _memory(shards, wide, agent)
     actor = agent.actor(noise, wide.actions.numpy(), memory)
-    engines = [(shard.engine, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
+    columns_of_shards = [(shard, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
+    engines = [(shard.engine, columns) for shard, columns in columns_of_shards]
     infos = wide.infos.numpy()
     image_engines, info_engines = engines if agent.spaces.images else [], engines if infos.size else []
     for t in range(steps):
         beat()
         actions = actor.act(t, observations[t], pixels[t])
-        for engine, columns in engines:
-            results = engine.step(actions[columns])
+        for shard, columns in columns_of_shards:
+            results = shard.engine.step(actions[columns])
             observations[t + 1, columns], rewards[t, columns], terminated[t, columns], truncated[t, columns] = results
+            if shard.engine.lost:
+                shard.note_faults(t)
         for engine, columns in image_engines:
             pixels[t + 1, columns] = engine.pixels
         for engine, columns in info_engines:
@@ -192,6 +221,7 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     ended = rollout.terminated | rollout.truncated
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
     shard.ended.copy_(ended[-1])
+    shard.invalidate_faults(rollout)
     discounted = _episode_returns(shard, rollout, ended)
     sums, means = [], []
     if agent.observation_statistics is not None:

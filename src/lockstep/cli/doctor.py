@@ -101,7 +101,6 @@ def _print_machine() -> None:
     _print_line(
         "memory files", "yes" if _has_memory_files() else "no", "tensors between ranks of this host; else through gloo"
     )
-    _print_line("/dev/shm", _free_shared_memory(), "tensors between the processes of `gymnasium-async`")
     _print_line(
         "EGL",
         "yes" if _can_load("libEGL.so.1") and _can_load("libGL.so.1") else "–",
@@ -128,13 +127,6 @@ def _has_memory_files() -> bool:
     except (AttributeError, OSError):
         return False
     return True
-
-
-def _free_shared_memory() -> str:
-    try:
-        return f"{shutil.disk_usage('/dev/shm').free >> 20:,} MiB free"
-    except OSError:
-        return "–"
 
 
 def _can_load(library: str) -> bool:

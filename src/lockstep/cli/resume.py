@@ -73,7 +73,8 @@ def _parser() -> Arguments:
         "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan. Of the flags of "
         "`lockstep train` it takes those that do not belong to the experiment: --plan, --plan.players, --plan.trainers, --runtime.kind, "
         "--runtime.device, --runtime.player-device, --runtime.backend, --runtime.rendezvous, --runtime.timeout, --run.progress, "
-        "--run.log-every, --run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --run.hooks, --env.module and --env.timeout.",
+        "--run.log-every, --run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --run.hooks, --env.module, --env.timeout, "
+        "--env.on-fault, --env.max-faults, and --env.engine between gymnasium and gymnasium-async.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_ranks("one per core, at most one per shard, or the number that the plan requires")

@@ -39,6 +39,7 @@ def main(argv: Sequence[str]) -> int:
     from lockstep.experiment.verification import HOOK, first_difference, original_config, write_expected
 
     folder = RunFolder.open(locate(args.run))
+    _check_faults(folder, args.iterations)
     config, starts, recorded = open_run(folder.path)[1], read_starts(folder), digests(folder)
     _check(folder, config, starts, recorded)
     import_env_module_of_run(config, args.module)
@@ -84,6 +85,18 @@ def _check(folder: RunFolder, config: Config, starts: Sequence[Start], recorded:
         raise ValueError(
             f"{folder.path} was trained by lockstep {version}, and this is {here}: pip install {_LOCKSTEP}=={version}"
         )
+
+
+def _check_faults(folder: RunFolder, iterations: int | None) -> None:
+    """Raise ValueError if an environment failed and was replaced in the first `iterations`; None: in any."""
+    first = next((int(str(row["iteration"])) for row in folder.metrics() if row.get("env_faults")), None)
+    if first is None or (iterations is not None and iterations < first):
+        return
+    earlier = f"; --iterations {first - 1} verifies those before" if first > 1 else ""
+    raise ValueError(
+        f"{folder.path} can't be trained again from its config: environments failed and were replaced from iteration {first} on "
+        f"(env.on_fault){earlier}"
+    )
 
 
 def _last_line(folder: RunFolder, last: int, done: int) -> str:

@@ -165,5 +165,10 @@ def _result_text(run: TrainingRun) -> str:
         lines.append(f"return: {episodes.mean:.4g}, mean of the last {len(episodes.returns)} episodes")
     if counters.solved_at is not None:
         lines.append(f"solved: it reached {counters.goal:g} after {counters.solved_at:,} steps")
+    if counters.env_faults:
+        times = f"{counters.env_faults} time{'s' * (counters.env_faults != 1)}"
+        lines.append(
+            f"faults: environments failed {times} and were replaced: the config alone does not reproduce this run"
+        )
     lines.append(f"run: {run.folder.path}")
     return "\n".join(lines)

@@ -121,15 +121,24 @@ def _method_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _count_rewards(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:
     """Return the `Bonus.metric_sums` of a shard, and update `running` `[B]`, the intrinsic returns of the current episodes."""
-    ended = (rollout.terminated | rollout.truncated).numpy()
+    ended, valid = (rollout.terminated | rollout.truncated).numpy(), rollout.valid.numpy()
     rewards, current = rewards.to(torch.float64), running.numpy()
     sums, has_end = rewards.cumsum(0).numpy(), ended.any(0)
     # the last step of the last episode that ended in an environment: later rewards belong to the current episode
     last = len(ended) - 1 - ended[::-1].argmax(0)
     finished = np.where(has_end, sums[last, np.arange(len(last))], 0.0)
-    returns = (current + finished)[has_end].sum()
+    # an episode in which the environment failed is not counted; its rewards in this rollout are 0 already
+    first = ended.argmax(0)
+    counted = np.where(valid[first, np.arange(len(first))], current, 0.0)
+    returns = (counted + finished)[has_end].sum()
     current[:] = np.where(has_end, 0.0, current) + sums[-1] - finished
-    counts = [rewards.sum().item(), rewards.square().sum().item(), rollout.valid.sum().item(), returns, ended.sum()]
+    counts = [
+        rewards.sum().item(),
+        rewards.square().sum().item(),
+        rollout.valid.sum().item(),
+        returns,
+        (ended & valid).sum(),
+    ]
     return torch.tensor(counts, dtype=torch.float64)
 
 

@@ -1,6 +1,6 @@
 """Shared parts of the engines whose environments step as one batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,7 @@ class RestartingEngine:
     """
 
     restarts_episodes = True
+    lost: Sequence[int] = ()
 
     def __init__(
         self,

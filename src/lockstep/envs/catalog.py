@@ -9,6 +9,7 @@ from gymnasium.wrappers import TimeLimit
 from lockstep.envs.choice import choose_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.families import ATARI, FAMILIES, TASKS, base_of, family_of, version
+from lockstep.envs.faults import FaultLimit
 from lockstep.envs.interface import Interface
 from lockstep.envs.settings import EnvConfig
 from lockstep.envs.single import Recipe
@@ -16,6 +17,7 @@ from lockstep.envs.spaces import Spaces, describe
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = [
+    "SAME_EPISODES",
     "KnownEnvironment",
     "agents_of",
     "check_autoreset",
@@ -34,6 +36,9 @@ _BATCH_STREAMS = {"gymnasium-vector": "vector", "envpool": "envpool", "ale": "al
 """Names of the seed streams of the engines that step batches."""
 _SINGLE_STREAM = "episode"
 """Name of the seed stream that other engines share, so that their trajectories are the same."""
+
+SAME_EPISODES = ("gymnasium", "gymnasium-async")
+"""Engines with the same bits: they step the same episodes, and each restores what the other has saved."""
 
 
 def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: int = 1) -> Engine:
@@ -60,7 +65,8 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
         case "gymnasium-async":
             from lockstep.envs.subprocesses import SubprocessEngine
 
-            return SubprocessEngine(recipe, seeds, first, count, config.timeout)
+            limit = FaultLimit(config.max_faults) if config.on_fault == "replace" else None
+            return SubprocessEngine(recipe, seeds, first, count, config.timeout, limit)
         case "envpool":
             from lockstep.envs.pool import EnvpoolEngine
 

@@ -46,17 +46,24 @@ the other. `gymnasium-async` was never the fastest.
 
 
 def choose_engine(
-    env_id: str, per_shard: int, options: Mapping[str, Any] | None = None, wrapped: bool = False
+    env_id: str,
+    per_shard: int,
+    options: Mapping[str, Any] | None = None,
+    wrapped: bool = False,
+    isolated: bool = False,
 ) -> EngineName:
     """Return the engine that was measured to be the fastest for `per_shard` environments per shard.
 
     Return `gymnasium` for environments that were not measured, for `wrapped` environments, and for environments with
     options: these are arguments of Gymnasium's environments, which other engines may not accept. Return `gymnasium-vector`
     for environments that have only a vector version. Return `ale` for Atari games: it is faster than
-    envpool and `gymnasium` for any number; but only envpool supports `episodic_life`.
+    envpool and `gymnasium` for any number; but only envpool supports `episodic_life`. Return `gymnasium-async` if each environment is to be
+    `isolated` in a process of its own.
     """
     if is_parallel_id(env_id):
         return "pettingzoo"
+    if isolated:
+        return "gymnasium-async"
     if wrapped:
         return "gymnasium"
     if is_vector_only(env_id):

@@ -1,5 +1,6 @@
 """Protocol of engines: an engine steps the B environments of one shard."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,6 +55,13 @@ class Engine(Protocol):
     @property
     def absent(self) -> NDArray[np.bool_]:
         """Flags `[B]`: True if the environment is an agent that is not in its game, so that its row is a reset row."""
+
+    @property
+    def lost(self) -> Sequence[int]:
+        """Indices of the environments that failed in the last `reset`, `step` or `restore`, and are created anew in the next step.
+
+        A step returns zeros and `terminated` for them. The next one is their reset, or fails again. Always empty unless `env.on_fault` is `replace`.
+        """
 
     def reset(self) -> NDArray[Any]:
         """Begin the first episodes and return the observations `[B, O]`.

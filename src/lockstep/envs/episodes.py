@@ -31,6 +31,8 @@ class EpisodeLog:
     episode: int
     actions: NDArray[Any]
     """Actions as `History` keeps them."""
+    lost: bool = False
+    """True if the environment has failed in this episode, of which nothing is left: the next step is a reset."""
 
 
 class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
@@ -51,11 +53,12 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         index: int,
         log: EpisodeLog | None = None,
         progress: NDArray[np.int64] | None = None,
+        strict: bool = False,
     ) -> None:
         """Create environment `index`, counted over all shards, with the `interface` of its recipe.
 
         The first `reset` replays `log`. It adds 1 to `progress`, an array `[1]`, for the reset and for each replayed
-        step.
+        step. With `strict`, shapes and types are checked in every step.
         """
         super().__init__(recipe())
         spaces, layout = interface.spaces, interface.layout
@@ -73,11 +76,12 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._progress = np.zeros(1, dtype=np.int64) if progress is None else progress
         self._layout = layout
         self._info_metrics = recipe.info_metrics
-        self._has_images = bool(spaces.images)
+        self._has_images, self._pixel_count = bool(spaces.images), spaces.pixel_count
         self._plain = layout.plain
         self._step = self.env.step
         self._shape = rows.shape
-        self._first_step = False
+        self._strict = strict
+        self._check_next = strict
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the first episode, or replay the log. `seed` and `options` are ignored: episodes have their own seeds.
@@ -87,6 +91,12 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         """
         if self._log is None:
             return self._begin(0), {}
+        if self._log.lost:
+            self.episode, self.waiting = self._log.episode, True
+            row = self._layout.absent_row
+            pixels = np.zeros(self._pixel_count, dtype=np.uint8)
+            lost = (row, pixels) if self._has_images else row
+            return lost, {"episodes": self.episode, "waiting": True, "returns": 0.0}
         observation, episode_return = self._begin(self._log.episode), 0.0
         self._progress += 1
         for action in each_action(actions_to_replay(self.action_space, self._log.actions)):
@@ -108,7 +118,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
                 raise
             raise ContractViolation(_OLD_STEP) from error
         # the comparison of shapes is needed because NumPy would broadcast an observation of shape (1,)
-        if self._first_step or reward is None or (self._plain and getattr(observation, "shape", None) != self._shape):
+        if self._check_next or reward is None or (self._plain and getattr(observation, "shape", None) != self._shape):
             self._check_step(observation, reward)
         passed_on: dict[str, Any] = {}
         if terminated or truncated:
@@ -132,7 +142,7 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             self._step = self.env.step
         self.episode = episode
         self.waiting = False
-        self._first_step = True
+        self._check_next = True
         try:
             observation, info = split_reset(self.env.reset(seed=self._seeds(self._index, episode)))
         except SystemExit as error:
@@ -148,13 +158,13 @@ class KeyedEpisodes(gym.Wrapper[Any, Any, Any, Any]):
 
         Checking every step would slow down a fast environment by 1 %.
         """
-        self._first_step = False
+        self._check_next = self._strict
         number = np.asarray(reward)
         if number.size != 1 or number.dtype.kind not in "biuf":
             raise ContractViolation(
                 f"returned a reward of type {type(reward).__name__} ({reward!r}); the reward must be a number"
             )
-        if self._plain:
+        if self._plain or self._strict:
             self._layout.check(observation)
 
     def _convert(self, observation: Any, info: dict[str, Any]) -> Any:

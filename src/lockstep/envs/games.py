@@ -36,8 +36,7 @@ class _Game:
         self._agents: list[Any] = list(self._env.possible_agents)
         self._info_metrics = recipe.info_metrics
         count = len(self._agents)
-        self._absent_row = np.zeros(spaces.observation_size, interface.layout.dtype)
-        self._absent_row[spaces.feature_size :] = 1  # a mask that allows everything
+        self._absent_row = interface.layout.absent_row
         self.observations = np.tile(self._absent_row, (count, 1))
         self.pixels = np.zeros((count, spaces.pixel_count), np.uint8)
         self.rewards = np.zeros(count)
@@ -131,6 +130,7 @@ class GamesEngine:
     """Engine with `count` environments: the agents of game 0, those of game 1, and so on. It restores games by replay."""
 
     restarts_episodes = False
+    lost: Sequence[int] = ()
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Create the games of a shard, whose environments are `first` to `first + count - 1`. These must be whole games."""

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ class History:
         """Sums of the rewards of the running episodes, added in the order of the steps."""
         self.waiting: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         """Indices of the environments whose next step is their reset."""
+        self.lost = np.zeros(count, dtype=np.bool_)
+        """True for an environment that failed, so that its next step is a reset without an episode before it."""
         self._warned = False
 
     def record(self, actions: NDArray[Any]) -> None:
@@ -59,14 +62,24 @@ class History:
             self.episodes[self.waiting] += 1
             self.starts[self.waiting] = self._steps
             self.returns[self.waiting] = 0.0
+            self.lost[self.waiting] = False
         self.returns += rewards
         self.waiting = (terminated | truncated).nonzero()[0]
+
+    def drop(self, indices: Sequence[int]) -> None:
+        """Drop the running episodes of environments that have failed: their next step is a reset."""
+        if not len(indices):
+            return
+        self.waiting = np.union1d(self.waiting, np.array(indices, dtype=np.intp))
+        self.starts[indices] = self._steps
+        self.returns[indices] = 0.0
+        self.lost[indices] = True
 
     def state(self, observations: NDArray[Any], pixels: NDArray[np.uint8]) -> State:
         """Return the log and the current observations as plain arrays, and digests in place of images.
 
         `actions` concatenates the actions of environment 0, environment 1, and so on; `lengths` has the number of
-        actions of each environment.
+        actions of each environment. `lost` is only there if an environment has failed in the last step.
         """
         waiting = np.zeros(len(self.starts), dtype=np.bool_)
         waiting[self.waiting] = True
@@ -77,6 +90,7 @@ class History:
             "lengths": self._steps - self.starts,
             "returns": self.returns.copy(),
             "actions": np.concatenate(actions or [np.zeros(0, np.float32)]),
+            **({"lost": self.lost.copy()} if self.lost.any() else {}),
             **current_observations(observations, pixels),
         }
 
@@ -107,6 +121,7 @@ class History:
         lengths, actions = state["lengths"], state["actions"]
         history.episodes = state["episodes"].copy()
         history.waiting = np.flatnonzero(state["waiting"])
+        history.lost = state.get("lost", history.lost).copy()
         history.returns = returns.copy()
         steps = int(lengths.max())
         history.starts = steps - lengths
@@ -122,10 +137,10 @@ def episode_logs(state: State) -> list[EpisodeLog]:
     """Return the running episode of each environment."""
     ends = np.cumsum(state["lengths"]).tolist()
     starts = [0, *ends[:-1]]
-    episodes = state["episodes"].tolist()
+    episodes, lost = state["episodes"].tolist(), state.get("lost", np.zeros(len(ends), dtype=np.bool_)).tolist()
     return [
-        EpisodeLog(episode, state["actions"][start:end])
-        for episode, start, end in zip(episodes, starts, ends, strict=True)
+        EpisodeLog(episode, state["actions"][start:end], is_lost)
+        for episode, start, end, is_lost in zip(episodes, starts, ends, lost, strict=True)
     ]
 
 
@@ -166,9 +181,9 @@ def restore_history(state: State, replayed: State, first: int, env_id: str) -> H
 def check_state(state: State, count: int, pixel_count: int, env_id: str) -> None:
     """Raise ValueError if `state` is not that of `count` environments with `pixel_count` bytes of images each."""
     required = {"episodes", "waiting", "lengths", "actions", "observations"} | ({"images"} if pixel_count else set())
-    per_environment = {"episodes", "waiting", "lengths", "observations", "returns", "images"} & set(state)
+    per_environment = {"episodes", "waiting", "lengths", "observations", "returns", "images", "lost"} & set(state)
     if (
-        set(state) - {"returns"} != required  # checkpoints of earlier versions have no returns
+        set(state) - {"returns", "lost"} != required  # checkpoints of earlier versions have no returns
         or any(state[name].shape[:1] != (count,) for name in per_environment)
         or state["lengths"].sum() != len(state["actions"])
     ):

@@ -55,6 +55,14 @@ class ObservationLayout:
         if isinstance(space, Discrete) and not spaces.mask_size:
             self._one_hot, self._one_hot_batch = _one_hot(space), _one_hot_batch(space)
 
+    @property
+    def absent_row(self) -> NDArray[Any]:
+        """Row `[O]` where there is no observation: zeros, with a mask that allows everything."""
+        row = np.zeros(self._size, dtype=self.dtype)
+        if self._choices:
+            row[self._size - self._choices[-1][1] :] = 1
+        return row
+
     def row(self, observation: Any, info: Info, ended: bool = False) -> Any:
         """Return the row `[O]` of one observation and the info that came with it.
 

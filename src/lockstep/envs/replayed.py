@@ -22,6 +22,7 @@ class ReplayedEngine:
     """Base class of engines that step `KeyedEpisodes`."""
 
     restarts_episodes = False
+    lost: Sequence[int] = ()
 
     def __init__(self, recipe: Recipe, seeds: EnvironmentSeeds, first: int, count: int) -> None:
         """Describe environments `first` to `first + count - 1` of the experiment, without creating them."""
@@ -49,7 +50,11 @@ class ReplayedEngine:
     def restore(self, state: State) -> NDArray[Any]:
         check_state(state, self._count, self.spaces.pixel_count, self._recipe.env_id)
         replayed = self._replay(episode_logs(state)) | current_observations(self._observations, self.pixels)
+        lost = list(self.lost)  # environments that failed during the replay have nothing to compare
+        for name in replayed.keys() & state.keys():
+            replayed[name][lost] = state[name][lost]
         self._history = restore_history(state, replayed, self._first, self._recipe.env_id)
+        self._history.drop(lost)
         return self._observations
 
     def restart_episodes(self, iteration: int) -> NDArray[Any]:

@@ -46,6 +46,13 @@ class EnvConfig:
     timeout: float = 60.0
     """Seconds that one step or reset may take in `gymnasium-async` before the run stops; at resume, seconds for each
     replayed step. Not part of the experiment: resume accepts another value."""
+    on_fault: Literal["stop", "replace"] = "stop"
+    """Reaction to an environment that raises an error, whose process ends or does not answer within `timeout` (at most half of
+    `runtime.timeout`), or that returns NaN, infinity, a wrong shape or a wrong type. `stop`: the run ends. `replace`: the environment is
+    created anew, and the run goes on without the unfinished episode; from then on it can't be reproduced from its config alone. Needs
+    the engine `gymnasium-async`, which `auto` then selects. Resume accepts another value."""
+    max_faults: int = 10
+    """Faults within an hour, among the environments of one shard, after which `on_fault: replace` goes on. The next one ends the run."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 1_000_000:
@@ -60,6 +67,14 @@ class EnvConfig:
             raise ValueError(
                 f"env.engine is {self.engine!r}, which can't apply env.wrappers; use 'gymnasium' or 'gymnasium-async'"
             )
+        if self.on_fault == "replace" and self.engine not in ("auto", "gymnasium-async"):
+            advice = "leave it out" if self.engine == "pettingzoo" else "use 'gymnasium-async'"
+            raise ValueError(
+                "env.on_fault is 'replace': it needs an engine with a process per environment, 'gymnasium-async', but env.engine is "
+                f"{self.engine!r}; {advice}"
+            )
+        if not 1 <= self.max_faults <= 1_000_000:
+            raise ValueError(f"env.max_faults is {self.max_faults}: it must be between 1 and 1,000,000")
         for name in self.info_metrics:
             if not re.fullmatch(r"[\w./-]{1,80}", name):
                 raise ValueError(f"env.info_metrics has {name!r:.90}: a name must be 1 to 80 of A-Z a-z 0-9 . _ / -")

@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -20,6 +20,7 @@ from lockstep.algorithm.update import Update
 from lockstep.compiling.kernels import MakeKernel, ahead_of_time, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
+from lockstep.envs.settings import EnvConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.experiment.same_ranks import check_same_spaces
 from lockstep.group.group import Group
@@ -55,7 +56,7 @@ class RankComponents:
 
 def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     """Create this rank's components of a resolved experiment."""
-    env, seed, lag, group = config.env, config.run.seed, config.plan.lag, runtime.group
+    env, seed, lag, group = _bounded(config), config.run.seed, config.plan.lag, runtime.group
     shards, training = len(plan.shards), group.rank in plan.training
     separate = lag > 0 or config.runtime.player_device not in (None, config.runtime.device)
     device = runtime.device if training else runtime.player_device
@@ -95,6 +96,14 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     update.make_kernels(env.count // shards * config.rollout.steps)
     enter("start")
     return RankComponents(trainers, own_shards, exchange, update)
+
+
+def _bounded(config: Config) -> EnvConfig:
+    """Return the settings of environments. One that does not answer must be replaced before the launcher takes the rank for hanging."""
+    env = config.env
+    if env.on_fault == "stop":
+        return env
+    return replace(env, timeout=min(env.timeout, config.runtime.timeout / 2))
 
 
 def _compiler(rank: int) -> MakeKernel:

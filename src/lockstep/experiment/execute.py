@@ -122,6 +122,7 @@ def _execute(
         telemetry,
         None if hook is None else bind_hook(hook, config, folder.path),
         config.env.info_metrics,
+        config.env.on_fault == "replace",
     )
     attempt.run = run
     try:

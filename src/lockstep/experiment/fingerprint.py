@@ -28,7 +28,7 @@ _PACKAGES = (
 """Packages that bits may depend on, by the names of their modules. A package that is not imported is not used."""
 _LOCAL_FIELDS = (
     *("run.folder", "run.name", "run.progress", "run.log_every", "run.loggers", "run.capture_video", "run.keep"),
-    *("run.hooks", "run.evaluate_every", "run.evaluate_episodes", "env.timeout"),
+    *("run.hooks", "run.evaluate_every", "run.evaluate_episodes", "env.timeout", "env.max_faults"),
     *("runtime.device", "runtime.player_device", "runtime.rendezvous", "runtime.timeout"),
 )
 """Fields that may differ between ranks. (`runtime/devices.py` compares the devices.)"""

@@ -80,7 +80,9 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
         )
     _check_ppo(config)
     if env.engine == "auto":
-        env = dataclasses.replace(env, engine=choose_engine(env.id, count, env.options, bool(env.wrappers)))
+        isolated = env.on_fault == "replace"
+        engine = choose_engine(env.id, count, env.options, bool(env.wrappers), isolated)
+        env = dataclasses.replace(env, engine=engine)
     spaces = describe_env(env)
     check_autoreset(env)
     if env.engine == "pettingzoo":

@@ -10,6 +10,7 @@ from lockstep.algorithm.plan import Plan, default_ranks
 from lockstep.compiling.interfaces import version_problem
 from lockstep.config import Config
 from lockstep.config.decode import decode
+from lockstep.envs.catalog import SAME_EPISODES
 from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 from lockstep.group.memory import usable_cores
@@ -56,10 +57,13 @@ RESUMABLE_FIELDS = (
         )
     ),
     "env.module",
+    "env.engine",
     "env.timeout",
+    "env.on_fault",
+    "env.max_faults",
 )
 """Fields that may change at resume, because they do not change the experiment. (Another device may round differently, but a host may have
-no other.)"""
+no other. `env.engine` may change between `SAME_EPISODES`.)"""
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,12 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     if fixed:
         raise ValueError(
             f"{fixed}: it is part of the experiment and stays as it is; resume takes {', '.join(RESUMABLE_FIELDS)}"
+        )
+    engine = tree.get("env", {}).get("engine", config.env.engine)
+    if engine != config.env.engine and not {engine, config.env.engine} <= set(SAME_EPISODES):
+        raise ValueError(
+            f"env.engine is {engine!r}: a run with {config.env.engine!r} keeps it; resume accepts another one only between "
+            f"{' and '.join(map(repr, SAME_EPISODES))}, whose episodes are the same"
         )
     named = {} if "plan.kind" not in given else {"players": None, "trainers": None}
     plan = named | dict(tree.get("plan", {}))

@@ -132,7 +132,12 @@ def _repeat(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
     yield (
         f"Digest (SHA-256) of the weights and running statistics after iteration {evaluated.iteration:,}: {_code(evaluated.digest)}"
     )
-    if not run.exact:
+    if run.env_faults:
+        yield (
+            f"This run can't be reproduced from its config alone: its environments failed {run.env_faults:,} time{'s' * (run.env_faults != 1)} "
+            "and were replaced (`env.on_fault`)."
+        )
+    elif not run.exact:
         yield (
             "The bits of this run depend on the number of ranks (`plan.exact`, `plan.gradients`): another run is equal only up to rounding."
         )

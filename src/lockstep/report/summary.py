@@ -163,6 +163,11 @@ class RunSummary:
         return self.initial_total_steps not in (None, self.config.run.total_steps)
 
     @property
+    def env_faults(self) -> int:
+        """Number of environments that failed and were replaced: the bits of the run do not follow from its config if it is not 0."""
+        return int(_number(self.metrics[-1], "env_faults") or 0) if self.metrics else 0
+
+    @property
     def exact(self) -> bool:
         """True if the bits of the run depend only on its config, not on the number of ranks."""
         return self.config.plan.exact and self.config.plan.gradients == "ordered"

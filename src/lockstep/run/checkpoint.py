@@ -167,6 +167,7 @@ class SavedCounters(NamedTuple):
     seconds: float
     solved_at: int | None
     last_returns: list[float]
+    env_faults: int = 0
 
     @classmethod
     def of(cls, state: Mapping[str, object]) -> "SavedCounters":
@@ -176,10 +177,11 @@ class SavedCounters(NamedTuple):
             raise ValueError(f"last_returns is {_shown.repr(returns)}: it must be a list of finite numbers")
         if not _is_finite(state.get("seconds")):
             raise ValueError(f"seconds is {_shown.repr(state.get('seconds'))}: it must be a finite number")
-        for name in ("iteration", "env_steps", *([] if solved is None else ["solved_at"])):
+        optional = ["solved_at"] * (solved is not None) + ["env_faults"] * ("env_faults" in state)
+        for name in ("iteration", "env_steps", *optional):
             if not is_whole_number(state.get(name)):
                 raise ValueError(f"{name} is {_shown.repr(state.get(name))}: it must be a whole number of at least 0")
-        return cls(**{name: state.get(name) for name in cls._fields})  # type: ignore[arg-type]
+        return cls(**{name: state.get(name, cls._field_defaults.get(name)) for name in cls._fields})  # type: ignore[arg-type]
 
 
 class Checkpoint:

@@ -28,17 +28,28 @@ class RunCounters:
     """SavedCounters of steps, seconds and episodes on rank 0, which turn records of iterations into metrics."""
 
     def __init__(
-        self, plan: Plan, ranks: int, lag: int, frames: int, goal: float | None, info_metrics: Sequence[str] = ()
+        self,
+        plan: Plan,
+        ranks: int,
+        lag: int,
+        frames: int,
+        goal: float | None,
+        info_metrics: Sequence[str] = (),
+        shows_faults: bool = False,
     ) -> None:
         """Start at 0. `frames` is the number of frames per step of an Atari game, `goal` is `run.solved_return`.
 
         `lag` is the number of updates that the players' weights are behind. `info_metrics` are the names of `env.info_metrics`.
+        `shows_faults` is True if the number of replaced environments is a metric also while it is 0.
         """
         self.env_steps = 0
         self.seconds = 0.0
         self.solved_at: int | None = None
         """Environment steps at which the mean return first reached `goal`."""
+        self.env_faults = 0
+        """Number of environments that failed and were replaced."""
         self.goal = goal
+        self._shows_faults = shows_faults
         self.episodes = EpisodeWindow()
         self._player_only = [shard for shard, player in enumerate(plan.players) if player not in plan.training]
         self._idle = IdleTimes(plan, ranks)
@@ -52,6 +63,7 @@ class RunCounters:
         steps = int(shards.episodes[:, 0].sum())
         self.env_steps += steps
         self.seconds += lap["iter"]
+        self.env_faults += shards.faults
         episodes = self.episodes.add(shards.episodes)
         mean = episodes["return_mean_20"]
         if self.goal is not None and mean is not None and mean >= self.goal and self.solved_at is None:
@@ -67,6 +79,7 @@ class RunCounters:
             "idle": self._idle(shards),
             "lag": min(self._lag, record.iteration - 1),
             **episodes,
+            **({"env_faults": self.env_faults} if self._shows_faults or self.env_faults else {}),
             **dict(zip(self._info_metrics, shards.info_means(), strict=True)),
             **record.losses,
             "digest": record.digest,
@@ -84,10 +97,11 @@ class RunCounters:
             "env_steps": self.env_steps,
             "seconds": self.seconds,
             "solved_at": self.solved_at,
+            "env_faults": self.env_faults,
             "last_returns": list(self.episodes.returns),
         }
 
     def load(self, counters: SavedCounters) -> None:
         """Restore the counters of a checkpoint."""
-        _, self.env_steps, self.seconds, self.solved_at, returns = counters
+        _, self.env_steps, self.seconds, self.solved_at, returns, self.env_faults = counters
         self.episodes = EpisodeWindow(returns)

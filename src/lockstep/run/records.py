@@ -20,6 +20,8 @@ that it waited, and the number of the signal that requested a stop (0: none; HOO
 HOOK_STOPS, FOLDER_LOST = -1, -2
 _PLAYER_END = len(_TRAINER) + len(PLAYER_FIELDS)
 _EPISODES_END = _PLAYER_END + EPISODE_ROW
+_FAULTS = _EPISODES_END
+_INFOS = _FAULTS + 1
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
 _PLAYER_TIMES = len(_TRAINER) + PLAYER_FIELDS.index("iter"), len(_TRAINER) + PLAYER_FIELDS.index("wait")
 
@@ -30,14 +32,15 @@ def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequ
     `shards` are their numbers, ascending, and `trainer` has the entries `_TRAINER`.
     """
     infos = rollouts[0].infos.shape[2]
-    rows = torch.empty(len(shards), _EPISODES_END + 2 * infos, dtype=torch.float64)
+    rows = torch.empty(len(shards), _INFOS + 2 * infos, dtype=torch.float64)
     for shard, rollout, row in zip(shards, rollouts, rows.numpy(), strict=True):
         row[: len(_TRAINER)] = trainer
         row[len(_TRAINER) : _PLAYER_END] = rollout.status
         write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_PLAYER_END:_EPISODES_END])
+        row[_FAULTS] = int(rollout.faults.sum())
         if infos:
             numbers = rollout.infos.numpy()
-            row[_EPISODES_END:] = *np.nansum(numbers, axis=(0, 1)), *np.count_nonzero(~np.isnan(numbers), axis=(0, 1))
+            row[_INFOS:] = *np.nansum(numbers, axis=(0, 1)), *np.count_nonzero(~np.isnan(numbers), axis=(0, 1))
     return rows
 
 
@@ -58,11 +61,16 @@ class ShardRecords:
         """Rows of `write_episode_row`, `[shards, 86]`."""
         return self.rows[:, _PLAYER_END:_EPISODES_END]
 
+    @property
+    def faults(self) -> int:
+        """Number of environments that failed and were replaced."""
+        return int(self.rows[:, _FAULTS].sum())
+
     def info_means(self) -> list[float | None]:
         """Return the means `[K]` of `env.info_metrics` over the episodes that ended; None where no episode has a number."""
-        if self.rows.shape[1] == _EPISODES_END:
+        if self.rows.shape[1] == _INFOS:
             return []
-        sums, counts = np.split(self.rows[:, _EPISODES_END:].sum(0), 2)
+        sums, counts = np.split(self.rows[:, _INFOS:].sum(0), 2)
         return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
 
     @property

@@ -20,7 +20,7 @@ __all__ = ["Member", "check_folder", "experiment", "is_done", "labels", "make_me
 
 _MAX_NAME = 90
 """Largest length of a name."""
-_IGNORED = {*RESUMABLE_FIELDS, "run.folder", "run.name", "runtime.compile"}
+_IGNORED = {*RESUMABLE_FIELDS, "run.folder", "run.name", "runtime.compile"} - {"env.engine"}
 """Fields in which runs of the same experiment may differ. `runtime.compile` is among them: it is decided when the run is created."""
 
 

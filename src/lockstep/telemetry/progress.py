@@ -91,7 +91,9 @@ class Lines:
         steps, fps = (f"{number(row.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
         mean = _text(row, "return_mean" if row.get("return_mean_20") is None else "return_mean_20")
         warmup = "  warming up" if "warmup" in row else ""
-        return f"iteration {iteration}{share}  steps {steps}  return {mean}  fps {fps}{left}{warmup}"
+        count = number(row.get("env_faults"))
+        faults = f"  env_faults {count:.0f}" if count else ""
+        return f"iteration {iteration}{share}  steps {steps}  return {mean}  fps {fps}{left}{warmup}{faults}"
 
 
 class Screen:

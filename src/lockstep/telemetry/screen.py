@@ -85,6 +85,7 @@ def draw(status: RunStatus, run: RunFacts, state: str, width: int, ascii_only: b
         *_phases(status, width),
         _waiting(status, width),
         _starts(run, width),
+        _faults(status, width),
         _labelled("state", [state], width) if state else None,
     ]
     lines = [row for row in rows if row is not None]
@@ -251,6 +252,12 @@ def _starts(run: RunFacts, width: int) -> "Text | None":
     words = {"stopped": "stopped", "failed": "failed", None: "killed"}
     parts += [f"{word} {ends.count(how)}" for how, word in words.items() if how in ends]
     return _labelled("starts", parts, width)
+
+
+def _faults(status: RunStatus, width: int) -> "Text | None":
+    count = number(status.newest.get("env_faults"))
+    parts = [f"{_count(round(count), 'environment')} replaced", "not reproducible from the config"] if count else []
+    return _labelled("faults", parts, width) if parts else None
 
 
 def sparkline(values: Sequence[float], columns: int) -> str:

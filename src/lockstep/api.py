@@ -15,13 +15,13 @@ from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
 from lockstep.envs.catalog import make_one
 from lockstep.envs.functions import Make, is_function, register_function
-from lockstep.experiment.execute import create_run, open_run
+from lockstep.experiment.begin import ResolvedRun, begin
+from lockstep.experiment.execute import open_run
 from lockstep.experiment.hooks import Hook, import_hook, importable_hook
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.program import compose_config, settings_tree
 from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
-    announce_start,
     extended_by,
     prepare_resume,
     raise_for_exit_code,
@@ -128,6 +128,7 @@ def train(
     config: Config | str | os.PathLike[str] | None = None,
     ranks: int = 1,
     restarts: int = RESTARTS,
+    resume: bool = False,
     on_iteration: Hook | None = None,
     **settings: object,
 ) -> Run:
@@ -143,6 +144,8 @@ def train(
         ranks: The number of processes on this host; 1 trains in this process. With more, the environment must be one that
             other processes can import: an id, or a function of an importable module.
         restarts: The number of restarts from the newest checkpoint, within an hour, after a process died or hung. For several `ranks`.
+        resume: If True, go on with the run of this `name` from its newest checkpoint if it exists, and return it unchanged if it is complete. A
+            program that is started again then resumes its run. A run with another config is refused.
         on_iteration: A function that is called after every iteration with an `Iteration`: its metrics, a copy of the policy, and `stop()`,
             which ends training. It may return a dict of numbers, which are recorded as metrics. With more ranks, only rank 0 calls it,
             in another process.
@@ -177,10 +180,17 @@ def train(
         make_one(resolved.env).close()
     for line in start_warnings(start.config, resolved):
         warnings.warn(line, stacklevel=2)
-    folder = create_run(resolved, preset, ranks)
-    with folder.locked():
-        announce_start(folder, resolved, ranks, None)
-        return _train_to_end(Run(folder.path, make), start.plan, 0, modules, hook, restarts)
+    return _begin(ResolvedRun(composed, resolved, start.plan, preset, resume), make, modules, hook, restarts)
+
+
+def _begin(run: ResolvedRun, make: Make | None, modules: list[str], hook: Hook | None, restarts: int) -> Run:
+    """Create the run, or open it with `resume`, and train it. `make` is the function that makes its environment, if any."""
+    folder, _, resume_from = begin(run)
+    try:
+        opened = Run(folder.path, make)
+        return opened if resume_from is None else _train_to_end(opened, run.plan, resume_from, modules, hook, restarts)
+    finally:
+        folder.unlock()
 
 
 def resume(

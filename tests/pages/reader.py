@@ -20,6 +20,7 @@ from tests.pages.blocks import ROOT, Block, blocks, is_example
 import lockstep.api
 import lockstep.cli.resume
 import lockstep.cli.train
+import lockstep.experiment.begin
 import lockstep.experiment.execute
 from lockstep.cli.main import main
 from lockstep.config import Config
@@ -105,7 +106,7 @@ def run_until_killed(words: list[str]) -> None:
 def run_page(page: Path, before: list[str]) -> None:
     """Run the commands in `before`, then all blocks of the page."""
     text = page.read_text(encoding="utf-8")
-    lockstep.experiment.execute.create_run = lockstep.api.create_run = create_short_run  # type: ignore[assignment]
+    lockstep.experiment.begin.create_run = create_short_run  # type: ignore[assignment]
     lockstep.cli.train.start = lockstep.cli.resume.start = partial(start_if_needed, text)
     sys.path.insert(0, str(Path.cwd()))
     for block in blocks(page):

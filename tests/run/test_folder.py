@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.files import write_atomically
-from lockstep.run.folder import RunFolder
+from lockstep.run.folder import RunFolder, RunInUse
 from lockstep.telemetry.loggers import JsonLines
 
 
@@ -256,3 +256,31 @@ def test_a_renamed_file_and_its_folder_are_synced(folder: RunFolder, monkeypatch
     written, renamed_file, synced_folder = done
     assert written.startswith("sync .config.json.")
     assert (renamed_file, synced_folder) == (written.replace("sync", "rename"), "sync one")
+
+
+def test_run_is_opened_or_created_under_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "runs/one"
+    folder, created = RunFolder.open_or_create(path, {"version": 1}, {})
+    assert created
+    assert folder.in_use()
+    with pytest.raises(RunInUse):
+        RunFolder.open_or_create(path, {"version": 2}, {})
+    folder.unlock()
+    folder, created = RunFolder.open_or_create(path, {"version": 2}, {})
+    assert (created, folder.in_use(), folder.tree()) == (False, True, {"version": 1})
+
+
+def test_folder_that_a_killed_process_has_begun_is_used_again(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/environment.json").write_text("{}")
+    (tmp_path / "run/.config.json.01.partial").write_text("{")
+    folder, created = RunFolder.open_or_create(tmp_path / "run", {"version": 1}, {})
+    assert (created, folder.tree()) == (True, {"version": 1})
+
+
+def test_folder_of_something_else_is_not_made_a_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/table.csv").touch()
+    with pytest.raises(ValueError, match=r"data exists and is not a run: it holds no config\.json; choose another"):
+        RunFolder.open_or_create(tmp_path / "data", {}, {})
+    assert [path.name for path in (tmp_path / "data").iterdir()] == ["table.csv"]

@@ -123,7 +123,7 @@ def _search(
     spaces: Mapping[str, Search],
     base: Config,
 ) -> None:
-    from lockstep.sweep.member import experiment
+    from lockstep.experiment.same_experiment import experiment
     from lockstep.sweep.search import Trials
 
     rules = {"--search": sorted(args.search), "--over": sorted(args.over or []), **experiment(base)}

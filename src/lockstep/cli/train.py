@@ -12,6 +12,8 @@ from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
 
+_COMMAND_FLAGS = ("--config", "--ranks", "--restarts", "--resume")
+
 
 def main(argv: Sequence[str]) -> int:
     """Train and return the exit code.
@@ -27,21 +29,22 @@ def main(argv: Sequence[str]) -> int:
         return 0
     rank_info = find_rank_info()
     with report_once(rank_info):
-        tree, rest = parse_flags(argv)
+        tree, rest = parse_flags(argv, _COMMAND_FLAGS)
         args = parser.read(rest)
         preset = presets.read(args.preset) if args.preset else None
         flags = import_env_module(preset, args.config, tree, example=presets.example(args.preset))
         config = load(preset, args.config, flags)
         listen_under_launcher(rank_info)
-        from lockstep.experiment.execute import create_run
+        from lockstep.experiment.begin import ResolvedRun, begin
         from lockstep.experiment.hooks import import_hook
         from lockstep.experiment.resolve import resolve
-        from lockstep.experiment.start import announce_start, choose_sizes, resolve_start, start_warnings
+        from lockstep.experiment.start import choose_sizes, completion_text, resolve_start, start_warnings
 
         hook = import_hook(config.run.hooks)
         resolved_start = resolve_start(config, rank_info, args.ranks)
         rank_info, plan = resolved_start.rank_info, resolved_start.plan
         resolved_config = resolve(resolved_start.config, plan.ranks, plan, args.preset)
+        run = ResolvedRun(config, resolved_config, plan, args.preset, args.resume)
         if rank_info is None or rank_info.rank == 0:
             for line in (
                 *dropped_fields(preset, args.config, flags),
@@ -52,12 +55,16 @@ def main(argv: Sequence[str]) -> int:
         announce_connecting(rank_info, resolved_config)
         from lockstep.cli.work import train_under_launcher
 
-        return train_under_launcher(rank_info, resolved_config, plan, args.preset, hook)
-    folder = create_run(resolved_config, args.preset, plan.ranks)
-    folder.lock()
-    announce_start(folder, resolved_config, plan.ranks, None)
-    sizes = choose_sizes(resolved_config, args.ranks or plan.ranks)
-    return start(folder, sizes, 0, config.run.hooks, args.restarts)
+        return train_under_launcher(rank_info, run, hook)
+    folder, resolved_config, resume_from = begin(run)
+    try:
+        if resume_from is None:
+            print(completion_text(folder, resolved_config))
+            return 0
+        sizes = choose_sizes(resolved_config, args.ranks or plan.ranks)
+        return start(folder, sizes, resume_from, config.run.hooks, args.restarts)
+    finally:
+        folder.unlock()
 
 
 def _parser() -> Arguments:
@@ -69,5 +76,11 @@ def _parser() -> Arguments:
     parser.add_ranks(
         "1 without plan.shards; with it, one per core, at most one per shard, or the number that --plan requires; with plan.shards set, "
         "the result does not depend on it"
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="if the run of this --name exists, go on from its newest checkpoint, or end with code 0 if it is complete: the same command then "
+        "starts a run and, repeated by a scheduler, resumes it. Refused if the run has another config",
     )
     return parser

@@ -1,26 +1,26 @@
 """Training as one rank: alone, launched by lockstep, or started by a launcher."""
 
+import json
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from lockstep.algorithm.exchange import TrainersDiffer
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
+from lockstep.config.decode import decode, encode
 from lockstep.envs.engine import EnvironmentFailed
-from lockstep.experiment.execute import create_run, execute, open_run
+from lockstep.experiment.begin import BegunRun, ResolvedRun, begin
+from lockstep.experiment.execute import execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
-from lockstep.experiment.resolve import iterations
-from lockstep.experiment.same_ranks import RanksDiffer, check_same_start
-from lockstep.experiment.start import announce_start, completion_text, exit_codes, prepare_resume, run_rank
+from lockstep.experiment.same_ranks import RanksDiffer, check_same_start, exchange_texts
+from lockstep.experiment.start import completion_text, exit_codes, prepare_resume, run_rank
 from lockstep.group.group import Group
-from lockstep.processes.exit_codes import DONE, PREEMPTED
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, PREEMPTED
 from lockstep.run.checkpoint import CheckpointFailed
-from lockstep.run.folder import FolderLost, RunFolder
+from lockstep.run.folder import FolderLost, RunFolder, RunInUse
 from lockstep.run.run import TrainingRun
 from lockstep.run.stop import StoppedEarly, exit_silently
 from lockstep.runtime.join import join
@@ -30,8 +30,6 @@ __all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_la
 
 _RAISED_BY_ALL = CheckpointFailed, FolderLost, NonFinite, RanksDiffer, StoppedEarly, TrainersDiffer
 """Errors that every rank raises with the same message, which rank 0 prints."""
-_MESSAGE_BYTES = 4096
-"""Size of the message in which rank 0 sends the iteration and the path of the run folder to all ranks."""
 
 
 def train_alone(folder: RunFolder, plan: Plan, resume_from: int, hook: Hook | None) -> int:
@@ -52,23 +50,9 @@ def _train(
     return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from, hook)))
 
 
-def train_under_launcher(rank_info: RankInfo, config: Config, plan: Plan, preset: str | None, hook: Hook | None) -> int:
-    """Train a new run as one of the ranks that a launcher started. Return the exit code. Rank 0 creates the folder."""
-
-    def prepare() -> tuple[RunFolder, int]:
-        folder = create_run(config, preset, rank_info.size)
-        folder.lock()
-        announce_start(folder, config, plan.ranks, None)
-        return folder, 0
-
-    def work() -> int:
-        with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
-            check_same_start(runtime.group, config)
-            folder, _ = _choose_on_rank_0(runtime.group, prepare)
-            run = execute(folder, open_run(folder.path)[1], plan, runtime, 0, hook)
-        return _finish(rank_info.rank, run)
-
-    return _guarded(rank_info.rank, work)
+def train_under_launcher(rank_info: RankInfo, run: ResolvedRun, hook: Hook | None) -> int:
+    """Train as one of the ranks that a launcher started. Return the exit code. Rank 0 creates or opens the folder."""
+    return _train_together(rank_info, run.config, run.plan, lambda: begin(run), hook)
 
 
 def resume_under_launcher(
@@ -85,46 +69,55 @@ def resume_under_launcher(
     `config_before`, `config` and `iteration` are the arguments of `prepare_resume`.
     """
 
-    def prepare() -> tuple[RunFolder, int]:
+    def prepare() -> BegunRun:
         folder.lock()
-        resume_from = prepare_resume(folder, config_before, config, iteration, plan.ranks)
-        return folder, iterations(config) if resume_from is None else resume_from
+        return BegunRun(folder, config, prepare_resume(folder, config_before, config, iteration, plan.ranks))
+
+    return _train_together(rank_info, config, plan, prepare, hook)
+
+
+def _train_together(
+    rank_info: RankInfo, config: Config, plan: Plan, prepare: Callable[[], BegunRun], hook: Hook | None
+) -> int:
+    """Join the other ranks, train the run that rank 0 gets from `prepare`, and return the exit code. `config` is the same on all ranks."""
 
     def work() -> int:
         with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
             check_same_start(runtime.group, config)
-            _, resume_from = _choose_on_rank_0(runtime.group, prepare)
-            if resume_from < iterations(config):
-                run = execute(folder, config, plan, runtime, resume_from, hook)
+            folder, run_config, resume_from = _choose_on_rank_0(runtime.group, prepare)
+            if resume_from is not None:
+                run = execute(folder, run_config, plan, runtime, resume_from, hook)
                 return _finish(rank_info.rank, run)
         if rank_info.rank == 0:
-            print(completion_text(folder, config))
-        return 0
+            print(completion_text(folder, run_config))
+        return DONE
 
     return _guarded(rank_info.rank, work)
 
 
-def _choose_on_rank_0(group: Group, choose: Callable[[], tuple[RunFolder, int]]) -> tuple[RunFolder, int]:
-    """Call `choose` on rank 0, and return its result on all ranks.
+def _choose_on_rank_0(group: Group, prepare: Callable[[], BegunRun]) -> BegunRun:
+    """Call `prepare` on rank 0, and return its result on all ranks. The other ranks do not read the folder, which may look different to them.
 
-    If `choose` raises ValueError, rank 0 raises it too, and the other ranks exit silently with code 2.
+    If `prepare` raises ValueError, rank 0 raises it too, and the other ranks exit silently with the same code.
     """
-    message, problem = b"", None
+    message: dict[str, object] = {}
+    begun, problem = None, None
     if group.rank == 0:
         try:
-            folder, iteration = choose()
-            message = f"{iteration} {folder.path.absolute()}".encode()
+            begun = prepare()
+            path = str(begun.folder.path.absolute())
+            message = {"path": path, "resume_from": begun.resume_from, "config": encode(begun.config)}
         except ValueError as error:
             problem = error
-    row = torch.zeros(1, _MESSAGE_BYTES, dtype=torch.uint8)
-    row[0, : len(message)] = torch.frombuffer(bytearray(message), dtype=torch.uint8) if message else 0
-    received = bytes(group.gather(row, "start")[0].tolist()).rstrip(b"\0").decode()
+            message = {"code": IN_USE if isinstance(error, RunInUse) else BAD_INPUT}
+    received = json.loads(exchange_texts(group, json.dumps(message))[0])
     if problem is not None:
         raise problem
-    if not received:
-        exit_silently()
-    iteration_text, _, path = received.partition(" ")
-    return RunFolder(Path(path)), int(iteration_text)
+    if "code" in received:
+        exit_silently(received["code"])
+    if begun is not None:
+        return begun
+    return BegunRun(RunFolder(Path(received["path"])), decode(received["config"], Config()), received["resume_from"])
 
 
 def _finish(rank: int, run: TrainingRun) -> int:

@@ -30,13 +30,22 @@ if TYPE_CHECKING:
     from lockstep.runtime.runtime import Runtime
     from lockstep.telemetry.attempts import Attempt
 
-__all__ = ["check_checkpoint", "create_run", "execute", "load_agent", "open_run", "pick_checkpoint", "save_config"]
+__all__ = [
+    "check_checkpoint",
+    "create_run",
+    "execute",
+    "load_agent",
+    "open_or_create_run",
+    "open_run",
+    "pick_checkpoint",
+    "save_config",
+]
 
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
     """Create the folder of a new run, with the resolved config. Raises ValueError if the user named it and it exists."""
     root = Path(config.run.folder)
-    described = {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
+    described = _describe(config, preset, ranks)
     chosen = config.run.name
     for name in [chosen] if chosen else _names(f"{preset or config.env.id}-seed{config.run.seed}"):
         named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
@@ -46,8 +55,24 @@ def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
             if chosen:
                 break
     raise ValueError(
-        f"run.name: {root / str(chosen)} exists; choose another --name, or go on with `lockstep resume {root / str(chosen)}`"
+        f"run.name: {root / str(chosen)} exists; choose another --name, or go on with --resume or `lockstep resume {root / str(chosen)}`"
     )
+
+
+def open_or_create_run(config: Config, preset: str | None, ranks: int) -> tuple[RunFolder, Config | None]:
+    """Open and lock the run that `run.name` names, or create it with the resolved config.
+
+    Return its folder, and its config if the run existed. Raises RunInUse, and ValueError if the folder is no run.
+    """
+    assert config.run.name
+    path = Path(config.run.folder) / config.run.name
+    tree = {"version": VERSION, **encode(config)}
+    folder, created = RunFolder.open_or_create(path, tree, _describe(config, preset, ranks))
+    return folder, None if created else open_run(path)[1]
+
+
+def _describe(config: Config, preset: str | None, ranks: int) -> dict[str, object]:
+    return {**describe_environment(ranks), "preset": preset, "total_steps": config.run.total_steps}
 
 
 def _names(stem: str) -> Iterator[str]:

@@ -17,7 +17,14 @@ from lockstep.experiment.fingerprint import Fingerprint, describe_dispatch, make
 from lockstep.group.group import Group
 from lockstep.processes.host_name import host_name
 
-__all__ = ["RanksDiffer", "check_same_kernels", "check_same_spaces", "check_same_start", "compare_fingerprints"]
+__all__ = [
+    "RanksDiffer",
+    "check_same_kernels",
+    "check_same_spaces",
+    "check_same_start",
+    "compare_fingerprints",
+    "exchange_texts",
+]
 
 _SIZES = (
     "numbers per observation",
@@ -50,7 +57,7 @@ def compare_fingerprints(group: Group, fingerprint: Fingerprint) -> None:
     if len(set(group.gather(torch.tensor([[number]]), "start")[:, 0].tolist())) == 1:
         return
     about = {"host": host_name(), "dispatch": describe_dispatch()}
-    line = _first_difference([json.loads(text) for text in _exchange(group, json.dumps({**fingerprint, **about}))])
+    line = _first_difference([json.loads(text) for text in exchange_texts(group, json.dumps({**fingerprint, **about}))])
     if line is not None:
         raise RanksDiffer(line)
 
@@ -76,8 +83,8 @@ def _difference(row: Sequence[float], first: Sequence[float]) -> str:
     return ", ".join(found) or "other bounds, options or shapes"
 
 
-def _exchange(group: Group, text: str) -> list[str]:
-    """Return the texts of all ranks."""
+def exchange_texts(group: Group, text: str) -> list[str]:
+    """Return the texts of all ranks, in their order. Every rank calls it."""
     content = text.encode()
     lengths = group.gather(torch.tensor([[len(content)]]), "start")[:, 0].tolist()
     row = torch.zeros(1, max(lengths), dtype=torch.uint8)

@@ -29,6 +29,7 @@ __all__ = [
     "RESUMABLE_FIELDS",
     "ResolvedStart",
     "announce_start",
+    "check_compiler",
     "choose_sizes",
     "completion_text",
     "exit_codes",
@@ -188,10 +189,15 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
 def resolve_resume(config: Config, place: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host."""
     start = resolve_start(config, place, ranks)
-    if resolve(start.config, start.ranks, start.plan).runtime.compile != config.runtime.compile:
+    check_compiler(start.config, start.plan)
+    return start
+
+
+def check_compiler(config: Config, plan: Plan) -> None:
+    """Raise ValueError if the update of the run is compiled and this host can't compile it. `config` is that of an existing run."""
+    if resolve(config, plan.ranks, plan).runtime.compile != config.runtime.compile:
         problem = version_problem() or "there is no C++ compiler here; install g++, or let CXX name one"
         raise ValueError(f"runtime.compile is 'on' in this run: {problem}")
-    return start
 
 
 def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None, ranks: int) -> int | None:

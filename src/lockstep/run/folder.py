@@ -64,11 +64,43 @@ class RunFolder:
             raise
         except OSError as error:
             raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
-        sync_folder(path.parent)
         folder = cls(path)
-        write_atomically(path / "environment.json", _json(environment))
-        write_atomically(path / "config.json", _json(config))
+        folder._write_new(config, environment)
         return folder
+
+    @classmethod
+    def open_or_create(
+        cls, path: Path, config: Mapping[str, object], environment: Mapping[str, object]
+    ) -> tuple["RunFolder", bool]:
+        """Open and lock the run at `path`, or create it if there is none. Return it, and True if it was created.
+
+        The folder is locked before it is read or written, so of two processes one creates the run. A folder that a killed process has left
+        without a config is used again. Raises RunInUse, and ValueError if `path` can't be created or holds something else.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
+        folder = cls(path)
+        folder.lock()
+        if (path / "config.json").is_file():
+            return folder, False
+        if not folder.has_only_remains():
+            folder.unlock()
+            raise ValueError(
+                f"run.name: {path} exists and is not a run: it holds no config.json; choose another --name"
+            )
+        folder._write_new(config, environment)
+        return folder, True
+
+    def has_only_remains(self) -> bool:
+        """Return True if the folder holds nothing but what a process leaves that is killed while it creates a run."""
+        return all(file.name == "environment.json" or file.suffix == ".partial" for file in self.path.iterdir())
+
+    def _write_new(self, config: Mapping[str, object], environment: Mapping[str, object]) -> None:
+        sync_folder(self.path.parent)
+        write_atomically(self.path / "environment.json", _json(environment))
+        write_atomically(self.path / "config.json", _json(config))
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

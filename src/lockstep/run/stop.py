@@ -120,16 +120,16 @@ def raise_if_asked() -> None:
         raise StoppedEarly("stopped before the first iteration of this start: nothing was trained")
 
 
-def exit_silently() -> NoReturn:
-    """End this rank silently with exit code 2, after a pause in which another rank reports the error.
+def exit_silently(code: int = BAD_INPUT) -> NoReturn:
+    """End this rank silently with this exit code, after a pause in which another rank reports the error.
 
     Launchers kill all ranks when one ends.
     """
     for number in heeded_signals():
         signal.signal(number, signal.SIG_DFL)
-    set_verdict(BAD_INPUT)
+    set_verdict(code)
     time.sleep(_PATIENCE)
-    raise SystemExit(BAD_INPUT)
+    raise SystemExit(code)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:

@@ -10,18 +10,16 @@ from pathlib import Path
 
 from lockstep.algorithm.plan import default_ranks
 from lockstep.config import Config
-from lockstep.config.decode import encode
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.resolve import iterations, resolve
-from lockstep.experiment.start import RESUMABLE_FIELDS, resolve_start
+from lockstep.experiment.same_experiment import first_difference
+from lockstep.experiment.start import resolve_start
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Member", "check_folder", "experiment", "is_done", "labels", "make_member", "name_of", "prepare"]
+__all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare"]
 
 _MAX_NAME = 90
 """Largest length of a name."""
-_IGNORED = {*RESUMABLE_FIELDS, "run.folder", "run.name", "runtime.compile"} - {"env.engine"}
-"""Fields in which runs of the same experiment may differ. `runtime.compile` is among them: it is decided when the run is created."""
 
 
 @dataclass(frozen=True)
@@ -83,19 +81,8 @@ def check_folder(member: Member) -> None:
     if not (member.folder.path / "config.json").is_file():
         return
     _, config = open_run(member.folder.path)
-    existing, requested = experiment(config), experiment(member.config)
-    other = next((path for path in requested if existing[path] != requested[path]), None)
-    if other is not None:
-        raise ValueError(
-            f"{other} is {requested[other]!r}: it was {existing[other]!r} when {member.folder.path} was created; choose another --out"
-        )
-
-
-def experiment(config: Config) -> dict[str, object]:
-    """Return the fields that define the experiment, by `section.field`."""
-    tree = encode(config).items()
-    fields = {f"{section}.{field}": value for section, content in tree for field, value in content.items()}
-    return {path: value for path, value in fields.items() if path not in _IGNORED}
+    if difference := first_difference(config, member.config):
+        raise ValueError(f"{difference} when {member.folder.path} was created; choose another --out")
 
 
 def prepare(member: Member, preset: str | None) -> None:
@@ -107,7 +94,7 @@ def prepare(member: Member, preset: str | None) -> None:
     member.folder.unmark_pruned()
     if (path / "config.json").is_file():
         return
-    if path.is_dir() and all(file.name == "environment.json" or file.suffix == ".partial" for file in path.iterdir()):
+    if path.is_dir() and member.folder.has_only_remains():
         shutil.rmtree(path)
     create_run(member.config, preset, member.ranks)
 

@@ -1,0 +1,103 @@
+"""The begin of `train`: in a new folder, or where the run of this name has stopped.
+
+A scheduler that starts a job again repeats its command. With `--resume` the repeated command resumes the run that the first one has started.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from lockstep.algorithm.plan import Plan
+from lockstep.config import Config
+from lockstep.experiment.execute import create_run, open_or_create_run, open_run
+from lockstep.experiment.same_experiment import first_difference
+from lockstep.experiment.start import RESUMABLE_FIELDS, announce_start, check_compiler, prepare_resume
+from lockstep.run.folder import RunFolder
+
+__all__ = ["BegunRun", "ResolvedRun", "begin"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ResolvedRun:
+    """A run as the user asks for it, after all choices were made."""
+
+    asked: Config
+    """The config before choices were made: a field that was left to `auto` still is."""
+    config: Config
+    """The resolved config."""
+    plan: Plan
+    preset: str | None
+    """Name of the preset from which the config comes, if any."""
+    resume: bool = False
+    """Resume the run with this name if it exists."""
+
+    def __post_init__(self) -> None:
+        if self.resume and not self.config.run.name:
+            raise ValueError("--resume needs --name, the name of the run that it starts or resumes")
+
+
+class BegunRun(NamedTuple):
+    """A run folder that this process has locked."""
+
+    folder: RunFolder
+    config: Config
+    resume_from: int | None
+    """Iteration of the checkpoint to resume from, 0 for the start; None if the run is complete."""
+
+
+def begin(run: ResolvedRun) -> BegunRun:
+    """Create and lock the folder of a new run or, with `resume`, of the run with this name, and print the first line of the start.
+
+    Raises ValueError, in one line, if the run can't be created or resumed.
+    """
+    if run.resume:
+        return _begin_or_resume(run)
+    folder = create_run(run.config, run.preset, run.plan.ranks)
+    folder.lock()
+    announce_start(folder, run.config, run.plan.ranks, None)
+    return BegunRun(folder, open_run(folder.path)[1], 0)  # with its name
+
+
+def _begin_or_resume(run: ResolvedRun) -> BegunRun:
+    """Resume the run with this name from its newest whole checkpoint, or create it if there is none.
+
+    Raises RunInUse if another process trains the run, and ValueError if it is another experiment; the message names the first
+    field that differs.
+    """
+    folder, before = open_or_create_run(run.config, run.preset, run.plan.ranks)
+    try:
+        if before is None:
+            announce_start(folder, run.config, run.plan.ranks, None)
+            return BegunRun(folder, run.config, 0)
+        _check_same(folder, before, run)
+        config = _resumed(before, run.config)
+        check_compiler(config, run.plan)
+        return BegunRun(folder, config, prepare_resume(folder, before, config, None, run.plan.ranks))
+    except BaseException:
+        folder.unlock()
+        raise
+
+
+def _check_same(folder: RunFolder, before: Config, run: ResolvedRun) -> None:
+    """Raise ValueError if the run is another experiment, or would go on with other bits than the user asks for."""
+    difference = first_difference(before, run.config)
+    for name in () if difference else ("device", "player_device", "compile"):
+        asked, value, chosen = (getattr(config.runtime, name) for config in (run.asked, run.config, before))
+        if value == chosen:
+            continue
+        # as with `lockstep resume`, the user may choose another device, and `auto` compiles as at the start; what this host happens to have
+        # decides nothing
+        allowed = asked in ("auto", chosen) if name == "compile" else asked not in ("auto", None)
+        if not allowed:
+            difference = f"runtime.{name} is {value!r}: it was {chosen!r}"
+    if difference is not None:
+        raise ValueError(f"{difference} when {folder.path} was created; set it back, or choose another --name")
+
+
+def _resumed(before: Config, requested: Config) -> Config:
+    """Return the config of the run, with the requested values of all fields that may change at resume."""
+    changes: dict[str, dict[str, object]] = {}
+    for path in RESUMABLE_FIELDS:
+        section, _, field = path.partition(".")
+        changes.setdefault(section, {})[field] = getattr(getattr(requested, section), field)
+    sections = {name: dataclasses.replace(getattr(before, name), **fields) for name, fields in changes.items()}
+    return dataclasses.replace(before, **sections)

@@ -27,7 +27,13 @@ RUNS: dict[str, dict[str, object]] = {
     },
     "two-heads": {"curiosity.kind": "icm", "curiosity.combine": "two-heads", "curiosity.gamma": 0.9},
     "memory": {"policy.core": "lstm", "curiosity.kind": "rnd", "curiosity.warmup": 1},
-    "kl": {"ppo.surrogate": "kl", "ppo.learning_rate_kl": 0.01, "ppo.kl_stop": 0.02, "ppo.epochs": 2},
+    "kl": {
+        "ppo.surrogate": "kl",
+        "ppo.learning_rate_kl": 0.01,
+        "ppo.kl_stop": 0.02,
+        "ppo.epochs": 2,
+        "ppo.on_non_finite": "skip",
+    },
 }
 PONG: dict[str, object] = {
     "env.id": "ALE/Pong-v5",

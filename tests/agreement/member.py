@@ -69,6 +69,11 @@ TASKS = {
         policy=PolicyConfig(hidden=(16,), normalize_observations=True),
         ppo=PPOConfig(normalize_rewards=True, kl_stop=0.00005, learning_rate=1e-3),
     ),
+    "spoiled": Config(
+        env=sample_env("Spoiled"),
+        policy=PolicyConfig(hidden=(16,), normalize_observations=True),
+        ppo=PPOConfig(normalize_rewards=True, on_non_finite="skip"),
+    ),
     "lstm": Config(
         env=EnvConfig("CartPole-v1", "gymnasium", COUNT),
         rollout=SEQUENCES,
@@ -136,9 +141,13 @@ MATRICES = {
         "dict-own": ("icm of dict", OWN),
     },
     "plans": {
-        f"{task}-{name}": (task, plan)
-        for task in ("discrete", "continuous")
-        for name, plan in (("own", OWN), ("shared", SHARED), ("lag", PlanConfig(lag=1)), ("vtrace", VTRACE))
+        **{
+            f"{task}-{name}": (task, plan)
+            for task in ("discrete", "continuous")
+            for name, plan in (("own", OWN), ("shared", SHARED), ("lag", PlanConfig(lag=1)), ("vtrace", VTRACE))
+        },
+        "spoiled-own": ("spoiled", OWN),
+        "spoiled-vtrace": ("spoiled", VTRACE),
     },
     "spaces": {
         f"{task}-{name}": (task, plan)
@@ -163,7 +172,9 @@ def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folde
     return dataclasses.replace(
         config,
         rollout=config.rollout if config.rollout.sequence_length else ROWS,
-        ppo=dataclasses.replace(config.ppo, epochs=3 if matrix == "plans" else 2, minibatches=2),
+        ppo=dataclasses.replace(
+            config.ppo, epochs=3 if matrix == "plans" else 2, minibatches=16 if task == "spoiled" else 2
+        ),
         plan=dataclasses.replace(settings, kind=plan, shards=SHARDS),
         runtime=runtime,
         run=RunConfig(

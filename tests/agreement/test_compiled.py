@@ -89,3 +89,18 @@ def test_unsupported_compilation_is_refused_in_one_line(run_cli, alone: Path) ->
     rc, out, err = run_cli("resume", alone, "--iteration", 3, env={"CXX": "no-such-compiler"})
     assert (rc, out, len(err.splitlines())) == (2, "", 1)
     assert "there is no C++ compiler here" in err
+
+
+def test_compiled_steps_that_are_left_out_give_the_same_bits_for_every_plan(run_cli, same, tmp_path: Path) -> None:
+    """The environment has the spaces of CartPole, so the kernels are those of the other tests."""
+    (tmp_path / "spoiled.py").write_text("from tests.envs.sample_environments import register\n\nregister()\n")
+    words = [word if word != "CartPole-v1" else "lockstep-tests/Spoiled-v0" for word in COMPILED]
+    rare = ("--env.module", "spoiled", "--env.options", "{share: 0.02}", "--ppo.on-non-finite", "skip")
+    for name, flags in {"alone": ("--ranks", 1), "coupled": ("--ranks", 2)}.items():
+        rc, _, err = run_cli(*words, *rare, "--name", name, *flags)
+        assert rc == 0, err
+        assert "a gradient step was left out: " in err
+    same("alone", "coupled", 6)
+    metrics = [json.loads(row) for row in (tmp_path / "runs/alone/metrics.jsonl").read_text().splitlines()]
+    assert any(row["skipped_steps"] for row in metrics)
+    assert any(row["update_steps"] for row in metrics[3:]), "training continues"

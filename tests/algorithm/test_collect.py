@@ -215,6 +215,29 @@ def test_episodes_and_discounted_returns_equal_a_simple_loop(seed: int) -> None:
         )
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_reward_that_is_not_finite_spoils_only_its_own_episode(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment 0 has episodes of rows 0 to 2, 4 and 5, 7 to 10, …; the reward of row 1 is spoiled."""
+    agent = agent_of()
+    expected = play(shard_of(agent), agent)
+    step, rows = Scripted.step, itertools.count()
+
+    def spoiled(engine: Scripted, actions: np.ndarray) -> Step:
+        observations, rewards, terminated, truncated = step(engine, actions)
+        if next(rows) == 1:
+            rewards[0] = value
+        return observations, rewards, terminated, truncated
+
+    monkeypatch.setattr(Scripted, "step", spoiled)
+    found = play(shard_of(agent), agent)
+    episodes, unspoiled = concatenated(found, "episodes"), concatenated(expected, "episodes").clone()
+    assert unspoiled[2, 0].isfinite().all()
+    unspoiled[2, 0] = torch.nan  # not counted
+    assert torch.equal(episodes.nan_to_num(-1), unspoiled.nan_to_num(-1))
+    assert [bool(rollout.statistics_sums.isfinite().all()) for rollout in found] == [False] + [True] * (ROLLOUTS - 1)
+    assert torch.equal(found[1].statistics_sums, expected[1].statistics_sums)
+
+
 def test_values_and_log_probs_are_computed_with_the_collecting_weights(rollouts: list[Rollout]) -> None:
     agent = agent_of()
     for rollout in rollouts:

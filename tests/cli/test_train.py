@@ -290,7 +290,10 @@ def test_launcher_refuses_ranks_and_fails_on_every_rank(run_cli) -> None:
 def test_non_finite_values_end_training_with_code_3(run_cli) -> None:
     finished = run_cli("train", "cartpole", *SHORT, "--ranks", 2, "--ppo.learning-rate", 1e30, "--run.progress", "off")
     assert finished.rc == 3
-    assert "the gradient's norm is nan" in finished.stderr
+    assert "in the loss (operation " in finished.stderr
+    replayed = run_cli("replay", "runs/cartpole-v1-seed1/non-finite-00000001.safetensors")
+    assert replayed.rc == 0, replayed
+    assert replayed.stdout.splitlines()[1].removeprefix("reproduced: ") in finished.stderr
 
 
 def test_help_shows_every_field_within_80_columns(run_cli) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as kinds
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 PREFIX = "lockstep-tests"
@@ -136,6 +137,29 @@ ACTED: dict[str, gym.Space[Any]] = {
 MASKS = {"Info": "info", "Parts": "info"}
 
 
+class Spoiled(CartPoleEnv):
+    """CartPole in which some episodes have a reward or an observation that is not finite, in their second step."""
+
+    def __init__(self, share: float = 0.1, spoil: str = "both", render_mode: str | None = None) -> None:
+        """`share` is the fraction of these episodes, and `spoil` says what is spoiled: `reward`, `observation`, or `both` in turn."""
+        super().__init__(render_mode=render_mode)
+        self.share, self.spoil = share, spoil
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        self.steps, self.draw = 0, (observation[0] / 0.05 + 1) / 2  # uniform in [0, 1]
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        self.steps += 1
+        if self.steps == 2 and self.draw < self.share:
+            if self.spoil == "reward" or (self.spoil == "both" and self.draw < self.share / 2):
+                return observation, float("inf" if self.draw < self.share / 4 else "nan"), *rest  # type: ignore[return-value]
+            observation = observation * np.float32(np.nan)
+        return observation, reward, *rest  # type: ignore[return-value]
+
+
 def make(name: str, **options: Any) -> gym.Env[Any, Any]:
     if name == "Wrong":
         return Wrong(**options)
@@ -151,3 +175,5 @@ def register() -> None:
     for name in [*SEEN, "Wrong"]:
         if f"{PREFIX}/{name}-v0" not in gym.registry:
             gym.register(f"{PREFIX}/{name}-v0", make, vector_entry_point=batch, kwargs={"name": name})
+    if f"{PREFIX}/Spoiled-v0" not in gym.registry:
+        gym.register(f"{PREFIX}/Spoiled-v0", Spoiled, max_episode_steps=50)

@@ -67,7 +67,7 @@ def test_a_rejected_step_changes_no_buffer() -> None:
     rollouts, before = rollouts_of(agent, SHARDS), agent.digest()
     for rollout in rollouts:
         rollout.log_probs[:] = -1e4  # exp overflows
-    with pytest.raises(NonFinite, match="the gradient's norm is"):
+    with pytest.raises(NonFinite, match=r"the result of aten.exp in the loss .* is inf"):
         Update(agent, CONFIG, Solo(), range(SHARDS), 1)(rollouts, ITERATION, 0.0)
     assert agent.digest() == before
 

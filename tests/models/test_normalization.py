@@ -99,6 +99,17 @@ def test_merging_no_valid_rows_changes_nothing() -> None:
     assert statistics.mean.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_total_that_is_not_finite_changes_nothing(value: float) -> None:
+    statistics = RunningStatistics(2)
+    rows = torch.randn(8, 2)
+    statistics.merge(statistics.sums(rows, torch.ones(8, dtype=torch.bool)), statistics.mean)
+    before = {name: tensor.clone() for name, tensor in statistics.state().items()}
+    rows[3, 1] = value
+    statistics.merge(statistics.sums(rows, torch.ones(8, dtype=torch.bool)), statistics.mean)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in statistics.state().items())
+
+
 def test_a_constant_quantity_has_a_positive_std() -> None:
     statistics = RunningStatistics(1)
     statistics.merge(statistics.sums(torch.full((10, 1), 0.1), torch.ones(10, dtype=torch.bool)), statistics.mean)

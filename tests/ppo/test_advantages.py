@@ -65,6 +65,14 @@ def test_a_reset_row_is_zero_and_does_not_influence_the_row_before() -> None:
     assert gae(NEVER, NEVER, valid=flags(0, 1, 1)) == [0, 2.75, 3]
 
 
+def test_a_reward_that_is_not_finite_spoils_its_own_episode_only() -> None:
+    rewards = torch.tensor([[1.0], [2.0], [torch.nan], [4.0]])
+    ends, never = torch.tensor([[True], [False], [False], [False]]), torch.zeros(4, 1, dtype=torch.bool)
+    found = advantages(rewards, torch.zeros(5, 1), never, ends, ~never, 0.5, 1.0).flatten()
+    assert found.isnan().tolist() == [False, True, True, False]
+    assert found[[0, 3]].tolist() == [1, 4]
+
+
 @settings(max_examples=60, deadline=None)
 @given(rollouts(), discounts, discounts)
 def test_the_value_of_the_last_observation_is_ignored_after_termination(

@@ -10,6 +10,12 @@ from torch import Tensor
 __all__ = ["Batch", "ImageRows", "Minibatch", "Part", "RowLayout", "RowScalars", "row_weights", "sequence_resets"]
 
 _INTRINSIC_COLUMNS = 2
+_INTRINSIC_NAMES = ("the intrinsic value target", "the old intrinsic value estimate")
+_SCALAR_NAMES = (
+    *("the log-probability of the action", "the advantage", "the value target", "the old value estimate"),
+    "the weight",
+)
+"""Names of the last columns, in messages."""
 
 
 class RowScalars(NamedTuple):
@@ -66,6 +72,17 @@ class RowLayout:
         targets, values = rows[:, self._inputs_end : self._inputs_end + _INTRINSIC_COLUMNS].unbind(1)
         return targets, values
 
+    def column_name(self, column: int) -> str:
+        """Return the name of a column, for a message."""
+        if column < self.observation_size:
+            return f"column {column} of the observations"
+        if column < self._actions_end:
+            return f"column {column - self.observation_size} of the actions"
+        if column < self._inputs_end:
+            return f"input {column - self._actions_end} of the curiosity loss"
+        names = [*_INTRINSIC_NAMES[: _INTRINSIC_COLUMNS * self.two_heads], *_SCALAR_NAMES]
+        return names[column - self._inputs_end]
+
     def set_estimates(self, rows: Tensor, estimates: Tensor) -> None:
         """Write advantages, value targets and, with two value heads, targets of the intrinsic head, `[K, 2]` or `[K, 3]`, into rows."""
         advantages, targets, *intrinsic = estimates.unbind(1)
@@ -109,6 +126,8 @@ class Minibatch(NamedTuple):
     """One minibatch of an update."""
 
     epoch: int
+    number: int
+    """Index within the epoch."""
     samples: float
     """The number of valid rows, over all ranks."""
     parts: list[Part]
@@ -188,7 +207,7 @@ class Batch:
                     )
                     for part, rows in enumerate(shuffled)
                 ]
-                yield Minibatch(epoch, count, parts)
+                yield Minibatch(epoch, number, count, parts)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.initial_states is None or self.starts is None:

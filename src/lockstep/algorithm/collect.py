@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.acting import Memory
@@ -237,7 +238,7 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
 
 
 def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
-    """Write returns and lengths of the episodes that ended.
+    """Write returns and lengths of the episodes that ended; those whose return is not finite are left out.
 
     Returns the discounted returns `G_t = γ G_{t-1} + r_t` within each episode, `[T, B]` float64, whose standard deviation scales rewards.
     """
@@ -250,10 +251,23 @@ def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
     np.logical_not(ended.numpy()[:, np.newaxis], out=factors, casting="unsafe")
     factors[:, 2] *= shard.gamma
     running = shard.running.numpy()
+    finite = bool(np.isfinite(sums).all() and np.isfinite(running).all())
     with np.errstate(all="ignore"):  # values that are not finite are reported by the update, on all ranks at once
         for step_sums, step_factors in zip(sums, factors, strict=True):
             step_sums += running
             np.multiply(step_sums, step_factors, out=running)
+            if not finite:
+                _drop_non_finite(running, step_factors)
     totals = torch.from_numpy(sums)
-    rollout.episodes.copy_(torch.where((ended & rollout.valid).unsqueeze(-1), totals[:, :2].transpose(1, 2), torch.nan))
+    counted = ended & rollout.valid & totals[:, 0].isfinite()
+    rollout.episodes.copy_(torch.where(counted.unsqueeze(-1), totals[:, :2].transpose(1, 2), torch.nan))
     return totals[:, 2]
+
+
+def _drop_non_finite(running: NDArray[np.float64], factors: NDArray[np.float64]) -> None:
+    """Set to 0 the sums of episodes that have ended, which a factor of 0 does not if they are not finite, and such discounted returns.
+
+    So a reward that is not finite spoils the return of its own episode, and a single row of the statistics of discounted returns.
+    """
+    running[factors == 0] = 0
+    running[2, ~np.isfinite(running[2])] = 0

@@ -7,17 +7,18 @@ same bits whichever ranks hold the shards.
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Batch, Minibatch
+from lockstep.algorithm.batch import Batch
 from lockstep.algorithm.gradient import OrderedGradient, Replicate, ReplicatedGradient
 from lockstep.algorithm.kl_control import KLController
 from lockstep.algorithm.loss import TrainMask
-from lockstep.algorithm.non_finite import NonFinite, locate_non_finite
+from lockstep.algorithm.numeric_guard import NumericGuard
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.prepare import Preparation, group_rows
 from lockstep.compiling.kernels import MakeKernel, eager
@@ -31,6 +32,12 @@ from lockstep.processes.heartbeat import beat
 from lockstep.rollout import Rollout
 
 __all__ = ["Update"]
+
+_WRONG_STATISTICS = "an observation or a reward is not finite: check the environment"
+_WRONG_SAMPLES = (
+    "an observation, a reward or a value estimate is not finite: check the environment, or lower ppo.learning_rate"
+)
+"""Problems, for messages if the value that is their cause is not found."""
 
 
 class Rates(NamedTuple):
@@ -66,6 +73,7 @@ class Update:
         self.agent = agent
         self.fused = options.fused
         self.kl = KLController(config)
+        self.guard = NumericGuard(agent, config, group, shards, options)
         self._config = config
         self._group = group
         self._shards = shards
@@ -124,51 +132,57 @@ class Update:
         """Train all epochs on the rollouts of this rank's shards, ascending. `progress` is the fraction of the run that is done, in [0, 1].
 
         Returns the metrics of the update, equal on every rank that trains; {} without rollouts. Raises NonFinite on every rank that trains,
-        with the value that is the cause if it is in the rollouts.
+        with the weights of the last finite step, as `ppo.on_non_finite` says.
         """
         if not rollouts:
             return {}
-        try:
-            return self._update(rollouts, iteration, progress)
-        except NonFinite as error:
-            cause = locate_non_finite(rollouts, self._shards, iteration, self._group, self.fused)
-            raise NonFinite(cause or str(error)) from None
-
-    def _update(self, rollouts: Sequence[Rollout], iteration: int, progress: float) -> dict[str, float]:
-        observed = self._merge_statistics(rollouts)
+        self.guard.begin(rollouts, iteration)
+        observed, finite = self._merge_statistics(rollouts)
         if self._prepare.intrinsic is not None:
             self._prepare.intrinsic.observe(rollouts)
             assert self.agent.curiosity is not None
             if iteration <= self.agent.curiosity.config.warmup:
                 self._merge_observations(observed)
+                if not finite and not self.guard.skips:
+                    self.guard.stop(_WRONG_STATISTICS)
                 return {"warmup": 1.0}
         batch = self._prepare(rollouts, iteration, progress)
-        if not bool(batch.advantage_statistics.isfinite().all()):
-            raise NonFinite(
-                "an observation, a reward or a value estimate is not finite: check the environment, or lower ppo.learning_rate"
-            )
         rates = self._rates(progress)
+        if not self.guard.skips:
+            self._check_batch(batch, rates, finite)
         metrics = batch.metrics | self._train(batch, rates)
         # at the end: without a lag, collecting and training normalize observations by the same statistics
         self._merge_observations(observed)
-        self.kl.adapt(metrics["last_kl"], progress)
-        return metrics | {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
+        if "last_kl" in metrics:
+            self.kl.adapt(metrics["last_kl"], progress)
+        metrics |= {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
+        return {name: value for name, value in metrics.items() if math.isfinite(value)} if self.guard.skips else metrics
 
-    def _merge_statistics(self, rollouts: Sequence[Rollout]) -> tuple[Tensor, Tensor] | None:
+    def _check_batch(self, batch: Batch, rates: Rates, finite: bool) -> None:
+        """Raise NonFinite on all ranks, before any step, if the samples of a minibatch, or the statistics over all of them, are not finite."""
+        wrong = (~batch.advantage_statistics[0].isfinite()).any(1).nonzero().flatten()
+        if len(wrong):
+            steps = zip(batch.minibatches(), self._loss_scalars(batch, rates), strict=True)
+            minibatch, scalars = next(islice(steps, int(wrong[0]), None))
+            self.guard.reject(batch, minibatch, scalars, (True, True), None, _WRONG_SAMPLES)
+        if not finite:
+            self.guard.stop(_WRONG_STATISTICS)
+
+    def _merge_statistics(self, rollouts: Sequence[Rollout]) -> tuple[tuple[Tensor, Tensor] | None, bool]:
         """Reduce the statistics of observations and returns, and merge those of returns, which scale this iteration's rewards.
 
-        Returns the sums of the observations and the means that they are deviations from, the same in all shards.
+        Returns the sums of the observations and the means that they are deviations from, the same in all shards; and whether all sums are
+        finite: others are not merged.
         """
         if not rollouts[0].statistics_sums.numel():
-            return None
+            return None, True
         sums = torch.stack([rollout.statistics_sums for rollout in rollouts])
         total, means = self._group.reduce(group_rows(sums, self.fused), "statistics"), rollouts[0].means
-        if not bool(total.isfinite().all()):
-            raise NonFinite("an observation or a reward is not finite: check the environment")
+        finite = bool(total.isfinite().all())
         if self.agent.return_statistics is not None:
             self.agent.return_statistics.merge(total[-3:], means[-1:])
-            return (total[:-3], means[:-1]) if self.agent.observation_statistics is not None else None
-        return total, means
+            total, means = total[:-3], means[:-1]
+        return None if self.agent.observation_statistics is None else (total, means), finite
 
     def _merge_observations(self, observed: tuple[Tensor, Tensor] | None) -> None:
         if observed is not None and self.agent.observation_statistics is not None:
@@ -185,7 +199,13 @@ class Update:
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
             if not any(trained):
                 break
-            total, means, norm = self._propose(minibatch, scalars, trained, rates)
+            total = self._gradient(minibatch.parts, scalars, trained)
+            *means, norm = self.adam.propose(total, minibatch.samples, self._active_rates(rates, trained))
+            if not self.guard.is_finite(total, means, norm):
+                self.guard.reject(batch, minibatch, scalars, trained, total, self._problem)
+                accumulator.skip(trained[0])
+                self.agent.trained_buffers.discard()
+                continue
             accumulator.add(means, norm, *trained)
             if trained[0] and config.kl_stop is not None and means[KL] > config.kl_stop:
                 stopped = True
@@ -195,26 +215,18 @@ class Update:
             self.adam.accept()
             self.agent.trained_buffers.accept()
         metrics = accumulator.metrics()
+        metrics |= self.guard.end(metrics["update_steps"])
+        if not metrics["update_steps"]:
+            return metrics
         loss = metrics["policy_loss"] + config.value_coefficient * metrics["value_loss"]
         return metrics | {"loss": loss - rates.entropy * metrics["entropy"], "kl_stopped": float(stopped)}
 
-    def _propose(
-        self, minibatch: Minibatch, scalars: Tensor, trained: TrainMask, rates: Rates
-    ) -> tuple[Tensor, list[float], float]:
-        """Compute the gradient and propose a step. Returns the gradient sums, the means of the losses, and the gradient norm.
-
-        Raises NonFinite; the weights are still those of the last step then.
-        """
-        total = self._gradient(minibatch.parts, scalars, trained)
-        *means, norm = self.adam.propose(total, minibatch.samples, self._active_rates(rates, trained))
-        place = f"in epoch {minibatch.epoch + 1}"
-        if not math.isfinite(norm) or not all(map(math.isfinite, means)):
-            raise NonFinite(f"the gradient's norm is {norm} {place}: lower ppo.learning_rate or check the rewards")
+    @property
+    def _problem(self) -> str:
+        """Problem of the last gradient step, for a message if no number of it is found that is not finite."""
         if self.agent.trained_buffers.is_nan:
-            raise NonFinite(
-                f"a buffer of the encoder or core became NaN {place}: check how its forward pass updates it"
-            )
-        return total, means, norm
+            return "a buffer of the encoder or core became NaN: check how its forward pass updates it"
+        return "the gradient is not finite: lower ppo.learning_rate or check the rewards"
 
     def _loss_scalars(self, batch: Batch, rates: Rates) -> Iterator[Tensor]:
         for epoch in range(len(batch.advantage_statistics)):
@@ -254,13 +266,16 @@ class Update:
     def state(self) -> dict[str, Tensor]:
         """State for a checkpoint, by name, besides the agent's and `shard_states`."""
         factors = torch.tensor([self.kl.rate_factor, self.kl.coefficient], dtype=torch.float64)
-        return {**self.adam.state(), "factors": factors}
+        barren = {"barren": torch.tensor([self.guard.barren])} if self.guard.skips else {}
+        return {**self.adam.state(), "factors": factors, **barren}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore `state()`. Raises ValueError, naming the tensor, if one does not fit."""
         check_state(self.state(), state)
         self.adam.load(state)
         self.kl.rate_factor, self.kl.coefficient = state["factors"].tolist()
+        if self.guard.skips:
+            self.guard.barren = int(state["barren"])
 
 
 def _file(shard: int) -> str:

@@ -28,6 +28,7 @@ COMMANDS = {
     "digest": "print the digest of a run's weights",
     "diff": "find the first iteration where two runs differ",
     "verify": "train a run again, and compare its digests with the recorded ones",
+    "replay": "repeat a gradient step that was not finite, by operation",
     "export": "export a policy as one file that does not need lockstep",
     "plot": "plot runs: learning curves, the policy, an episode, timing",
     "report": "write a report of a run as one HTML file",

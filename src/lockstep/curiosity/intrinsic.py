@@ -83,7 +83,7 @@ class IntrinsicRewards:
             np.multiply(previous, discount, out=discounted)
             step_returns += discounted
             previous = step_returns
-        running[:] = previous
+        running[:] = np.where(np.isfinite(previous), previous, 0)  # these returns never start again
         return torch.from_numpy(returns)
 
     def _ensure_states(self, rollouts: Sequence[Rollout]) -> None:

@@ -131,7 +131,9 @@ def make_agent(
     return Agent(spaces, config.policy, rewards, seed, dtype, device, autocast, config.curiosity)
 
 
-def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -> Agent:
+def restore_agent(
+    config: Config, spaces: Spaces, saved: Mapping[str, Tensor], autocast: Autocast = nullcontext
+) -> Agent:
     """Create the agent of a config, and load a saved state.
 
     Raises ValueError, naming the tensor, if they don't fit. The names and shapes are compared before any memory is allocated: neither
@@ -147,7 +149,7 @@ def restore_agent(config: Config, spaces: Spaces, saved: Mapping[str, Tensor]) -
             raise
     else:
         check_state(expected, saved)
-    agent = make_agent(config, spaces=spaces)
+    agent = make_agent(config, autocast=autocast, spaces=spaces)
     agent.load(saved)
     return agent
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_checkpoint",
     "create_run",
+    "decode_config",
     "execute",
     "load_agent",
     "open_or_create_run",
@@ -85,15 +86,18 @@ def _names(stem: str) -> Iterator[str]:
 def open_run(path: Path) -> tuple[RunFolder, Config]:
     """Open an existing run and read its config. Raises ValueError if there is none or it can't be read."""
     folder = RunFolder.open(path)
-    tree = folder.tree()
+    return folder, decode_config(folder.tree(), path / "config.json")
+
+
+def decode_config(tree: dict[str, object], path: Path) -> Config:
+    """Return the resolved config that the file `path` holds as a tree. Raises ValueError if it can't be read."""
+    tree = dict(tree)
     version = tree.pop("version", None)
     if type(version) is not int:
-        raise ValueError(f"{path}/config.json has no version: it was not written by lockstep")
+        raise ValueError(f"{path} has no version: it was not written by lockstep")
     if version > VERSION:
-        raise ValueError(
-            f"{path}/config.json has version {version}, newer than this lockstep reads ({VERSION}): upgrade lockstep"
-        )
-    return folder, decode(tree, decode(former_defaults(version), Config()))
+        raise ValueError(f"{path} has version {version}, newer than this lockstep reads ({VERSION}): upgrade lockstep")
+    return decode(tree, decode(former_defaults(version), Config()))
 
 
 def execute(
@@ -121,6 +125,7 @@ def _execute(
     hook: "Hook | None",
 ) -> "TrainingRun":
     from lockstep.experiment.build import build
+    from lockstep.experiment.dump import DumpWriter
     from lockstep.experiment.hooks import bind_hook
     from lockstep.experiment.same_ranks import check_same_kernels
     from lockstep.group.channel import PATIENCE
@@ -132,6 +137,7 @@ def _execute(
     group = runtime.group
     limit_threads(arithmetic_threads(config.runtime, group.rank in plan.training))
     components = build(config, plan, runtime)
+    components.update.guard.saver = DumpWriter(folder, config)
     frames = components.update.agent.spaces.frames_per_step
     modules = importable(config, "run") if config.run.capture_video or config.run.evaluate_every else ()
     telemetry = partial(Recorder, config=config.run, modules=modules)

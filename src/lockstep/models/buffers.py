@@ -74,6 +74,10 @@ class TrainedBuffers:
         """Flag that is True if `accept` would write NaN into a buffer."""
         return self._average is not None and bool(self._average.isnan().any())
 
+    def discard(self) -> None:
+        """Drop the average of the last gradient step."""
+        self._average = None
+
     @torch.no_grad()
     def accept(self) -> None:
         """Write the average of the last gradient step into the buffers."""

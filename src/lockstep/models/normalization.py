@@ -51,11 +51,14 @@ class RunningStatistics:
         return torch.from_numpy(np.concatenate([[weights.sum()], *totals]))
 
     def merge(self, sums: Tensor, about: Tensor) -> None:
-        """Add the total of all shards' `sums`, of deviations from the mean `about` `[size]`. A total of 0 rows is ignored."""
+        """Add the total of all shards' `sums`, of deviations from the mean `about` `[size]`.
+
+        A total of 0 rows is ignored, and so is one that is not finite: after it, no row could be normalized any more.
+        """
         size = self.mean.numel()
         count, first, second = sums[:1], sums[1 : 1 + size], sums[1 + size :]
         total = self.count + count
-        if total.item() == 0:
+        if total.item() == 0 or not bool(sums.isfinite().all()):
             return
         mean_change = self.mean - about
         second = second - 2 * mean_change * first + count * mean_change.square()

@@ -108,9 +108,11 @@ def _accumulate(delta: Tensor, decay: Tensor) -> Tensor:
     """Compute `x_t = delta_t + decay_t x_{t+1}`, in place in `delta`."""
     # NumPy in place: a loop of small tensor operations costs 20 times as much in PyTorch
     rows, weights = list(delta.numpy()), list(decay.numpy())
-    product = np.empty_like(rows[0])
+    product, finite = np.empty_like(rows[0]), bool(delta.isfinite().all())
     with np.errstate(all="ignore"):  # values that are not finite are found in the loss, on all ranks at once
         for t in range(len(rows) - 2, -1, -1):
             np.multiply(weights[t], rows[t + 1], out=product)
+            if not finite:
+                product[weights[t] == 0] = 0  # 0 * NaN is NaN, which would pass on to the episode before
             rows[t] += product
     return delta

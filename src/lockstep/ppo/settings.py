@@ -72,6 +72,9 @@ class PPOConfig:
     true."""
     adam_epsilon: float = 1e-5
     """Adam's ε."""
+    on_non_finite: Literal["stop", "skip"] = "stop"
+    """Response to a gradient, a loss, an observation or a reward that is not finite. `stop`: end the run with exit code 3. `skip`: leave out the
+    gradient steps that are not finite, and count them as `skipped_steps`; three iterations in a row without any other step end the run."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "learning_rate_kl", "value_learning_rate", "clip", "entropy"):

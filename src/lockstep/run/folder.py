@@ -42,7 +42,7 @@ class RunFolder:
 
     It has `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `evaluations.jsonl`, `best.json`,
     `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`, `evaluation-sampled.json`, `videos/`, `plots/`,
-    `report.html`, `policy-*.onnx`, `logs/` with the output of sidecar processes that failed, and `pruned.json` if a
+    `report.html`, `policy-*.onnx`, `non-finite-*.safetensors`, `logs/` with the output of sidecar processes that failed, and `pruned.json` if a
     search ended the run early.
     """
 

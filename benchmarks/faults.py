@@ -39,6 +39,8 @@ ITERATIONS = 40
 FAULT_AT = 12
 """The iteration in which a fault from outside is injected; environments fail in the same one."""
 TARGETS = ("trainer 0", "trainer 1", "player", "environment worker", "video process", "launcher")
+REPLACED = "replaced environment"
+"""Place of faults in an environment worker with `env.on_fault: replace`."""
 ENVIRONMENT_FAULTS = ("exception", "out of memory", "os._exit", "segfault", "hang", "NaN", "wrong shape")
 
 
@@ -63,6 +65,8 @@ class Result:
     """Files that were left in /dev/shm and in the folder of temporary files."""
     message: str
     """The last line on the standard error stream."""
+    replaced: int = 0
+    """Value of the metric `env_faults` at the end."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -141,7 +145,7 @@ class Case:
         if target == "video process":
             return next(number for number, words in processes.items() if "video" in words)
         found = [number for number, words in processes.items() if "rank" in words]
-        if target == "environment worker":
+        if target in ("environment worker", REPLACED):
             return next(number for number in found if parent_of(number) in found)
         ranks = {rank_of(number): number for number in found if parent_of(number) == launcher}
         return ranks[{"trainer 0": 0, "trainer 1": 1, "player": 2}[target]]
@@ -179,8 +183,8 @@ def inject(case: Case, name: str, place: str, transport: str, reference: str) ->
     else:
         wait_until(lambda: case.mark.exists() or launcher.poll() is not None, 120)
         began, before = time.time(), 0
-    spoken = wait_until(lambda: "lockstep: " in case.text()[before:] or launcher.poll() is not None, 3 * TIMEOUT)
-    noticed = time.time() - began if spoken and "lockstep: " in case.text()[before:] else None
+    spoken = wait_until(lambda: speaks(case.text()[before:]) or launcher.poll() is not None, 3 * TIMEOUT)
+    noticed = time.time() - began if spoken and speaks(case.text()[before:]) else None
     if place == "launcher" and name == "SIGSTOP":
         time.sleep(2)
         os.kill(launcher.pid, signal.SIGCONT)
@@ -199,12 +203,19 @@ def inject(case: Case, name: str, place: str, transport: str, reference: str) ->
     return Result(
         *(name, place, transport, code, len(starts) - 1, noticed, again, equal, len(case.processes()), files),
         lines[-1] if lines else "",
+        next((row.get("env_faults", 0) for row in reversed(case.rows())), 0),
     )
+
+
+def speaks(text: str) -> bool:
+    """Return True if a message about a fault is among the output."""
+    return "lockstep: " in text or "the environment is replaced" in text
 
 
 def cases(folder: Path) -> Iterator[tuple[Case, str, str, str]]:
     """Yield each run with its fault, the place of the fault and the transport."""
     count = 0
+    replacing = ("--env.engine", "gymnasium-async", "--env.on-fault", "replace")
     for backend, transport in (("auto", "shared memory"), ("gloo", "gloo")):
         words = (*SPLIT, "--runtime.backend", backend)
         for name in ("SIGKILL", "SIGSTOP"):
@@ -213,11 +224,17 @@ def cases(folder: Path) -> Iterator[tuple[Case, str, str, str]]:
                 engine = ("--env.engine", "gymnasium-async" if target == "environment worker" else "gymnasium")
                 videos = ("--run.capture-video", "10") if target == "video process" else ()
                 yield Case(folder, f"case-{count}", *words, *engine, *videos), name, target, transport
+            count += 1
+            yield Case(folder, f"case-{count}", *words, *replacing), name, REPLACED, transport
         for name in ENVIRONMENT_FAULTS:
-            for place, engine_name in (("player", "gymnasium"), ("environment worker", "gymnasium-async")):
+            for place, engine in (
+                ("player", ("--env.engine", "gymnasium")),
+                ("environment worker", ("--env.engine", "gymnasium-async")),
+                (REPLACED, replacing),
+            ):
                 count += 1
                 options = {"kind": name, "at": 64 * FAULT_AT}
-                case = Case(folder, f"case-{count}", *words, "--env.engine", engine_name, options=options)
+                case = Case(folder, f"case-{count}", *words, *engine, options=options)
                 yield case, name, place, transport
 
 
@@ -284,13 +301,23 @@ def kill_and_resume(folder: Path, kills: int, generator: random.Random, referenc
 
 def table(results: list[Result]) -> Iterator[str]:
     """Yield the rows of the table."""
-    yield "| fault | in | transport | exit code | restarts | noticed | all ranks again | digest | left behind |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | --- | --- |"
+    yield "| fault | in | transport | exit code | restarts | replaced | noticed | all ranks again | digest | left behind |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- | --- |"
     for result in results:
-        digest = {True: "equal", False: "DIFFERENT", None: "–"}[result.equal]
+        digest = {True: "equal", False: "another" if result.replaced else "DIFFERENT", None: "–"}[result.equal]
         left = f"{result.processes} processes, {result.files} files" if result.processes or result.files else "nothing"
         times = [f"{seconds:.1f} s" if seconds is not None else "–" for seconds in (result.noticed, result.again)]
-        cells = (result.fault, result.place, result.transport, result.code, result.restarts, *times, digest, left)
+        cells = (
+            result.fault,
+            result.place,
+            result.transport,
+            result.code,
+            result.restarts,
+            result.replaced,
+            *times,
+            digest,
+            left,
+        )
         yield f"| {' | '.join(map(str, cells))} |"
 
 
@@ -304,6 +331,8 @@ def write(out: Path, results: list[Result], kills: dict[str, object]) -> None:
         "5 iterations, and a fault in the middle. *Noticed*: from the fault to the first message. *All ranks again*: until the ranks of the next start were",
         "connected, which includes the import of PyTorch. An exit code of 1 without a restart is an error that would come back: the line names the",
         "environment. After the launcher was killed, the run was resumed by hand. Tests ran on the same cores, which makes some times longer.",
+        f"A *{REPLACED}* is a worker with `env.on_fault: replace`. One that is silent is killed after half of `runtime.timeout`. Its run goes on without",
+        "the unfinished episode, so its digest is another one.",
         f"Processor: {environment.get('processor', 'unknown')}, PyTorch {environment['packages']['torch']}.\n",  # type: ignore[index]
         *table(results),
     ]
@@ -339,7 +368,9 @@ def main() -> None:
             if args.only in f"{fault} {place} {transport}":
                 result = inject(case, fault, place, transport, reference)
                 print(list(table([result]))[-1], result.message, flush=True)
-                results = [other for other in results if other.key != result.key] + [result]
+                places = {other.key: place for place, other in enumerate(results)}
+                place = places.get(result.key, len(results))
+                results = [*results[:place], result, *results[place + 1 :]]
                 write(args.out, results, kills)
             shutil.rmtree(case.run, ignore_errors=True)
         if args.kills:

@@ -54,10 +54,14 @@ def request(address: str, task: dict[str, Any], files: Sequence[int]) -> socket.
     return connection
 
 
+_DESCRIPTORS = {"LOCKSTEP_MEMORY": "", "LOCKSTEP_RENDEZVOUS": "fd://"}
+"""Variables that hold the number of a descriptor, and the text before it."""
+
+
 class ForkedPopen(subprocess.Popen[Any]):
     """`python [-P] -m MODULE WORDS …`, forked by the server at the address `server`, or started as usual if it is None.
 
-    The process has its own session. Descriptors of `pass_fds` become 3, 4, …, and LOCKSTEP_MEMORY is changed accordingly.
+    The process has its own session. Descriptors of `pass_fds` become 3, 4, …, and the variables of _DESCRIPTORS are changed accordingly.
     """
 
     def __init__(self, args: Sequence[str], *positional: Any, server: str | None = None, **options: Any) -> None:
@@ -74,8 +78,10 @@ class ForkedPopen(subprocess.Popen[Any]):
         safe = words[0] == "-P"
         module, *words = words[1 + safe :]
         environ = dict(os.environ if env is None else env)
-        if pass_fds and "LOCKSTEP_MEMORY" in environ:
-            environ["LOCKSTEP_MEMORY"] = str(FIRST + list(pass_fds).index(int(environ["LOCKSTEP_MEMORY"])))
+        for name, prefix in _DESCRIPTORS.items():
+            if pass_fds and environ.get(name, " ").startswith(prefix):
+                number = int(environ[name].removeprefix(prefix))
+                environ[name] = f"{prefix}{FIRST + list(pass_fds).index(number)}"
         blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
         task = {"module": module, "words": words, "cwd": str(cwd or os.getcwd()), "environ": environ}  # noqa: PTH109
         descriptors = [end if end >= 0 else place for place, end in enumerate(child_ends)]

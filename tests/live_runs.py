@@ -3,11 +3,15 @@
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.warm import arguments_file
+
+_LISTEN = "0A"
+"""State of a socket that listens, in /proc/net/tcp."""
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
@@ -57,3 +61,14 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -
         if time.monotonic() > deadline:
             pytest.fail(f"after {seconds} s still not: {what}")
         time.sleep(0.02)
+
+
+def listening(processes: list[int]) -> list[str]:
+    """Return the hexadecimal addresses on which the processes' TCP sockets listen."""
+    sockets = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with suppress(FileNotFoundError):  # the descriptor of this iteration, in a process that looks at its own
+                sockets.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return [row[1].partition(":")[0] for row in rows if row[3] == _LISTEN and row[9] in sockets]

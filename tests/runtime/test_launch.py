@@ -8,25 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.live_runs import ranks_of, reached, wait_for
+from tests.live_runs import listening, ranks_of, reached, wait_for
 
 from lockstep.processes.exit_codes import FAILED, RANK_LOST
 from lockstep.runtime import watch
 from lockstep.runtime.launch import launch
 from lockstep.runtime.settings import RuntimeConfig
 
-_LISTEN = "0A"
 _LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
-
-
-def listening(processes: list[int]) -> list[str]:
-    """Return the hexadecimal addresses on which the processes' TCP sockets listen."""
-    sockets = set()
-    for process in processes:
-        for descriptor in Path(f"/proc/{process}/fd").iterdir():
-            sockets.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return [row[1].partition(":")[0] for row in rows if row[3] == _LISTEN and row[9] in sockets]
 
 
 @pytest.mark.parametrize("backend", ["auto", "gloo"])
@@ -52,6 +41,21 @@ def test_ranks_use_the_module_search_path_of_the_launcher(environ: dict[str, str
         command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False
     )
     assert finished.returncode == 0, finished
+
+
+@pytest.mark.serial
+def test_killed_launcher_leaves_no_files(begin, environ: dict[str, str], tmp_path: Path) -> None:
+    temporary, run = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    words = ["train", "cartpole", "--ranks", 2, "--out", tmp_path, "--name", "run", "--run.progress", "off"]
+    words += ["--runtime.backend", "gloo", "--total-steps", 10_000_000, "--runtime.compile", "off"]
+    environ["TMPDIR"] = str(temporary)
+    process = begin(*words)
+    wait_for(reached(run, 1), "an iteration")
+    process.kill()
+    process.wait()
+    wait_for(lambda: not ranks_of(run), "the ranks end")
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.serial

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +103,15 @@ def test_stopped_rank_is_ended(watched: Watched) -> None:
     outcome = watched("heartbeat.beat(); os.kill(os.getpid(), signal.SIGSTOP)")
     assert "rank 0" in outcome.fault
     assert "was stopped by a signal for 1 s" in outcome.fault
+
+
+def test_time_in_which_the_launcher_was_stopped_does_not_count(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses, sleep = iter([2.5]), time.sleep
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: sleep(next(pauses, seconds)))
+    monkeypatch.setattr(module, "time", clock)
+    assert watched("time.sleep(3); end(0)").fault == ""
 
 
 def test_silence_that_is_long_for_the_stage_is_announced(

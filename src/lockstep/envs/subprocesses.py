@@ -29,6 +29,8 @@ from lockstep.randomness import EnvironmentSeeds
 __all__ = ["SubprocessEngine"]
 
 _ALIGNMENT = 64
+_PAUSE = 2.0
+"""Seconds of a wait, beyond its limit, from which this process must have been stopped itself, for example by Ctrl-Z."""
 _POLL = 1.0
 """Longest seconds between two looks at the progress of replays."""
 
@@ -117,12 +119,15 @@ class SubprocessEngine(ReplayedEngine):
         poll, waiting = select.poll(), {worker.pipe.fileno(): index for index, worker in self._workers.items()}
         for pipe in waiting:
             poll.register(pipe, select.POLLIN)
-        moved, steps = dict.fromkeys(waiting, time.monotonic()), self._memory.progress[:, 0].copy()
+        now = time.monotonic()
+        moved, steps = dict.fromkeys(waiting, now), self._memory.progress[:, 0].copy()
         while waiting:
             left = min(moved.values()) + self._timeout - time.monotonic()
             ready = [pipe for pipe, _ in poll.poll(1000 * min(max(left, 0.0), _POLL))]
             answers = {pipe: self._receive(waiting[pipe], phase) for pipe in ready}
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if now - before > _POLL + _PAUSE:
+                moved = dict.fromkeys(waiting, now)  # the workers were stopped as well
             for pipe in () if ready else waiting:
                 index = waiting[pipe]
                 if (position := self._memory.progress[index, 0]) != steps[index]:

@@ -25,6 +25,8 @@ _SLEEPS = (5e-5, 1e-3)
 """Seconds of the shortest and of the longest sleep between two polls."""
 _LIVENESS_INTERVAL = 0.2
 """Seconds between two checks that the awaited process is alive."""
+_PAUSE = 2.0
+"""Seconds between two polls from which this process must have been stopped itself, for example by Ctrl-Z."""
 _WATCHED_GRACE = 3.0
 """Seconds by which the launcher, which prints stack traces, is ahead of the ranks in ending a silent rank."""
 
@@ -94,7 +96,9 @@ class Host:
         while counters[index] < target:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
             time.sleep(min(max((now - start) / 50, _SLEEPS[0]), _SLEEPS[1]))
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            if now - before > _PAUSE:
+                heard = checked = now  # the other rank was stopped as well
             if now - checked > _LIVENESS_INTERVAL:
                 checked = now
                 own.beat()

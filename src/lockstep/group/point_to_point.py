@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
 
 from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
+from lockstep.group.store import make_store
 from lockstep.processes.heartbeat import waiting
 from lockstep.processes.host_name import host_name
 
@@ -68,7 +68,7 @@ class PointToPoint:
                 if backend == "mpi":  # MPI has its own rendezvous
                     dist.init_process_group(backend, timeout=limit)
                     return
-                store, _, _ = next(rendezvous(init_method, self.rank, self.size, timeout=limit))
+                store = make_store(init_method, self.rank, self.size, limit)
                 store.set_timeout(limit)
                 self._store = store
                 store.set(_present_key(self.rank), "")

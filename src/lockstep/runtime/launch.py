@@ -15,7 +15,7 @@ from lockstep.group.memory import create_memory
 from lockstep.processes.heartbeat import Lines
 from lockstep.processes.parent import own_command, own_environment
 from lockstep.processes.signals import heeded_signals
-from lockstep.runtime.rendezvous import unique_folder
+from lockstep.runtime.rendezvous import INHERITED, unique_folder
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.watch import Outcome, watch
 
@@ -32,35 +32,37 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     """
     folder = unique_folder()
     try:
-        memory = _create_memory(ranks, config)
-        lines = None if memory is None else Lines(memory, ranks)
+        files = _create_files(ranks, config)
+        lines = Lines(files[0], ranks) if files else None
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded_signals())
         try:
-            processes = _start(command, ranks, memory, folder)
+            processes = _start(command, ranks, files, folder)
         except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             raise
         finally:
-            if memory is not None:
-                os.close(memory)
+            for file in files:
+                os.close(file)
         return watch(processes, lines, config.timeout, previous_mask)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(command: Sequence[str], ranks: int, memory: int | None, folder: Path) -> "list[subprocess.Popen[bytes]]":
-    """Start the processes, or none: raises OSError if one can't be started."""
-    memory_variable = {} if memory is None else {"LOCKSTEP_MEMORY": str(memory)}
-    rendezvous = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
-    environment = {**own_environment(), **rendezvous, **memory_variable}
+def _start(command: Sequence[str], ranks: int, files: Sequence[int], folder: Path) -> "list[subprocess.Popen[bytes]]":
+    """Start the processes, or none: raises OSError if one can't be started. `files` are those of `_create_files`."""
+    variables = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
+    if files:
+        memory, store = files
+        variables |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}
+    environment = {**own_environment(), **variables}
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):
             process = subprocess.Popen(
                 own_command(*command),
                 env={**environment, "LOCKSTEP_RANK": str(rank)},
-                pass_fds=() if memory is None else (memory,),
+                pass_fds=files,
                 start_new_session=True,  # a terminal's Ctrl-C reaches only the launcher, which forwards it once
             )
             processes.append(process)
@@ -72,12 +74,16 @@ def _start(command: Sequence[str], ranks: int, memory: int | None, folder: Path)
     return processes
 
 
-def _create_memory(ranks: int, config: RuntimeConfig) -> int | None:
+def _create_files(ranks: int, config: RuntimeConfig) -> list[int]:
+    """Create anonymous files, which need no removal: the memory of the ranks, and the store of torch.distributed.
+
+    Return their descriptors; none if the system has no such files.
+    """
     try:
-        return create_memory(ranks)
+        return [create_memory(ranks), create_memory(0)]
     except OSError:
         if config.backend == "shared":
             raise ValueError(
                 "runtime.backend is 'shared': this system has no anonymous shared memory; use 'gloo'"
             ) from None
-        return None
+        return []

@@ -27,8 +27,10 @@ from pathlib import Path
 from lockstep.processes.heartbeat import beat
 from lockstep.runtime.rank_info import RankInfo, launcher_process
 
-__all__ = ["FileRendezvous", "choose_rendezvous", "first_host", "unique_folder"]
+__all__ = ["INHERITED", "FileRendezvous", "choose_rendezvous", "first_host", "unique_folder"]
 
+INHERITED = "fd://"
+"""Prefix of the address that consists of the descriptor of an open file, which all ranks of lockstep's own launcher inherit."""
 _POLL = 0.02
 """Seconds between two reads of the files."""
 _PRIVATE = "lockstep-meeting-"

@@ -37,6 +37,8 @@ _STACKS_TIME = 0.5
 """Seconds that a silent rank has to print its stack traces before it is killed."""
 _WARN_AFTER, _WARN_AT_START = 10.0, 40.0
 """Least seconds of silence for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
+_PAUSE = 2.0
+"""Seconds between two polls from which this process must have been stopped itself, for example by Ctrl-Z."""
 _WARN_FACTOR = 50.0
 """Multiple of the longest silence so far, in the same stage, for a warning."""
 
@@ -69,11 +71,15 @@ class _Rank:
     killed: bool = False
     """True if this process has killed the rank."""
 
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the rank and all processes that it has started in its session."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)  # a rank leads a session, and so a group
+
     def kill(self) -> None:
         """Kill the rank and all processes that it has started in its session."""
         self.killed = True
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # a rank leads a session, and so a group
+        self.signal_group(signal.SIGKILL)
         with suppress(ProcessLookupError):
             self.process.kill()
 
@@ -94,7 +100,17 @@ def watch(
             if process.poll() is None:
                 process.send_signal(number)
 
+    def suspend(number: int, frame: FrameType | None) -> None:
+        """Stop with all ranks, and go on with them: Ctrl-Z reaches only this process."""
+        for rank in ranks:
+            rank.signal_group(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        for rank in ranks:
+            rank.signal_group(signal.SIGCONT)
+
     previous_handlers = {number: signal.signal(number, forward) for number in heeded_signals()}
+    if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+        previous_handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, suspend)
     signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     asked = asked_to_stop()
     if asked:  # before this process began to forward signals
@@ -118,15 +134,18 @@ class _Watch:
         self._deadline = float("inf")
         self._failure: Outcome | None = None
         self._asked_at: float | None = None
-        now = time.monotonic()
+        self._now = time.monotonic()
         for rank in ranks:
-            rank.last_sign = now
+            rank.last_sign = self._now
 
     def wait(self) -> Outcome:
         """Return when all ranks have ended, or when those that are left are to be killed."""
         while True:
             codes = [rank.process.poll() for rank in self._ranks]
-            now = time.monotonic()
+            before, self._now = self._now, time.monotonic()
+            now = self._now
+            if now - before > _PAUSE:
+                self._skip_pause(now - before)
             self._note_endings(now)
             if None not in codes or now > self._deadline:
                 default = self._fault("the ranks did not end together") if None in codes else Outcome(exit_codes.DONE)
@@ -135,6 +154,16 @@ class _Watch:
                 self._check_heartbeats(now, self._lines)
             self._check_stop(now)
             time.sleep(_POLL)
+
+    def _skip_pause(self, seconds: float) -> None:
+        """Move all limits by the time in which this process did not run: the ranks were stopped as well, or could not be watched."""
+        self._deadline += seconds
+        if self._asked_at is not None:
+            self._asked_at += seconds
+        for rank in self._ranks:
+            rank.last_sign += seconds
+            if rank.verdict_at is not None:
+                rank.verdict_at += seconds
 
     def _note_endings(self, now: float) -> None:
         """Decide on the outcome when ranks end, and how long the others may take."""

@@ -10,8 +10,9 @@ import torch.distributed as dist
 
 from lockstep.group.group import RankLost
 from lockstep.group.network import NetworkGroup
+from lockstep.group.store import is_loopback
 from lockstep.runtime.rank_info import RankInfo
-from lockstep.runtime.rendezvous import FileRendezvous
+from lockstep.runtime.rendezvous import INHERITED, FileRendezvous
 from lockstep.runtime.settings import RuntimeConfig
 
 __all__ = ["World"]
@@ -47,12 +48,16 @@ class World:
 
     def _create_group(self) -> NetworkGroup:
         rank_info, timeout = self.rank_info, self.config.timeout
-        if rank_info.on_one_host:  # do not listen to other hosts
+        address = rank_info.rendezvous
+        if rank_info.on_one_host or is_loopback(address):  # do not listen to other hosts
             loopback = "lo" if sys.platform == "linux" else "lo0"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", loopback)
-        address = rank_info.rendezvous
-        if address.startswith(_FILE):
+        if address.startswith(INHERITED):
+            file = int(address.removeprefix(INHERITED))
+            os.set_inheritable(file, False)
+            address = f"{_FILE}/proc/self/fd/{file}"  # opens the file again, although it has no name in any folder
+        elif address.startswith(_FILE):
             self._files = FileRendezvous(Path(address.removeprefix(_FILE)), rank_info.rank, rank_info.size)
             try:
                 address = f"{_FILE}{self._files.wait(timeout)}"

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.settings import EnvConfig
@@ -117,6 +120,35 @@ def test_workers_end_with_their_rank(signal_number: signal.Signals, environ: dic
             assert all_end(pids)
         finally:
             rank.kill()
+
+
+class UsesTorch(gym.Wrapper):
+    """CartPole that computes with PyTorch in every step."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+
+    def step(self, action: Any) -> Any:
+        assert torch.ones(300_000).sin().sum() > 0
+        return self.env.step(action)
+
+
+gym.register("lockstep-tests/UsesTorch-v0", UsesTorch)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(60)
+def test_environment_may_compute_with_threads_of_pytorch() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        torch.ones(300_000).sin()  # starts threads, which a fork does not have
+        config = EnvConfig(id="lockstep-tests/UsesTorch-v0", engine="gymnasium-async", count=2, timeout=20)
+        engine = make_engine(config, seed=1, shard=0, shards=1)
+        engine.reset()
+        engine.step(np.zeros(2, dtype=np.int64))
+        engine.close()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_engine_can_be_closed_twice_and_before_the_first_reset() -> None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -135,3 +136,5 @@ def _become_worker(rank: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the rank ends its workers
     die_with_parent(rank)
+    if "torch" in sys.modules:  # OpenMP's threads are not forked: a second thread would be waited for forever
+        sys.modules["torch"].set_num_threads(1)

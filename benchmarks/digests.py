@@ -49,7 +49,7 @@ def key() -> str:
 
     from lockstep.run.environment import processor_type
 
-    return f"{processor_type()}, torch {torch.__version__}"
+    return f"{processor_type(portable=False)}, torch {torch.__version__}"
 
 
 def compute(preset: str, compiled: str) -> str | None:

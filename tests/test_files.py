@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,15 @@ def test_old_temporary_files_are_removed(tmp_path: Path) -> None:
     os.utime(tmp_path / "c", (time.time() - 1000,) * 2)
     remove_leftovers(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".b.0.partial", "c"]
+
+
+def test_small_file_needs_little_memory(tmp_path: Path) -> None:
+    """The limit of a file of weights is 4 GB."""
+    path = tmp_path / "file"
+    path.write_bytes(b"1" * 1000)
+    tracemalloc.start()
+    try:
+        assert read_file(path, 2**32) == b"1" * 1000
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()

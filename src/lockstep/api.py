@@ -32,6 +32,7 @@ from lockstep.experiment.start import (
 )
 from lockstep.experiment.supervise import supervise
 from lockstep.hub.fetching import find_checkpoint
+from lockstep.processes.portable import check_portable
 from lockstep.report.evaluate import Evaluation, play_episodes
 from lockstep.run.evaluations import Choice
 from lockstep.run.folder import RunFolder
@@ -173,6 +174,8 @@ def train(
     composed = compose_config(preset, config, tree)
     hook = _choose_hook(on_iteration, composed, ranks)
     start = resolve_start(composed, None, ranks)
+    if ranks == 1 and composed.runtime.bits == "portable":
+        check_portable()
     resolved = resolve(start.config, ranks, start.plan, preset)
     modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
     if make is not None:
@@ -247,6 +250,8 @@ def resume(
             )
         start = resolve_resume(extended, None, ranks)
         extended = start.config
+        if ranks == 1 and extended.runtime.bits == "portable":
+            check_portable()
         modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
         resume_from = prepare_resume(opened.folder, opened.config, extended, iteration, ranks)
         if resume_from is None:

@@ -41,6 +41,8 @@ METRICS_LIMIT = 2**32
 """Largest size in bytes of a file with a line per iteration."""
 _LINE_LIMIT = 2**20
 """Largest size in bytes of a line. Lines of metrics have some thousand bytes."""
+_BLOCK = 2**20
+"""Bytes that are read at a time of a file that is larger than its size says."""
 _ABANDONED_AFTER = 600.0
 """Seconds after which a temporary file has no writer any more."""
 
@@ -64,7 +66,11 @@ def open_regular(path: Path, limit: int) -> BinaryIO:
 def read_file(path: Path, limit: int = TEXT_LIMIT) -> bytes:
     """Return the content of a file. Raises OSError as `open_regular` does."""
     with open_regular(path, limit) as file:
-        content = file.read(limit + 1)
+        # `read` allocates what it is asked for before it reads
+        expected = min(limit, os.fstat(file.fileno()).st_size)
+        content = file.read(expected + 1)
+        while len(content) <= limit and (more := file.read(_BLOCK)):
+            content += more
     if len(content) > limit:  # a file of /proc has no size, and another one may have grown
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
     return content

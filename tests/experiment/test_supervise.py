@@ -14,6 +14,7 @@ from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE
 from lockstep.run import stop
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged
+from lockstep.runtime.launch import RanksNotStarted
 from lockstep.runtime.watch import Outcome
 
 CONFIG = decode({"env": {"id": "CartPole-v1", "engine": "gymnasium"}, "plan": {"shards": 4}}, Config())
@@ -99,9 +100,16 @@ def test_no_restart_after_a_signal(supervised: Supervise, monkeypatch: pytest.Mo
     assert supervised([fault(12)]) == (FAILED, [(2, 0)])
 
 
-def test_fewer_ranks_if_one_cannot_be_started(supervised: Supervise) -> None:
-    code, starts = supervised([OSError(11, "Resource temporarily unavailable"), Outcome(DONE)], sizes=(4, 2))
-    assert (code, starts) == (DONE, [(4, 0), (2, 0)])
+def test_fewer_ranks_if_one_cannot_be_started(supervised: Supervise, capsys: pytest.CaptureFixture[str]) -> None:
+    """As many times as needed, and this is no restart."""
+    refused = RanksNotStarted(11, "Resource temporarily unavailable")
+    code, starts = supervised([refused, refused, Outcome(DONE)], sizes=(4, 3, 2), restarts=0)
+    assert (code, starts) == (DONE, [(4, 0), (3, 0), (2, 0)])
+    assert capsys.readouterr().err.splitlines() == [
+        f"lockstep: {size} ranks can't be started: Resource temporarily unavailable" for size in (4, 3)
+    ]
+    code, starts = supervised([refused, refused], sizes=(4, 2), restarts=0)
+    assert (code, starts) == (FAILED, [(4, 0), (2, 0)])
 
 
 def test_checkpoint_that_was_chosen_stays_until_training_begins(

@@ -73,7 +73,7 @@ class Outcome(NamedTuple):
 
 def processor() -> str:
     """Return what bits depend on, by which digests are recorded: the processor's model and instructions, and the version of PyTorch."""
-    return f"{processor_type()}, torch {torch.__version__}"
+    return f"{processor_type(portable=False)}, torch {torch.__version__}"
 
 
 def main() -> None:

@@ -189,3 +189,24 @@ def test_numbers_of_threads_are_bounded() -> None:
     for name in ("threads", "player_threads"):
         with pytest.raises(ValueError, match=f"runtime.{name} is 0"):
             RuntimeConfig(**{name: 0})  # type: ignore[arg-type]
+
+
+def test_portable_bits_need_the_cpu_and_its_instructions(gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(1)
+    portable = RuntimeConfig(bits="portable")
+    assert resolve_devices(portable).device == "cpu"
+    monkeypatch.setattr(checks, "portable_problem", lambda: None)
+    assert message(RuntimeConfig(bits="portable", device="cpu")) == ""
+    assert message(RuntimeConfig(bits="portable", device="cuda")) == (
+        "runtime.bits is 'portable': runtime.device is 'cuda'; use cpu, or runtime.bits fast"
+    )
+    assert message(RuntimeConfig(bits="portable", device="cpu", player_device="cuda")) == (
+        "runtime.bits is 'portable': runtime.player_device is 'cuda'; use cpu, or runtime.bits fast"
+    )
+    assert message(RuntimeConfig(bits="portable", device="cpu", precision="bf16")) == (
+        "runtime.bits is 'portable': runtime.precision is 'bf16'; use fp32 or fp64, or runtime.bits fast"
+    )
+    monkeypatch.setattr(checks, "portable_problem", lambda: "this processor is aarch64, not x86-64")
+    assert message(RuntimeConfig(bits="portable", device="cpu")) == (
+        "runtime.bits is 'portable': this processor is aarch64, not x86-64; use fast"
+    )

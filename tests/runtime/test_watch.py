@@ -145,3 +145,32 @@ def test_long_iteration_is_abandoned_after_a_signal(
     timer.join()
     assert (outcome.code, outcome.fault) == (PREEMPTED, "")
     assert "the iteration did not end within 0.5 s of the signal and is abandoned" in capfd.readouterr().err
+
+
+def test_rank_0_has_time_to_close_after_a_signal(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Trackers and videos take longer than the ranks that only train, after a stop as after the end."""
+    monkeypatch.setattr(module, "_GRACE_AFTER_FAILURE", 0.3)
+    monkeypatch.setattr(module, "_GRACE_AFTER_SUCCESS", 0.3)
+    monkeypatch.setattr(module, "_GRACE_AFTER_SIGNAL", 0.3)
+    monkeypatch.setattr(stop, "_asked", signal.SIGTERM)
+    program = f"heartbeat.enter('end'); work(1.5); print('closed', flush=True); end({PREEMPTED})"
+    assert watched(f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {program}", f"end({PREEMPTED})") == Outcome(
+        PREEMPTED, "", 5
+    )
+    assert capfd.readouterr().out == "closed\n"
+
+
+def test_another_signal_ends_the_ranks_without_a_fault(watched: Watched) -> None:
+    """SIGUSR1 asks to stop, then SIGTERM ends at once."""
+    timers = [
+        threading.Timer(delay, os.kill, (os.getpid(), number))
+        for delay, number in ((0.3, signal.SIGUSR1), (0.6, signal.SIGTERM))
+    ]
+    for timer in timers:
+        timer.start()
+    outcome = watched("signal.signal(signal.SIGUSR1, signal.SIG_IGN); work(60)")
+    for timer in timers:
+        timer.join()
+    assert (outcome.code, outcome.fault) == (PREEMPTED, "")

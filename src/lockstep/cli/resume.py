@@ -14,6 +14,7 @@ from lockstep.cli.start import (
     start,
 )
 from lockstep.config.flags import parse_flags
+from lockstep.processes.portable import restart_portable
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
 from lockstep.runtime.rank_info import RankInfo, find_rank_info
@@ -31,10 +32,16 @@ def main(argv: Sequence[str]) -> int:
     # Lock the run before its config and checkpoints are read: another process may be changing them. Under a launcher, rank 0
     # locks the run, in `resume_under_launcher`.
     with nullcontext() if rank_info is not None else folder.locked():
-        return _resume(folder, rank_info, tree, args)
+        return _resume(argv, folder, rank_info, tree, args)
 
 
-def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[str, object]], args: Namespace) -> int:
+def _resume(
+    argv: Sequence[str],
+    folder: RunFolder,
+    rank_info: RankInfo | None,
+    tree: dict[str, dict[str, object]],
+    args: Namespace,
+) -> int:
     with report_once(rank_info):
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.hooks import import_hook
@@ -51,6 +58,8 @@ def _resume(folder: RunFolder, rank_info: RankInfo | None, tree: dict[str, dict[
         check_hook_of_run(config, tree.get("run", {}))
         extended = extended_by(config, tree, args.total_steps)
         hook = import_hook(extended.run.hooks)
+        if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
+            restart_portable(["resume", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)
         resolved = resolve_resume(extended, rank_info, args.ranks)
         extended, rank_info, plan = resolved.config, resolved.rank_info, resolved.plan

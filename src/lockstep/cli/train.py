@@ -8,6 +8,7 @@ from lockstep.cli.arguments import Arguments
 from lockstep.cli.start import announce_connecting, listen_under_launcher, report_once, start
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
+from lockstep.processes.portable import restart_portable
 from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
@@ -34,6 +35,8 @@ def main(argv: Sequence[str]) -> int:
         preset = presets.read(args.preset) if args.preset else None
         flags = import_env_module(preset, args.config, tree, example=presets.example(args.preset))
         config = load(preset, args.config, flags)
+        if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
+            restart_portable(["train", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)
         from lockstep.experiment.begin import ResolvedRun, begin
         from lockstep.experiment.hooks import import_hook

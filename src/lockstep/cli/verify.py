@@ -14,6 +14,7 @@ from lockstep.cli.start import import_env_module_of_run, start
 from lockstep.config import Config
 from lockstep.envs.functions import is_function
 from lockstep.processes.exit_codes import DONE, FAILED, PREEMPTED
+from lockstep.processes.portable import restart_portable
 from lockstep.run.environment import packages, processor_type
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -42,6 +43,8 @@ def main(argv: Sequence[str]) -> int:
     _check_faults(folder, args.iterations)
     config, starts, recorded = open_run(folder.path)[1], read_starts(folder), digests(folder)
     _check(folder, config, starts, recorded)
+    if config.runtime.bits == "portable":
+        restart_portable(["verify", *argv])  # this process may become the only rank
     import_env_module_of_run(config, args.module)
     config, last = original_config(config, starts, max(recorded))
     if args.iterations is not None and args.iterations > last:
@@ -53,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     # a signal is raised again after the folder is removed
     with listening(), tempfile.TemporaryDirectory(prefix="lockstep-verify-") as place:
         resolved = resolve_resume(_quiet(config, place), None, ranks)
-        _announce(folder, starts, resolved.plan, len(expected))
+        _announce(folder, starts, config.runtime.bits == "portable", resolved.plan, len(expected))
         temporary = create_run(resolved.config, None, resolved.ranks)
         write_expected(temporary.path, expected)
         with _stdout_discarded():
@@ -120,11 +123,11 @@ def _quiet(config: Config, place: str) -> Config:
     return dataclasses.replace(config, run=run, runtime=dataclasses.replace(config.runtime, rendezvous=None))
 
 
-def _announce(folder: RunFolder, starts: Sequence[Start], plan: Plan, count: int) -> None:
+def _announce(folder: RunFolder, starts: Sequence[Start], portable: bool, plan: Plan, count: int) -> None:
     """Print what is trained again, and how this machine differs from the one that trained the run."""
     ranks = f"{plan.ranks} rank{'s' * (plan.ranks > 1)}"
     print(f"training {_count(count)} of {folder.path} again, on {ranks}")
-    here = {"processor": processor_type(), **packages()}
+    here = {"processor": processor_type(portable), **packages()}
     differences: dict[str, None] = {}
     for one in starts:
         then = {"processor": one.processor or here["processor"], **one.packages}

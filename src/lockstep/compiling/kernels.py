@@ -34,6 +34,7 @@ from lockstep.compiling.cache import (
 from lockstep.compiling.interfaces import InterfaceMissing, private_interface
 from lockstep.processes.heartbeat import waiting
 from lockstep.processes.parent import run_in_child
+from lockstep.processes.portable import PORTABLE_TYPE, is_portable
 
 __all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
 
@@ -138,6 +139,8 @@ def _source_digest() -> str:
 @cache
 def _processor() -> str:
     """Describe the processor that the compiler builds for."""
+    if is_portable():
+        return PORTABLE_TYPE
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -220,7 +223,8 @@ def _compiled(
     for node in traced.graph.nodes:
         node.meta.clear()  # make_fx stores metadata that the compiler does not accept
     options = {"cpp.vec_isa_ok": vec_isa_ok, "cpp.threads": threads, "aot_inductor.output_path": str(folder)}
-    library: object = aot_compile(traced, tuple(examples), options={**_OPTIONS, **options})
+    portable = _PORTABLE_OPTIONS if is_portable() else {}
+    library: object = aot_compile(traced, tuple(examples), options={**_OPTIONS, **portable, **options})
     return library
 
 
@@ -233,6 +237,10 @@ _OPTIONS: dict[str, Any] = {
 }
 """Inductor's options. The wrapper only calls kernels, so it need not be optimized. Precompiled headers, 300 MB of them in /tmp, do not
 make compilation faster. Fused multiply-adds are faster and round less."""
+
+
+_PORTABLE_OPTIONS: dict[str, Any] = {"cpp.march": "x86-64-v3", "cpp.enable_floating_point_contract_flag": "off"}
+"""Options for `runtime.bits: portable`. Which operations the compiler fuses depends on its version and on the processor."""
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lockstep.compiling.interfaces import private_interface
+from lockstep.processes.portable import is_portable
 
 __all__ = ["REWRITES", "register_lowering"]
 
@@ -22,6 +23,8 @@ _TALL, _LARGE = 128, 2**21
 """Numbers of rows and of multiplications from which oneDNN is faster than MKL on AMD processors: 1.5 times for 512 × 64 times 64 × 64, more than
 2 times for 512 × 128 times 128 × 128.
 """
+_PORTABLE_LARGE = 2**18
+"""Number of multiplications from which oneDNN is faster than MKL with portable bits, whose code is then the slowest that MKL has."""
 _UNFUSED: tuple[str, list[float], str] = ("none", [], "")
 """Arguments of a oneDNN product with which no other operation is fused."""
 _OPERATIONS = torch.library.Library("lockstep", "DEF")
@@ -65,8 +68,12 @@ def _product_and_bias(bias: Tensor, left: Tensor, right: Tensor, **scales: Any) 
 
 def _linear(left: Tensor, right: Tensor, bias: Tensor | None) -> Any:
     """Compute `left @ right + bias` with oneDNN where it is faster, else return NotImplemented, which leaves the operation as it is."""
-    large = left.shape[0] >= _TALL and left.numel() * right.shape[1] >= _LARGE
-    return torch.ops.lockstep.linear(left, right.t(), bias) if large and _is_amd() else NotImplemented
+    multiplications = left.numel() * right.shape[1]
+    if is_portable():
+        faster = multiplications >= _PORTABLE_LARGE
+    else:
+        faster = left.shape[0] >= _TALL and multiplications >= _LARGE and _is_amd()
+    return torch.ops.lockstep.linear(left, right.t(), bias) if faster else NotImplemented
 
 
 @cache

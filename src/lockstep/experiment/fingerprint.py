@@ -14,6 +14,7 @@ from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.envs.functions import registered_function
 from lockstep.experiment.arithmetic import arithmetic_digests
+from lockstep.processes.portable import is_portable
 from lockstep.run.environment import processor_type
 
 __all__ = ["Fingerprint", "describe_dispatch", "make_fingerprint"]
@@ -28,7 +29,7 @@ _PACKAGES = (
 """Packages that bits may depend on, by the names of their modules. A package that is not imported is not used."""
 _LOCAL_FIELDS = (
     *("run.folder", "run.name", "run.progress", "run.log_every", "run.loggers", "run.capture_video", "run.keep"),
-    *("run.hooks", "run.evaluate_every", "run.evaluate_episodes", "env.timeout", "env.max_faults"),
+    *("run.hooks", "run.evaluate_episodes", "env.timeout", "env.max_faults"),
     *("runtime.device", "runtime.player_device", "runtime.rendezvous", "runtime.timeout"),
 )
 """Fields that may differ between ranks. (`runtime/devices.py` compares the devices.)"""
@@ -66,7 +67,7 @@ def make_fingerprint(config: Config) -> Fingerprint:
 def describe_dispatch() -> dict[str, str]:
     """Return what libraries select their code by: the environment variables that are set, and the processor."""
     variables = {name: os.environ.get(name, "not set") for name in _DISPATCH}
-    return {**variables, "the processor": processor_type()}
+    return {**variables, "the processor": processor_type(is_portable())}
 
 
 def _environment_modules(config: Config) -> Iterator[str]:

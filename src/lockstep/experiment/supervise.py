@@ -12,7 +12,8 @@ from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged, verify
 from lockstep.run.stop import asked_to_stop
-from lockstep.runtime.launch import launch
+from lockstep.runtime.launch import RanksNotStarted, launch
+from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.watch import Outcome
 from lockstep.telemetry.attempts import record_fault
 
@@ -82,13 +83,7 @@ def supervise(
     while True:
         _, config = open_run(folder.path)
         command = ["rank", *hooks, str(folder.path), str(resume_from), *modules]
-        try:
-            outcome = launch(command, sizes[0], config.runtime)
-        except OSError as error:
-            outcome = Outcome(FAILED, f"the ranks can't be started: {error.strerror}")
-            print(f"lockstep: {outcome.fault}", file=sys.stderr, flush=True)
-            if len(sizes) > 1:
-                del sizes[0]
+        outcome = _launch(command, sizes, config.runtime)
         if not outcome.fault:
             return outcome.code
         record_fault(folder, outcome.fault, outcome.iteration)
@@ -111,6 +106,19 @@ def supervise(
                 text = f"not started again: {problem}; go on with: {folder.resume_command()}"
                 print(f"lockstep: {text}", file=sys.stderr, flush=True)
             return outcome.code
+
+
+def _launch(command: Sequence[str], sizes: list[int], config: RuntimeConfig) -> Outcome:
+    """Run `command` with the first of `sizes`. Remove those with which a rank can't be started, except for the last one."""
+    while True:
+        try:
+            return launch(command, sizes[0], config)
+        except RanksNotStarted as error:
+            fault = f"{_count(sizes[0])} can't be started: {error.strerror}"
+            print(f"lockstep: {fault}", file=sys.stderr, flush=True)
+            if len(sizes) == 1:
+                return Outcome(FAILED, fault)
+            del sizes[0]
 
 
 def _newest_whole(folder: RunFolder) -> int:

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from lockstep.processes.host_name import host_name
+from lockstep.processes.portable import PORTABLE_TYPE
 
 __all__ = ["describe_environment", "packages", "processor_type"]
 
@@ -51,13 +52,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-def processor_type() -> str:
+def processor_type(portable: bool) -> str:
     """Return what the bits of one set of packages depend on: the processor's model, and the instructions that PyTorch uses.
+
+    With `portable`, for runs with `runtime.bits: portable`, these are the same for all processors that give the same bits.
 
     A virtual machine may give different processors the same name, so the model is given by its numbers.
     """
     import torch
 
+    if portable:
+        return PORTABLE_TYPE
     facts, model = _cpuinfo(), platform.machine()
     if "vendor_id" in facts:
         model = f"{facts['vendor_id']} family {facts.get('cpu family')} model {facts.get('model')}"

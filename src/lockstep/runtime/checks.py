@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lockstep.compiling.interfaces import version_problem
+from lockstep.processes.portable import portable_problem
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
@@ -45,10 +46,11 @@ def compile_problem() -> str | None:
 
 
 def resolve_devices(config: RuntimeConfig) -> RuntimeConfig:
-    """Replace `auto` devices by `cuda` if there is a CUDA device and `fabric run` does not select the CPU, else by `cpu`."""
+    """Replace `auto` devices by `cuda` if there is a CUDA device, and neither `bits` nor `fabric run` selects the CPU, else by `cpu`."""
     if "auto" not in (config.device, config.player_device):
         return config
-    auto = "cuda" if _fabric_run_options().get("ACCELERATOR") != "cpu" and cuda_devices() else "cpu"
+    cpu = config.bits == "portable" or _fabric_run_options().get("ACCELERATOR") == "cpu"
+    auto = "cuda" if not cpu and cuda_devices() else "cpu"
     player = auto if config.player_device == "auto" else config.player_device
     return replace(config, device=auto if config.device == "auto" else config.device, player_device=player)
 
@@ -73,6 +75,7 @@ def check_runtime(
         _check_cuda("device", config.device)
     if config.player_device is not None and (rank_info is None or rank_info.rank in players):
         _check_cuda("player_device", config.player_device)
+    _check_bits(config)
     _check_fabric_run(config)
     if config.backend == "shared" and rank_info is not None and rank_info.local_size and not rank_info.on_one_host:
         raise ValueError("runtime.backend is 'shared': the ranks are on several hosts; use auto, gloo or nccl")
@@ -91,6 +94,21 @@ def _check_cuda(name: str, device: str) -> None:
     if device != "cuda" and int(device.removeprefix("cuda:")) >= count:
         available = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
         raise ValueError(f"runtime.{name} is {device!r}: this host has {available}")
+
+
+def _check_bits(config: RuntimeConfig) -> None:
+    if config.bits == "fast":
+        return
+    for name, device in (("device", config.device), ("player_device", config.player_device)):
+        if device not in (None, "cpu"):
+            raise ValueError(f"runtime.bits is 'portable': runtime.{name} is {device!r}; use cpu, or runtime.bits fast")
+    if config.precision == "bf16":
+        raise ValueError(
+            "runtime.bits is 'portable': runtime.precision is 'bf16'; use fp32 or fp64, or runtime.bits fast"
+        )
+    problem = portable_problem()
+    if problem is not None:
+        raise ValueError(f"runtime.bits is 'portable': {problem}; use fast")
 
 
 def _check_nccl(config: RuntimeConfig, rank_info: RankInfo | None, trainers: Collection[int]) -> None:

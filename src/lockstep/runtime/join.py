@@ -6,9 +6,11 @@ from lockstep.group.group import Group
 from lockstep.group.network import NetworkGroup, upgrade_to_shared_memory
 from lockstep.group.shared import SharedMemoryGroup
 from lockstep.group.solo import Solo
+from lockstep.processes.portable import check_portable
 from lockstep.runtime.checks import shares_memory
 from lockstep.runtime.devices import choose_devices, fail_on_all_ranks
 from lockstep.runtime.hosts import find_host_slot
+from lockstep.runtime.portable_functions import replace_functions
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.runtime import Runtime, TorchRuntime
 from lockstep.runtime.settings import RuntimeConfig
@@ -28,6 +30,9 @@ def join(
     `config` is one that `check_runtime` has accepted, with its devices resolved. Raises RankLost if not all ranks
     connect in time. Raises ValueError on rank 0 and SystemExit on all others for problems that appear only after that.
     """
+    if config.bits == "portable":
+        check_portable()
+        replace_functions()
     all_ranks = range(rank_info.size)
     world = World(rank_info, config, _group_class(config))
     try:

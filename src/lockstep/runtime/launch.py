@@ -8,18 +8,23 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.group.memory import create_memory
 from lockstep.processes.heartbeat import Lines
 from lockstep.processes.parent import own_command, own_environment
+from lockstep.processes.portable import portable_variables
 from lockstep.processes.signals import heeded_signals
 from lockstep.runtime.rendezvous import INHERITED, unique_folder
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.watch import Outcome, watch
 
-__all__ = ["launch"]
+__all__ = ["RanksNotStarted", "launch"]
+
+
+class RanksNotStarted(OSError):
+    """The system can't start the process of a rank."""
 
 
 def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome:
@@ -28,7 +33,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     Every process gets these environment variables: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id),
     LOCKSTEP_RENDEZVOUS (address of the rendezvous, if the ranks need torch.distributed), LOCKSTEP_PATH (module search path
     of this process) and, if the system has it, LOCKSTEP_MEMORY (the file descriptor of memory that all share). Raises
-    ValueError if `runtime.backend` is shared and the system has no anonymous shared memory, and OSError if a process can't be started.
+    ValueError if `runtime.backend` is shared and the system has no anonymous shared memory, and RanksNotStarted if a process can't be started.
     """
     folder = unique_folder()
     try:
@@ -37,7 +42,8 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded_signals())
         try:
-            processes = _start(command, ranks, files, folder)
+            variables = portable_variables() if config.bits == "portable" else {}
+            processes = _start(command, ranks, files, folder, variables)
         except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             raise
@@ -49,13 +55,18 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(command: Sequence[str], ranks: int, files: Sequence[int], folder: Path) -> "list[subprocess.Popen[bytes]]":
-    """Start the processes, or none: raises OSError if one can't be started. `files` are those of `_create_files`."""
-    variables = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
+def _start(
+    command: Sequence[str], ranks: int, files: Sequence[int], folder: Path, variables: Mapping[str, str]
+) -> "list[subprocess.Popen[bytes]]":
+    """Start the processes, with more environment `variables`, or none: raises RanksNotStarted if one can't be started.
+
+    `files` are those of `_create_files`.
+    """
+    own = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
     if files:
         memory, store = files
-        variables |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}
-    environment = {**own_environment(), **variables}
+        own |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}
+    environment = {**own_environment(), **variables, **own}
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):
@@ -66,11 +77,11 @@ def _start(command: Sequence[str], ranks: int, files: Sequence[int], folder: Pat
                 start_new_session=True,  # a terminal's Ctrl-C reaches only the launcher, which forwards it once
             )
             processes.append(process)
-    except OSError:
+    except OSError as error:
         for process in processes:
             process.kill()
             process.wait()
-        raise
+        raise RanksNotStarted(*error.args) from None
     return processes
 
 

@@ -34,6 +34,10 @@ class RuntimeConfig:
     time (then from a cache). Needs a C++ compiler: a new run without one is not compiled, with a warning. `auto`: on for
     runs of at least 5,000 gradient steps on the CPU in `fp32` or `fp64` without `ddp`; decided when the run is created. Changes the bits,
     because compiled arithmetic rounds differently."""
+    bits: Literal["fast", "portable"] = "fast"
+    """`portable`: the same bits on every x86-64 processor with AVX2 and FMA, by Intel or AMD, for one set of installed packages. All
+    libraries are held to the AVX2 instruction set. `fast`: the libraries' own choice, so bits depend on the type of processor. Portable
+    bits need the CPU, and `fp32` or `fp64`. Changes the bits."""
     backend: Literal["auto", "shared", "gloo", "nccl", "mpi"] = "auto"
     """Transport of tensors between ranks. `shared`: shared memory of one host. The others are backends of torch.distributed: `nccl`
     needs one GPU per rank, `mpi` needs a PyTorch that was built with MPI. `auto`: shared memory if all ranks are on one host, else gloo;

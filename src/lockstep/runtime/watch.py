@@ -175,13 +175,18 @@ class _Watch:
         if cause is not None and (known is None or (known.fault == _LOST and cause.fault != _LOST)):
             self._failure = cause
             if known is None:
-                self._deadline = now + _GRACE_AFTER_FAILURE
+                self._deadline = now + (_GRACE_AFTER_SUCCESS if self._stops else _GRACE_AFTER_FAILURE)
             if cause.fault not in ("", _LOST, _DIFFER):
                 print(f"lockstep: {cause.fault}", file=sys.stderr, flush=True)
-        elif not self._failure and all(rank.process.returncode is not None for rank in self._ranks[1:]):
+        elif self._stops and all(rank.process.returncode is not None for rank in self._ranks[1:]):
             self._deadline = float("inf")  # only rank 0 is left
         elif ended and self._deadline == float("inf"):
             self._deadline = now + _GRACE_AFTER_SUCCESS
+
+    @property
+    def _stops(self) -> bool:
+        """True unless a rank has failed: those that are left end by themselves, after the end of training or a signal."""
+        return self._failure is None or self._failure == Outcome(exit_codes.PREEMPTED)
 
     def _ending(self, rank: _Rank) -> Outcome | None:
         """Return the outcome that the end of this rank means; None if it has done its work, or if this process killed it."""
@@ -197,7 +202,7 @@ class _Watch:
             return None
         if code < 0:
             text = f"rank {rank.number} was killed by {signal.Signals(-code).name}"
-            if asked_to_stop() == -code:  # the second signal, which ends a rank at once
+            if asked_to_stop() and -code in heeded_signals():  # the second signal, which ends a rank at once
                 return Outcome(exit_codes.INTERRUPTED if -code == signal.SIGINT else exit_codes.PREEMPTED)
             return Outcome(exit_codes.FAILED, text)
         return self._fault(f"rank {rank.number} ended with exit code {code}, before the end of training")
@@ -254,7 +259,7 @@ class _Watch:
         if not asked_to_stop():
             return
         self._asked_at = self._asked_at or now
-        if self._failure is None and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
+        if self._stops and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
             text = f"the iteration did not end within {_GRACE_AFTER_SIGNAL:g} s of the signal and is abandoned"
             print(f"lockstep: {text}; resume the run to go on from its newest checkpoint", file=sys.stderr, flush=True)
             self._failure = Outcome(exit_codes.PREEMPTED)

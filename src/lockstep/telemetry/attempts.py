@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lockstep.files import read_file, write_atomically
 from lockstep.processes.host_name import host_name
+from lockstep.processes.portable import is_portable
 from lockstep.run.environment import packages, processor_type
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import StoppedEarly, asked_to_stop
@@ -75,7 +76,8 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
     For rank 0 only. The arguments after `folder` are fields of `Start`.
     """
     start = {"iteration": iteration, "last": last, "ranks": ranks, "plan": plan, "host": host_name()}
-    _append(folder, {"event": "start", "time": _now(), **start, "packages": packages(), "processor": processor_type()})
+    here = {"packages": packages(), "processor": processor_type(is_portable())}
+    _append(folder, {"event": "start", "time": _now(), **start, **here})
     attempt = Attempt()
     how, why = "done", ""
     try:

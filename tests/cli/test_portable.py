@@ -1,0 +1,85 @@
+"""`runtime.bits: portable`, from the command line: the same bits on every x86-64 processor with AVX2 and FMA."""
+
+import importlib.metadata
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.live_runs import digests
+
+from lockstep.processes.portable import PORTABLE_TYPE, portable_problem, portable_variables
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(portable_problem() is not None, reason="this processor can't give portable bits"),
+]
+
+SIZE = ("--plan.shards", 2, "--env.count", 4, "--rollout.steps", 32, "--ppo.epochs", 2)
+WORDS = ("train", *SIZE, "--runtime.bits", "portable", "--runtime.compile", "off", "--run.progress", "off")
+PACKAGES = {"torch": "2.13.0", "numpy": "2.4.6", "gymnasium": "1.4.0"}
+"""Versions with which the digests were recorded."""
+RECORDED = {
+    "CartPole-v1": "558f91fea40a57afcff672542a50db0e19f0c586d9bafc857b99a55bc2442591",
+    "Pendulum-v1": "0f545a1cd6154003d710511eb37f377e444cd460c8865780ed0a045da67a0848",
+}
+"""Digests after the last iteration, on every processor: AMD family 25 model 17 with AVX-512, and, under emulation, Haswell and EPYC-Milan."""
+
+
+@pytest.mark.parametrize("env_id", RECORDED)
+def test_digest_is_the_recorded_one_on_every_processor(run_cli, tmp_path: Path, env_id: str) -> None:
+    for name, ranks in (("alone", 1), ("two", 2)):
+        finished = run_cli(*WORDS, "--total-steps", 256, "--env", env_id, "--ranks", ranks, "--name", name)
+        assert finished.rc == 0, finished
+    alone, two = (digests(tmp_path / "runs" / name) for name in ("alone", "two"))
+    assert alone == two
+    started = json.loads((tmp_path / "runs" / "two" / "starts.jsonl").read_text().splitlines()[0])
+    assert started["processor"] == PORTABLE_TYPE
+    installed = {name: importlib.metadata.version(name).partition("+")[0] for name in PACKAGES}
+    if installed != PACKAGES:
+        pytest.skip(f"the digest was recorded with {PACKAGES}, and these are {installed}")
+    assert alone[-1] == RECORDED[env_id]
+
+
+def test_rank_without_a_supervisor_starts_again_with_the_variables(run_cli, tmp_path: Path) -> None:
+    """So do ranks that another launcher started, `resume` and `verify`: the libraries read the variables when they are imported."""
+    words = ("--env", "CartPole-v1", "--ranks", 1, "--restarts", 0)
+    finished = run_cli(*WORDS, *words, "--name", "one", "--total-steps", 128)
+    assert finished.rc == 0, finished
+    finished = run_cli("resume", "one", "--total-steps", 256, "--restarts", 0)
+    assert finished.rc == 0, finished
+    finished = run_cli("verify", "one")
+    assert not finished.stderr
+    assert (finished.rc, finished.stdout.splitlines()[1:]) == (
+        0,
+        [f"same processor and versions: {PORTABLE_TYPE}", "identical: 1 iteration gave the recorded digests"],
+    )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.command("qemu-x86_64")
+@pytest.mark.parametrize("processor", ["Haswell", "EPYC-Milan"])
+def test_emulated_processors_compute_the_same(
+    run_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str
+) -> None:
+    """One by Intel and one by AMD, both without AVX-512. Takes two minutes: emulation is slow."""
+    program = shutil.which("qemu-x86_64")
+    words = (*WORDS, "--total-steps", 256, "--env", "CartPole-v1", "--ranks", 1)
+    assert run_cli(*words, "--name", "here").rc == 0
+    emulated = (str(program), "-cpu", processor, "-E", ",".join(f"{k}={v}" for k, v in portable_variables().items()))
+    finished = run_cli(*words, "--name", "emulated", "--restarts", 0, prefix=emulated, env=portable_variables())
+    assert finished.rc == 0, finished
+    assert digests(tmp_path / "runs" / "here") == digests(tmp_path / "runs" / "emulated")
+
+
+def test_program_must_be_started_with_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import lockstep
+
+    monkeypatch.chdir(tmp_path)
+    for name in portable_variables():
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(
+        ValueError, match=r"^runtime\.bits is 'portable': this process becomes a rank; start it with ATEN_CPU"
+    ):
+        lockstep.train(env="CartPole-v1", runtime={"bits": "portable"}, run={"total_steps": 128})
+    assert not list(tmp_path.iterdir())

@@ -45,6 +45,38 @@ def unexpected(stderr: str) -> list[str]:
 
 
 @pytest.mark.slow
+def test_without_evaluations_the_checkpoint_with_the_best_return_is_kept_also_by_later_starts(
+    run_cli, tmp_path: Path
+) -> None:
+    noisy = (
+        "--ppo.learning-rate",
+        1e-6,
+        "--ppo.epochs",
+        1,
+        "--run.keep",
+        1,
+        "--run.checkpoint-every",
+        1,
+        "--plan.shards",
+        2,
+        "--seed",
+        4,
+    )
+    run = tmp_path / "runs" / "run"
+    for words in (
+        ("train", *WORDS, *noisy, "--name", "run", "--total-steps", 256 * 8, "--ranks", 1),
+        ("resume", "run", "--total-steps", 256 * 16, "--ranks", 2),
+    ):
+        finished = run_cli(*words)
+        assert finished.rc == 0, finished
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        best = max((row["return_mean_20"], row["iteration"]) for row in rows if row["return_mean_20"] is not None)[1]
+        assert sorted(int(path.name) for path in (run / "checkpoints").iterdir()) == sorted({best, len(rows)})
+        assert best < len(rows), "the test needs a run that becomes worse"
+    assert f"iteration {best}" in run_cli("eval", run, "--best", "--episodes", 1).stdout
+
+
+@pytest.mark.slow
 @pytest.mark.extra("tensorboard")
 def test_evaluation_changes_no_bit_and_keeps_the_best_checkpoint(run_cli, tmp_path: Path) -> None:
     kept = ("--total-steps", 1792, "--run.keep", 1)

@@ -38,9 +38,10 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "run", {}, {})
 
 
-def write(folder: RunFolder, iteration: int) -> Path:
+def write(folder: RunFolder, iteration: int, mean: float | None = None) -> Path:
     groups = {f"shard-{index:04d}": state for index, state in SHARDS.items()} | REST
-    write_checkpoint(folder, iteration, Solo(), groups, {"env_steps": 4096, "solved_at": None, "returns": [0.1]})
+    counters = {"env_steps": 4096, "solved_at": None, "returns": [0.1], "return_mean_20": mean}
+    write_checkpoint(folder, iteration, Solo(), groups, counters)
     return folder.checkpoint(iteration)
 
 
@@ -244,6 +245,20 @@ def test_prune_keeps_the_newest_checkpoints(folder: RunFolder) -> None:
     assert folder.checkpoints() == [20, 100]
     prune(folder, keep=9)
     assert folder.checkpoints() == [20, 100]
+
+
+def test_prune_keeps_the_checkpoint_with_the_best_return(folder: RunFolder) -> None:
+    """It stays whatever process prunes next; of several, the last one. A damaged one is not known to be the best."""
+    for iteration, mean, kept in (
+        *((1, None, [1]), (2, 5.0, [2]), (3, 4.0, [2, 3]), (4, 4.5, [2, 4]), (5, 5.0, [5]), (6, 1.0, [5, 6])),
+        *((7, 6.0, [7]), (8, None, [7, 8])),
+    ):
+        write(folder, iteration, mean)
+        prune(folder, keep=1)
+        assert folder.checkpoints() == kept
+    (folder.checkpoint(7) / "state.json").write_text("{}")
+    prune(folder, keep=1)
+    assert folder.checkpoints() == [8]
 
 
 def test_forget_after_removes_later_checkpoints(folder: RunFolder) -> None:

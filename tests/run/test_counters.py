@@ -99,7 +99,8 @@ def test_restored_counters_continue() -> None:
     counters, restored = counters_of(goal=10.0), counters_of(goal=10.0)
     counters.add(record_of(1, 10.0, 20))
     state = counters.state()
-    assert state == {"env_steps": 100, "seconds": 2.0, "solved_at": 100, "env_faults": 0, "last_returns": [10.0] * 20}
+    returns = {"last_returns": [10.0] * 20, "return_mean_20": 10.0}
+    assert state == {"env_steps": 100, "seconds": 2.0, "solved_at": 100, "env_faults": 0, **returns}
     restored.load(SavedCounters.of({"iteration": 1, **state}))
     assert restored.add(record_of(2, 30.0, 10)) == counters.add(record_of(2, 30.0, 10))
     assert restored.state() == {
@@ -107,5 +108,6 @@ def test_restored_counters_continue() -> None:
         "seconds": 4.0,
         "solved_at": 100,
         "env_faults": 0,
+        "return_mean_20": 20.0,
         "last_returns": [10.0] * 10 + [30.0] * 10,
     }

@@ -26,7 +26,16 @@ from lockstep.files import WEIGHTS_LIMIT, create_file, make_folder, read_file, s
 from lockstep.group.group import Group
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import FolderLost, RunFolder
-from lockstep.run.manifest import STATE, CheckpointDamaged, hash_file, is_whole_number, seal, verify, with_advice
+from lockstep.run.manifest import (
+    STATE,
+    CheckpointDamaged,
+    hash_file,
+    is_whole_number,
+    return_at,
+    seal,
+    verify,
+    with_advice,
+)
 
 __all__ = [
     "Checkpoint",
@@ -132,13 +141,25 @@ def remove_checkpoints_after(folder: RunFolder, iteration: int) -> None:
 
 def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
     """Remove incomplete checkpoints, and all but the newest `keep`, the best, and those `pending` evaluation."""
-    # read best.json after `pending` was determined: a checkpoint that has been evaluated meanwhile may be the best now
-    best = read_best(folder)
+    # choose the best after `pending` was determined: a checkpoint that has been evaluated meanwhile may be the best now
+    best = _best_to_keep(folder)
     for iteration in folder.checkpoints()[:-keep]:
-        if iteration not in pending and (best is None or iteration != best.iteration):
+        if iteration not in pending and iteration != best:
             _remove(folder.checkpoint(iteration))
     for aside in (folder.path / "checkpoints").glob(".*.partial"):
         _delete(aside)
+
+
+def _best_to_keep(folder: RunFolder) -> int | None:
+    """Return the iteration of the best checkpoint, as `best_checkpoint` does, but without reading all metrics; None if there is none.
+
+    As the best one is kept every time, it is the best of all that were written.
+    """
+    best, checkpoints = read_best(folder), folder.checkpoints()
+    if best is not None and best.iteration in checkpoints:
+        return best.iteration
+    means = [(mean, number) for number in checkpoints if (mean := return_at(folder.checkpoint(number))) is not None]
+    return max(means)[1] if means else None
 
 
 def _aside(checkpoint: Path) -> Path:

@@ -99,6 +99,7 @@ class RunCounters:
             "solved_at": self.solved_at,
             "env_faults": self.env_faults,
             "last_returns": list(self.episodes.returns),
+            "return_mean_20": self.episodes.full_mean,
         }
 
     def load(self, counters: SavedCounters) -> None:

@@ -55,6 +55,11 @@ class EpisodeWindow:
         """Mean of the last returns, at most 20; None before the first episode ended."""
         return sum(self.returns) / len(self.returns) if self.returns else None
 
+    @property
+    def full_mean(self) -> float | None:
+        """Mean of the last 20 returns; None before 20 episodes ended."""
+        return sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None
+
     def add(self, rows: NDArray[np.float64]) -> dict[str, float | int | None]:
         """Add the rows of all shards, `[shards, 86]`, each from `write_episode_row`.
 
@@ -70,6 +75,6 @@ class EpisodeWindow:
             "return_mean": sum(totals) / count if count else None,
             "return_min": min(minima) if count else None,
             "return_max": max(maxima) if count else None,
-            "return_mean_20": sum(self.returns) / WINDOW if len(self.returns) == WINDOW else None,
+            "return_mean_20": self.full_mean,
             "length_mean": sum(lengths) / count if count else None,
         }

@@ -6,6 +6,7 @@ checkpoints of version 1 nothing vouches for state.json.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = [
     "hash_file",
     "is_whole_number",
     "newest_whole",
+    "return_at",
     "seal",
     "verify",
     "with_advice",
@@ -57,6 +59,15 @@ def verify(path: Path) -> dict[str, object]:
         if not _matches(path / name, expected):
             raise CheckpointDamaged(f"checkpoint {path}: {name} is missing, truncated or changed")
     return state
+
+
+def return_at(path: Path) -> float | None:
+    """Return the mean of the last 20 training returns at a checkpoint; None before 20 episodes ended, and if it can't be read."""
+    try:
+        mean = _read_manifest(path).get("return_mean_20")
+    except ValueError:
+        return None
+    return mean if isinstance(mean, float) and math.isfinite(mean) else None
 
 
 def with_advice(error: CheckpointDamaged, path: Path) -> CheckpointDamaged:

@@ -23,7 +23,7 @@ class RunConfig:
     checkpoint_every: int = 50
     """Iterations between checkpoints. The last iteration always writes one."""
     keep: int = 3
-    """Number of newest checkpoints that are kept."""
+    """Number of newest checkpoints that are kept. The best one is kept too: by evaluation during training or, without it, by training return."""
     evaluate_every: int | None = None
     """Iterations between evaluations of the agent, in separate environments, by a process with low priority. Each evaluated iteration writes
     a checkpoint, and the one with the best mean return is kept. The last iteration is always evaluated. None: no evaluation."""

@@ -174,10 +174,8 @@ def train(
     composed = compose_config(preset, config, tree)
     hook = _choose_hook(on_iteration, composed, ranks)
     start = resolve_start(composed, None, ranks)
-    if ranks == 1 and composed.runtime.bits == "portable":
-        check_portable()
     resolved = resolve(start.config, ranks, start.plan, preset)
-    modules = importable(resolved, f"ranks is {ranks}") if ranks > 1 else []
+    modules = _check_processes(resolved, ranks)
     if make is not None:
         # `resolve` has created one environment; if the function returns that one again, this call raises ValueError
         make_one(resolved.env).close()
@@ -250,9 +248,7 @@ def resume(
             )
         start = resolve_resume(extended, None, ranks)
         extended = start.config
-        if ranks == 1 and extended.runtime.bits == "portable":
-            check_portable()
-        modules = importable(extended, f"ranks is {ranks}") if ranks > 1 else []
+        modules = _check_processes(extended, ranks)
         resume_from = prepare_resume(opened.folder, opened.config, extended, iteration, ranks)
         if resume_from is None:
             return opened
@@ -355,6 +351,15 @@ def _refuse_launchers(ranks: int) -> None:
         )
     if ranks > 1 and threading.current_thread() is not threading.main_thread():
         raise ValueError(f"ranks is {ranks}: ranks can be started from the main thread only")
+
+
+def _check_processes(config: Config, ranks: int) -> list[str]:
+    """Return the modules that ranks in other processes import. Raises ValueError if they can't, or if this process can't be a rank."""
+    if ranks > 1:
+        return importable(config, f"ranks is {ranks}")
+    if config.runtime.bits == "portable":
+        check_portable()
+    return []
 
 
 def _choose_hook(on_iteration: Hook | None, config: Config, ranks: int) -> Hook | None:

@@ -141,4 +141,17 @@ def test_damaged_checkpoint_is_named_and_skipped(
     monkeypatch.setattr(module, "verify", verify)
     monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [20, 30])
     assert module._newest_whole(RunFolder(tmp_path)) == 20
-    assert capsys.readouterr().err == "lockstep: checkpoint 30 is damaged; using the one before\n"
+    assert capsys.readouterr().err == "lockstep: checkpoint 30 is damaged\n"
+
+
+def test_checkpoints_stay_if_all_are_damaged(
+    supervised: Supervise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start from the beginning would remove them, and a disk that can't be read for a moment looks the same."""
+
+    def verify(path: Path) -> None:
+        raise CheckpointDamaged("it can't be read")
+
+    monkeypatch.setattr(module, "verify", verify)
+    assert supervised([fault(27)]) == (FAILED, [(2, 0)])
+    assert capsys.readouterr().err.splitlines()[-1].endswith(" --iteration 0")

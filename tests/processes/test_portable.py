@@ -74,3 +74,8 @@ def test_process_with_the_variables_is_not_replaced(monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, value)
     portable.restart_portable(["train", "cartpole"])
     assert not replaced
+
+
+def test_environment_of_a_process_that_is_about_to_start() -> None:
+    environment = portable.portable_environment({"HOME": "/", "NPY_DISABLE_CPU_FEATURES": "AVX2", "MKL_CBWR": "AVX2"})
+    assert environment == {"HOME": "/", **portable_variables()}

@@ -82,7 +82,7 @@ class NumericGuard:
         self.saver: StepSaver | None = None
         """Destination of the first step that is not finite."""
         self.skips = config.on_non_finite == "skip"
-        self.barren = 0
+        self.skipped_iterations = 0
         """Number of iterations in a row, up to the last one, in which all gradient steps were left out."""
         self._agent = agent
         self._config = config
@@ -139,10 +139,10 @@ class NumericGuard:
         """
         if not self.skips:
             return {}
-        self.barren = 0 if taken or not self._skipped else self.barren + 1
-        if self.barren >= _LIMIT:
+        self.skipped_iterations = 0 if taken or not self._skipped else self.skipped_iterations + 1
+        if self.skipped_iterations >= _LIMIT:
             cause = self._cause() or "lower ppo.learning_rate"
-            raise NonFinite(f"no gradient step was finite in {self.barren} iterations in a row: {cause}")
+            raise NonFinite(f"no gradient step was finite in {self.skipped_iterations} iterations in a row: {cause}")
         return {"skipped_steps": float(self._skipped)}
 
     def _cause(self) -> str | None:

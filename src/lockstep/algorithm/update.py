@@ -266,8 +266,8 @@ class Update:
     def state(self) -> dict[str, Tensor]:
         """State for a checkpoint, by name, besides the agent's and `shard_states`."""
         factors = torch.tensor([self.kl.rate_factor, self.kl.coefficient], dtype=torch.float64)
-        barren = {"barren": torch.tensor([self.guard.barren])} if self.guard.skips else {}
-        return {**self.adam.state(), "factors": factors, **barren}
+        skipped = {"skipped_iterations": torch.tensor([self.guard.skipped_iterations])} if self.guard.skips else {}
+        return {**self.adam.state(), "factors": factors, **skipped}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Restore `state()`. Raises ValueError, naming the tensor, if one does not fit."""
@@ -275,7 +275,7 @@ class Update:
         self.adam.load(state)
         self.kl.rate_factor, self.kl.coefficient = state["factors"].tolist()
         if self.guard.skips:
-            self.guard.barren = int(state["barren"])
+            self.guard.skipped_iterations = int(state["skipped_iterations"])
 
 
 def _file(shard: int) -> str:

@@ -23,14 +23,12 @@ from lockstep.envs.infos import EPISODE_INFO
 from lockstep.envs.replayed import ReplayedEngine
 from lockstep.envs.single import Recipe
 from lockstep.envs.worker import Failure, Results, Worker
-from lockstep.processes.heartbeat import beat
+from lockstep.processes.heartbeat import STOPPED_AFTER, beat
 from lockstep.randomness import EnvironmentSeeds
 
 __all__ = ["SubprocessEngine"]
 
 _ALIGNMENT = 64
-_PAUSE = 2.0
-"""Seconds of a wait, beyond its limit, from which this process must have been stopped itself, for example by Ctrl-Z."""
 _POLL = 1.0
 """Longest seconds between two looks at the progress of replays."""
 
@@ -126,7 +124,7 @@ class SubprocessEngine(ReplayedEngine):
             ready = [pipe for pipe, _ in poll.poll(1000 * min(max(left, 0.0), _POLL))]
             answers = {pipe: self._receive(waiting[pipe], phase) for pipe in ready}
             before, now = now, time.monotonic()
-            if now - before > _POLL + _PAUSE:
+            if now - before > _POLL + STOPPED_AFTER:
                 moved = dict.fromkeys(waiting, now)  # the workers were stopped as well
             for pipe in () if ready else waiting:
                 index = waiting[pipe]

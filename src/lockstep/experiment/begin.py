@@ -1,4 +1,4 @@
-"""The begin of `train`: in a new folder, or where the run of this name has stopped.
+"""Start of `train`: a new run, or the run with this name from its newest checkpoint.
 
 A scheduler that starts a job again repeats its command. With `--resume` the repeated command resumes the run that the first one has started.
 """

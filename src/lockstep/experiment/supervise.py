@@ -90,7 +90,12 @@ def supervise(
         if asked_to_stop():
             return outcome.code
         if outcome.iteration:  # until then, the checkpoints after the one that the user has chosen are still there
-            resume_from = _newest_whole(folder)
+            newest = _newest_whole(folder)
+            if newest is None:
+                text = f"no checkpoint is whole; start from the beginning with: {folder.resume_command()} --iteration 0"
+                print(f"lockstep: not started again: {text}", file=sys.stderr, flush=True)
+                return outcome.code
+            resume_from = newest
         if resume_from >= iterations(config) or folder.training_ended(resume_from):
             # the fault came after the last iteration, while evaluations or trackers were waited for
             print(completion_text(folder, config), flush=True)
@@ -121,16 +126,20 @@ def _launch(command: Sequence[str], sizes: list[int], config: RuntimeConfig) -> 
             del sizes[0]
 
 
-def _newest_whole(folder: RunFolder) -> int:
-    """Return the iteration of the newest checkpoint that is whole; 0: there is none. Name those that are damaged."""
-    for iteration in reversed(folder.checkpoints()):
+def _newest_whole(folder: RunFolder) -> int | None:
+    """Return the iteration of the newest checkpoint that is whole, 0 if the run has none, and None if all are damaged.
+
+    Print a warning for each damaged checkpoint. If all are, a start from iteration 0 would remove them: that is the user's decision.
+    """
+    checkpoints = folder.checkpoints()
+    for iteration in reversed(checkpoints):
         try:
             verify(folder.checkpoint(iteration))
         except CheckpointDamaged as error:
-            print(f"lockstep: {error}; using the one before", file=sys.stderr, flush=True)
+            print(f"lockstep: {error}", file=sys.stderr, flush=True)
         else:
             return iteration
-    return 0
+    return None if checkpoints else 0
 
 
 def _sleep(seconds: float) -> str | None:

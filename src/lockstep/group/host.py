@@ -14,7 +14,7 @@ from lockstep.group.channel import Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
 from lockstep.processes import heartbeat
-from lockstep.processes.heartbeat import LOST, PROCESS, Line
+from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, Line
 from lockstep.processes.host_name import host_name
 
 __all__ = ["Host", "SharedMemoryChannel"]
@@ -25,8 +25,6 @@ _SLEEPS = (5e-5, 1e-3)
 """Seconds of the shortest and of the longest sleep between two polls."""
 _LIVENESS_INTERVAL = 0.2
 """Seconds between two checks that the awaited process is alive."""
-_PAUSE = 2.0
-"""Seconds between two polls from which this process must have been stopped itself, for example by Ctrl-Z."""
 _WATCHED_GRACE = 3.0
 """Seconds by which the launcher, which prints stack traces, is ahead of the ranks in ending a silent rank."""
 
@@ -97,7 +95,7 @@ class Host:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
             time.sleep(min(max((now - start) / 50, _SLEEPS[0]), _SLEEPS[1]))
             before, now = now, time.monotonic()
-            if now - before > _PAUSE:
+            if now - before > STOPPED_AFTER:
                 heard = checked = now  # the other rank was stopped as well
             if now - checked > _LIVENESS_INTERVAL:
                 checked = now

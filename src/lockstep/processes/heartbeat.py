@@ -13,6 +13,7 @@ from lockstep.phases import STAGES
 
 __all__ = [
     "ENVIRONMENT",
+    "STOPPED_AFTER",
     "Line",
     "Lines",
     "attach",
@@ -25,6 +26,9 @@ __all__ = [
     "waiting",
 ]
 
+STOPPED_AFTER = 2.0
+"""Seconds by which a poll is late if the process that polls was stopped itself, for example by Ctrl-Z. The others were stopped as well, so
+limits of their silence begin anew."""
 LINE_BYTES = 64
 """Bytes of a line: a cache line, so that ranks do not slow each other down."""
 PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, _WAITING = range(LINE_BYTES // 8)

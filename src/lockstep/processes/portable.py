@@ -8,7 +8,7 @@ that have them from their start.
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ __all__ = [
     "PORTABLE_TYPE",
     "check_portable",
     "is_portable",
+    "portable_environment",
     "portable_problem",
     "portable_variables",
     "restart_portable",
@@ -42,6 +43,12 @@ def portable_variables() -> dict[str, str]:
         "OPENBLAS_CORETYPE": "Haswell",  # matrix products of NumPy
         "NPY_ENABLE_CPU_FEATURES": groups,  # functions of NumPy
     }
+
+
+def portable_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with the variables, for a process that is about to start. NumPy does not accept features to enable and to disable."""
+    kept = {name: value for name, value in environment.items() if name != "NPY_DISABLE_CPU_FEATURES"}
+    return {**kept, **portable_variables()}
 
 
 def is_portable() -> bool:
@@ -75,6 +82,5 @@ def restart_portable(argv: Sequence[str]) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
-    environment = {name: value for name, value in os.environ.items() if name != "NPY_DISABLE_CPU_FEATURES"}
     command = own_command(*argv)
-    os.execve(command[0], command, {**environment, **portable_variables()})
+    os.execve(command[0], command, portable_environment(os.environ))

@@ -14,7 +14,7 @@ from pathlib import Path
 from lockstep.group.memory import create_memory
 from lockstep.processes.heartbeat import Lines
 from lockstep.processes.parent import own_command, own_environment
-from lockstep.processes.portable import portable_variables
+from lockstep.processes.portable import portable_environment
 from lockstep.processes.signals import heeded_signals
 from lockstep.runtime.rendezvous import INHERITED, unique_folder
 from lockstep.runtime.settings import RuntimeConfig
@@ -42,8 +42,10 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded_signals())
         try:
-            variables = portable_variables() if config.bits == "portable" else {}
-            processes = _start(command, ranks, files, folder, variables)
+            environment = own_environment()
+            if config.bits == "portable":
+                environment = portable_environment(environment)
+            processes = _start(command, ranks, files, folder, environment)
         except OSError:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
             raise
@@ -56,9 +58,9 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
 
 
 def _start(
-    command: Sequence[str], ranks: int, files: Sequence[int], folder: Path, variables: Mapping[str, str]
+    command: Sequence[str], ranks: int, files: Sequence[int], folder: Path, environment: Mapping[str, str]
 ) -> "list[subprocess.Popen[bytes]]":
-    """Start the processes, with more environment `variables`, or none: raises RanksNotStarted if one can't be started.
+    """Start the processes, with an `environment` to which theirs is added, or none: raises RanksNotStarted if one can't be started.
 
     `files` are those of `_create_files`.
     """
@@ -66,7 +68,7 @@ def _start(
     if files:
         memory, store = files
         own |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}
-    environment = {**own_environment(), **variables, **own}
+    environment = {**environment, **own}
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(ranks):

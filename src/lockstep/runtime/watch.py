@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from lockstep.processes import exit_codes
-from lockstep.processes.heartbeat import Lines
+from lockstep.processes.heartbeat import STOPPED_AFTER, Lines
 from lockstep.processes.host_name import host_name
 from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
 from lockstep.run.stop import asked_to_stop, record_signal
@@ -37,8 +37,6 @@ _STACKS_TIME = 0.5
 """Seconds that a silent rank has to print its stack traces before it is killed."""
 _WARN_AFTER, _WARN_AT_START = 10.0, 40.0
 """Least seconds of silence for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
-_PAUSE = 2.0
-"""Seconds between two polls from which this process must have been stopped itself, for example by Ctrl-Z."""
 _WARN_FACTOR = 50.0
 """Multiple of the longest silence so far, in the same stage, for a warning."""
 
@@ -144,7 +142,7 @@ class _Watch:
             codes = [rank.process.poll() for rank in self._ranks]
             before, self._now = self._now, time.monotonic()
             now = self._now
-            if now - before > _PAUSE:
+            if now - before > STOPPED_AFTER:
                 self._skip_pause(now - before)
             self._note_endings(now)
             if None not in codes or now > self._deadline:
@@ -259,7 +257,8 @@ class _Watch:
         if not asked_to_stop():
             return
         self._asked_at = self._asked_at or now
-        if self._stops and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
+        abandoned = any(rank.killed for rank in self._ranks)
+        if self._stops and not abandoned and now - self._asked_at > _GRACE_AFTER_SIGNAL and self._is_training():
             text = f"the iteration did not end within {_GRACE_AFTER_SIGNAL:g} s of the signal and is abandoned"
             print(f"lockstep: {text}; resume the run to go on from its newest checkpoint", file=sys.stderr, flush=True)
             self._failure = Outcome(exit_codes.PREEMPTED)

@@ -79,7 +79,7 @@ class ForkedPopen(subprocess.Popen[Any]):
         module, *words = words[1 + safe :]
         environ = dict(os.environ if env is None else env)
         for name, prefix in _DESCRIPTORS.items():
-            if pass_fds and environ.get(name, " ").startswith(prefix):
+            if pass_fds and name in environ and environ[name].startswith(prefix):
                 number = int(environ[name].removeprefix(prefix))
                 environ[name] = f"{prefix}{FIRST + list(pass_fds).index(number)}"
         blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]

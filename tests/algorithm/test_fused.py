@@ -79,7 +79,7 @@ def test_fused_minibatch_is_the_union_of_the_minibatches_of_the_shards() -> None
         )
         for fuse in (False, True)
     )
-    for (_, _, parts), (_, _, joined) in zip(separate.minibatches(), fused.minibatches(), strict=True):
+    for (_, _, _, parts), (_, _, _, joined) in zip(separate.minibatches(), fused.minibatches(), strict=True):
         assert len(parts) == SHARDS
         (rows,) = joined
         assert torch.equal(rows.rows, torch.cat([part.rows for part in parts]))

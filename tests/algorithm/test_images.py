@@ -87,7 +87,7 @@ def test_minibatches_hold_the_images_of_their_rows(fused: bool, share_data: bool
         rollouts, 1, 0.0
     )
     rows = 0
-    for _, _, parts in batch.minibatches():
+    for _, _, _, parts in batch.minibatches():
         for part in parts:
             assert part.pixels is not None
             values = agent.policy(part.rows[:, : agent.spaces.observation_size], part.pixels)[1]

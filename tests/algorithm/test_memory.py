@@ -114,7 +114,7 @@ def test_minibatches_are_sequences_with_their_initial_states(
         agent, CONFIG, Solo(), (0, 1), 1, UpdateOptions(share_data=share_data, fused=fused, recompute_states=recompute)
     )(rollouts, 2, 0.0)
     trained = []
-    for _, _, parts in batch.minibatches():
+    for _, _, _, parts in batch.minibatches():
         assert len(parts) == (1 if fused else 2)
         for part in parts:
             assert part.states is not None

@@ -34,7 +34,7 @@ def prepare(group: Group, shards: object, share_data: bool = True) -> Batch:
 
 
 def minibatches_of(batch: Batch) -> list[list[Tensor]]:
-    return [[part.rows for part in parts] for _, _, parts in batch.minibatches()]
+    return [[part.rows for part in parts] for _, _, _, parts in batch.minibatches()]
 
 
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)

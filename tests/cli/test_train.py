@@ -288,10 +288,11 @@ def test_launcher_refuses_ranks_and_fails_on_every_rank(run_cli) -> None:
 
 @pytest.mark.slow
 def test_non_finite_values_end_training_with_code_3(run_cli) -> None:
-    finished = run_cli("train", "cartpole", *SHORT, "--ranks", 2, "--ppo.learning-rate", 1e30, "--run.progress", "off")
+    words = ("--ranks", 2, "--ppo.learning-rate", 1e30, "--run.progress", "off", "--name", "run")
+    finished = run_cli("train", "cartpole", *SHORT, *words)
     assert finished.rc == 3
     assert "in the loss (operation " in finished.stderr
-    replayed = run_cli("replay", "runs/cartpole-v1-seed1/non-finite-00000001.safetensors")
+    replayed = run_cli("replay", "runs/run/non-finite-00000001.safetensors")
     assert replayed.rc == 0, replayed
     assert replayed.stdout.splitlines()[1].removeprefix("reproduced: ") in finished.stderr
 

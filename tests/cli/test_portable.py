@@ -80,5 +80,5 @@ def test_program_must_be_started_with_the_variables(tmp_path: Path, monkeypatch:
     with pytest.raises(
         ValueError, match=r"^runtime\.bits is 'portable': this process becomes a rank; start it with ATEN_CPU"
     ):
-        lockstep.train(env="CartPole-v1", runtime={"bits": "portable"}, run={"total_steps": 128})
+        lockstep.train(env="CartPole-v1", runtime={"bits": "portable"}, run={"total_steps": 2048})
     assert not list(tmp_path.iterdir())

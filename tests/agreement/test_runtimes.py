@@ -80,7 +80,7 @@ def test_fabric_run_gives_the_same_bits(
     alone: list[str], digests_of: Digests, tmp_path: Path, kind: str, ranks: int
 ) -> None:
     # it takes a script, such as an installation puts in bin/, where all others take a module
-    (tmp_path / "lockstep").write_text("import sys\nfrom lockstep.cli.main import main\nsys.exit(main())\n")
+    (tmp_path / "lockstep").write_text("from lockstep.__main__ import command\ncommand()\n")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -1,41 +1,36 @@
 """Inject faults into runs, and write how each run ended to benchmarks/faults.json and faults.md, after every case.
 
-    python benchmarks/faults.py [--only TEXT] [--kills N] [--out benchmarks/faults.json]
+    python benchmarks/faults.py [--parts matrix memory kills supervised soak] [--only TEXT] [--out benchmarks/faults.json]
 
-Every case trains CartPole with one player and two trainers, injects a fault in the middle, and compares the final digest with that of a run
-without faults. `--only` runs the cases whose name contains the text. `--kills` is the number of SIGKILLs at random moments: of one rank of
-a run that is supervised, and of all processes of a run, which is then resumed.
+`matrix`: every case trains CartPole with one player and two trainers, injects a fault in the middle, and compares the final digest with that of a
+run without faults. `memory`: the same with two ranks whose memory is limited. `kills`: 200 kills of a rank, the launcher or all processes
+at random moments, each followed by a resume. `supervised`: 20 kills of ranks of one run. `soak`: ten minutes of kills. `--only` runs the cases of
+`matrix` and `memory` whose name contains the text. Results of other parts and cases are kept.
 """
 
 import argparse
+import itertools
 import json
 import os
-import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1]))  # for `tests`
+
+from fault_runs import HERE, ITERATIONS, TIMEOUT, Case, wait_until
+from random_kills import kill_and_resume, kill_supervised, kills_table, soak
 
 from lockstep.run.environment import describe_environment
-from lockstep.run.manifest import verify
 
-HERE = Path(__file__).parent
-TIMEOUT = 5
-WORDS = (
-    *("--env", "Faulty-v0", "--env.module", "faulty_env", "--env.count", "8", "--env.timeout", str(TIMEOUT)),
-    *("--rollout.steps", "64", "--plan.shards", "2", "--runtime.compile", "off", "--run.progress", "off"),
-    *("--runtime.timeout", str(TIMEOUT)),
-)
-EVERY = ("--run.checkpoint-every", "1")
 SPLIT = ("--plan", "1:2", "--ranks", "3")
-ITERATIONS = 40
+PARTS = ("matrix", "memory", "kills", "supervised", "soak")
+KILLS, SUPERVISED_KILLS, SOAK = 200, 20, 600.0
 FAULT_AT = 12
 """The iteration in which a fault from outside is injected; environments fail in the same one."""
 TARGETS = ("trainer 0", "trainer 1", "player", "environment worker", "video process", "launcher")
@@ -74,104 +69,6 @@ class Result:
         return self.fault, self.place, self.transport
 
 
-class Case:
-    """A run in a folder of its own."""
-
-    def __init__(self, folder: Path, name: str, *words: str, options: Mapping[str, object] | None = None) -> None:
-        self.folder, self.run, self.mark = folder, folder / "runs" / name, folder / f"{name}.mark"
-        self.temporary = folder / f"{name}.tmp"
-        self.temporary.mkdir()
-        given = {"mark": str(self.mark), **(options or {})}
-        steps = () if "--total-steps" in words else ("--total-steps", str(8 * 64 * ITERATIONS))
-        self.command = [
-            *(sys.executable, "-m", "lockstep", "train", *WORDS, *steps),
-            *("--env.options", json.dumps(given), "--out", str(self.run.parent), "--name", name, *words),
-            *(() if "--run.checkpoint-every" in words else ("--run.checkpoint-every", "5")),
-        ]
-
-    def start(self, command: list[str] | None = None) -> "subprocess.Popen[str]":
-        """Start the command in a session of its own."""
-        environment = {**os.environ, "PYTHONPATH": str(HERE), "TMPDIR": str(self.temporary)}
-        self.errors = (self.folder / f"{self.run.name}.err").open("a+")
-        return subprocess.Popen(
-            command or self.command,
-            env=environment,
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            text=True,
-            start_new_session=True,
-        )
-
-    def text(self) -> str:
-        """Return what the command has written to its standard error stream."""
-        return Path(self.errors.name).read_text(errors="replace")
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the metrics of all iterations so far."""
-        path = self.run / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def digest(self) -> str:
-        """Return the digest of the last iteration."""
-        rows = self.rows()
-        return str(rows[-1]["digest"]) if rows and rows[-1]["iteration"] == ITERATIONS else ""
-
-    def starts(self) -> list[float]:
-        """Return the times at which all ranks were connected, in seconds since the epoch."""
-        path = self.run / "starts.jsonl"
-        entries = map(json.loads, path.read_text().splitlines()) if path.exists() else []
-        return [datetime.fromisoformat(entry["time"]).timestamp() for entry in entries if entry["event"] == "start"]
-
-    def processes(self) -> dict[int, list[str]]:
-        """Return the command lines of all live processes whose environment has the folder of this run."""
-        found = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                state = path.joinpath("stat").read_text().rpartition(")")[2].split()[0]
-                variables = path.joinpath("environ").read_bytes().split(b"\0")
-                if state not in "ZX" and f"TMPDIR={self.temporary}".encode() in variables:
-                    found[int(path.name)] = path.joinpath("cmdline").read_text().split("\0")
-            except OSError:
-                continue
-        return found
-
-    def find(self, target: str, launcher: int) -> int:
-        """Return the process of a role."""
-        if target == "launcher":
-            return launcher
-        processes = self.processes()
-        if target == "video process":
-            return next(number for number, words in processes.items() if "video" in words)
-        found = [number for number, words in processes.items() if "rank" in words]
-        if target in ("environment worker", REPLACED):
-            return next(number for number in found if parent_of(number) in found)
-        ranks = {rank_of(number): number for number in found if parent_of(number) == launcher}
-        return ranks[{"trainer 0": 0, "trainer 1": 1, "player": 2}[target]]
-
-
-def rank_of(process: int) -> int:
-    """Return the number of a rank, from its environment variables."""
-    variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    return next((int(text.partition(b"=")[2]) for text in variables if text.startswith(b"LOCKSTEP_RANK=")), -1)
-
-
-def parent_of(process: int) -> int:
-    """Return the id of the parent of a process."""
-    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def wait_until(condition: Callable[[], object], seconds: float) -> bool:
-    """Wait until the condition holds; return False after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def inject(case: Case, name: str, place: str, transport: str, reference: str) -> Result:
     """Run a case, inject its fault, and say how it ended."""
     shared_before = {*Path("/dev/shm").iterdir()}
@@ -193,8 +90,7 @@ def inject(case: Case, name: str, place: str, transport: str, reference: str) ->
     code = launcher.wait()
     if place == "launcher" and name == "SIGKILL":  # nobody is left to start the ranks again
         wait_until(lambda: not case.processes(), 10)
-        command = [sys.executable, "-m", "lockstep", "resume", str(case.run), "--env.module", "faulty_env"]
-        case.start(command).wait(120)
+        case.start(case.resume).wait(120)
     time.sleep(0 if not case.processes() else 2)
     starts, digest, lines = case.starts(), case.digest(), case.text().strip().splitlines()
     files = len({*Path("/dev/shm").iterdir()} - shared_before) + len(list(case.temporary.iterdir()))
@@ -238,65 +134,15 @@ def cases(folder: Path) -> Iterator[tuple[Case, str, str, str]]:
                 yield case, name, place, transport
 
 
-def random_kills(folder: Path, kills: int, reference: str) -> dict[str, object]:
-    """Kill ranks of a supervised run at random moments; then kill all processes of another run, and resume it after each."""
-    generator = random.Random(1)
-    longer = ("--total-steps", str(8 * 64 * 20 * ITERATIONS), *EVERY)
-    whole = Case(folder, "longer", *longer, "--ranks", "1")
-    whole.start().wait()
-    case = Case(folder, "supervised", *longer, "--ranks", "2", "--restarts", "1000")
-    launcher, done = case.start(), 0
-    while launcher.poll() is None and done < kills // 3:
-        seen = len(case.rows())
-        wait_until(lambda: launcher.poll() is not None or len(case.rows()) > seen, 60)  # noqa: B023
-        time.sleep(generator.uniform(0, 2))
-        ranks = [number for number, line in case.processes().items() if "rank" in line]
-        if ranks and launcher.poll() is None:
-            os.kill(generator.choice(ranks), signal.SIGKILL)
-            done += 1
-    code = launcher.wait(600)
-    supervised = {
-        "kills": done,
-        "code": code,
-        "starts": len(case.starts()),
-        "equal": case.rows()[-1]["digest"] == whole.rows()[-1]["digest"],
-    }
-    print(json.dumps(supervised), flush=True)
-    return {"supervised": supervised, "resumed": kill_and_resume(folder, kills, generator, reference)}
-
-
-def kill_and_resume(folder: Path, kills: int, generator: random.Random, reference: str) -> dict[str, object]:
-    """Kill all processes of a run at random moments, check its newest checkpoint and its metrics, and resume it."""
-    done = broken = lost = runs = 0
-    different = 0
-    while done < kills:
-        runs += 1
-        case = Case(folder, f"resumed-{runs}", *EVERY, "--ranks", "2", "--restarts", "0")
-        command = case.command
-        while done < kills:
-            process = case.start(command)
-            wait_until(lambda process=process: process.poll() is not None, generator.uniform(1.0, 5.0))
-            if process.poll() is not None:
-                break
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            done += 1
-            wait_until(lambda case=case: not case.processes(), 10)
-            checkpoints = sorted((case.run / "checkpoints").glob("[0-9]*")) if case.run.exists() else []
-            rows = [row["iteration"] for row in case.rows()]
-            lost += rows != list(range(1, len(rows) + 1))
-            lost += bool(checkpoints) and int(checkpoints[-1].name) > len(rows)
-            try:
-                broken += bool(checkpoints) and not verify(checkpoints[-1])
-            except ValueError:
-                broken += 1
-            if (case.run / "config.json").exists():
-                command = [sys.executable, "-m", "lockstep", "resume", str(case.run), "--env.module", "faulty_env"]
-                command += ["--ranks", "2", "--restarts", "0"]
-            else:
-                shutil.rmtree(case.run, ignore_errors=True)
-        different += bool(case.digest()) and case.digest() != reference
-    return {"kills": done, "runs": runs, "broken": broken, "lost": lost, "different": different}
+def memory_cases(folder: Path) -> Iterator[tuple[Case, str, str, str]]:
+    """Yield runs of two ranks, in one of which an environment takes all the memory that the rank may have."""
+    limited = ("bash", "-c", 'ulimit -v 4000000; exec "$@"', "bash")
+    for kind in ("out of memory", "memory held"):
+        for backend, transport in (("auto", "shared memory"), ("gloo", "gloo")):
+            words = ("--ranks", "2", "--runtime.backend", backend, "--env.engine", "gymnasium")
+            options = {"kind": kind, "at": 64 * FAULT_AT}
+            name = f"memory-{kind.split()[-1]}-{backend}"
+            yield Case(folder, name, *words, options=options, prefix=limited), f"{kind}, ulimit", "rank", transport
 
 
 def table(results: list[Result]) -> Iterator[str]:
@@ -321,62 +167,71 @@ def table(results: list[Result]) -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
-def write(out: Path, results: list[Result], kills: dict[str, object]) -> None:
+def write(out: Path, results: list[Result], kills: dict[str, dict[str, float]]) -> None:
     """Write the results as JSON and as a page."""
     environment = describe_environment(2)
     out.write_text(f"{json.dumps({'results': [asdict(result) for result in results], 'kills': kills}, indent=1)}\n")
     lines = [
-        "# Faults\n\n    python benchmarks/faults.py --kills 200\n",
+        "# Faults\n\n    python benchmarks/faults.py\n",
         f"A run of {ITERATIONS} iterations with one player and two trainers, `runtime.timeout` and `env.timeout` of {TIMEOUT} seconds, a checkpoint every",
         "5 iterations, and a fault in the middle. *Noticed*: from the fault to the first message. *All ranks again*: until the ranks of the next start were",
         "connected, which includes the import of PyTorch. An exit code of 1 without a restart is an error that would come back: the line names the",
         "environment. After the launcher was killed, the run was resumed by hand. Tests ran on the same cores, which makes some times longer.",
         f"A *{REPLACED}* is a worker with `env.on_fault: replace`. One that is silent is killed after half of `runtime.timeout`. Its run goes on without",
-        "the unfinished episode, so its digest is another one.",
+        "the unfinished episode, so its digest is another one. With *ulimit*, an environment of one of two ranks takes all the memory that its rank",
+        "may have; *held*: it keeps the memory and goes on, so that the rank itself runs out of it.",
         f"Processor: {environment.get('processor', 'unknown')}, PyTorch {environment['packages']['torch']}.\n",  # type: ignore[index]
         *table(results),
     ]
     if kills:
-        lines += [
-            "\n## Kills at random moments\n",
-            "A checkpoint after every iteration.\n",
-            "```json",
-            json.dumps(kills, indent=1),
-            "```",
-        ]
+        lines += ["\n## Kills at random moments\n\nA checkpoint after every iteration.", *kills_table(kills)]
     out.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
-    """Run all cases."""
+    """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--only", default="", help="run the cases whose name contains this text, and keep the other results"
-    )
-    parser.add_argument("--kills", type=int, default=0, help="number of SIGKILLs at random moments")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    parser.add_argument("--only", default="", help="run the cases whose name contains this text")
     parser.add_argument("--out", type=Path, default=HERE / "faults.json")
     args = parser.parse_args()
+    stored = json.loads(args.out.read_text()) if args.out.exists() else {"results": [], "kills": {}}
+    results, kills = [Result(**result) for result in stored["results"]], stored["kills"]
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
-        whole = Case(folder, "whole", "--ranks", "1", "--env.engine", "gymnasium")
-        if whole.start().wait():
-            sys.exit(whole.text())
-        reference = whole.digest()
-        stored = json.loads(args.out.read_text()) if args.only and args.out.exists() else {"results": [], "kills": {}}
-        results, kills = [Result(**result) for result in stored["results"]], stored["kills"]
-        for case, fault, place, transport in cases(folder):
-            if args.only in f"{fault} {place} {transport}":
-                result = inject(case, fault, place, transport, reference)
-                print(list(table([result]))[-1], result.message, flush=True)
-                places = {other.key: place for place, other in enumerate(results)}
-                place = places.get(result.key, len(results))
-                results = [*results[:place], result, *results[place + 1 :]]
+        inject_all(folder, args, results, kills)
+        for part, work in {
+            "kills": lambda: kill_and_resume(folder, KILLS),
+            "supervised": lambda: kill_supervised(folder, SUPERVISED_KILLS),
+            "soak": lambda: soak(folder, SOAK),
+        }.items():
+            if part in args.parts:
+                kills["resumed" if part == "kills" else part] = work()
+                print(json.dumps(kills), flush=True)
                 write(args.out, results, kills)
-            shutil.rmtree(case.run, ignore_errors=True)
-        if args.kills:
-            kills = random_kills(folder, args.kills, reference)
-            print(json.dumps(kills), flush=True)
+
+
+def inject_all(
+    folder: Path, args: argparse.Namespace, results: list[Result], kills: dict[str, dict[str, float]]
+) -> None:
+    """Run the cases of the chosen parts, and put their results in place of earlier ones."""
+    chosen = [part(folder) for name, part in (("matrix", cases), ("memory", memory_cases)) if name in args.parts]
+    if not chosen:
+        return
+    whole = Case(folder, "whole", "--ranks", "1", "--env.engine", "gymnasium")
+    if whole.start().wait():
+        sys.exit(whole.text())
+    for case, fault, place, transport in itertools.chain(*chosen):
+        if args.only in f"{fault} {place} {transport}":
+            result = inject(case, fault, place, transport, whole.digest())
+            print(list(table([result]))[-1], result.message, flush=True)
+            keys = [other.key for other in results]
+            if result.key in keys:
+                results[keys.index(result.key)] = result
+            else:
+                results.append(result)
             write(args.out, results, kills)
+        shutil.rmtree(case.run, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,22 @@ def _exhaust_memory() -> None:
     raise AssertionError(f"{len(held)} blocks were allocated in spite of the limit")
 
 
+_held: list[bytearray] = []
+
+
+def _hold_memory() -> None:
+    for size in (1 << 28, 1 << 24, 1 << 20, 1 << 16):
+        with suppress(MemoryError):
+            while True:
+                _held.append(bytearray(size))
+
+
 FAULTS: dict[str, Callable[[], object]] = {
     "exception": _raise,
     "out of memory": _exhaust_memory,
     "os._exit": lambda: os._exit(75),
     "segfault": lambda: ctypes.string_at(0),
+    "memory held": _hold_memory,
     "hang": lambda: time.sleep(1e6),
 }
 """What an environment does; `NaN` and `wrong shape` are faults of its observation."""
@@ -54,7 +66,8 @@ class Faulty(gym.Wrapper[Any, Any, Any, Any]):
                 return observation, *others
             if self._kind in FAULTS:
                 FAULTS[self._kind]()
-            observation = np.full(4, np.nan, np.float32) if self._kind == "NaN" else np.zeros((2, 2), np.float32)
+            else:
+                observation = np.full(4, np.nan, np.float32) if self._kind == "NaN" else np.zeros((2, 2), np.float32)
         return observation, *others
 
 

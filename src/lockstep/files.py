@@ -27,6 +27,7 @@ __all__ = [
     "read_file",
     "read_lines",
     "remove_leftovers",
+    "sync_file",
     "sync_folder",
     "write_atomically",
 ]
@@ -129,9 +130,18 @@ def remove_leftovers(folder: Path) -> None:
                 aside.unlink()
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on disk. Raises OSError for a symbolic link."""
+    _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 def sync_folder(path: Path) -> None:
     """Wait until the entries of a folder are on disk; before that, a loss of power may undo a creation or renaming."""
-    descriptor = os.open(path, os.O_RDONLY)
+    _sync(path, os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
     finally:

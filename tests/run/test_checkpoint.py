@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,16 +11,11 @@ import torch
 from torch import Tensor
 
 from lockstep.group.solo import Solo
-from lockstep.run.checkpoint import (
-    Checkpoint,
-    CheckpointFailed,
-    SavedCounters,
-    prune,
-    remove_checkpoints_after,
-    write_checkpoint,
-)
+from lockstep.processes.heartbeat import Line, own_cells
+from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters
+from lockstep.run.checkpoint_writer import CheckpointWriter, prune, remove_checkpoints_after
 from lockstep.run.folder import FolderLost, RunFolder
-from lockstep.run.manifest import CheckpointDamaged, seal
+from lockstep.run.manifest import CheckpointDamaged, hash_file, seal
 
 SHARDS = {
     0: {"ended": torch.tensor([True, False]), "running": torch.tensor([[1.5, torch.nan]], dtype=torch.float64)},
@@ -41,7 +37,9 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
 def write(folder: RunFolder, iteration: int, mean: float | None = None) -> Path:
     groups = {f"shard-{index:04d}": state for index, state in SHARDS.items()} | REST
     counters = {"env_steps": 4096, "solved_at": None, "returns": [0.1], "return_mean_20": mean}
-    write_checkpoint(folder, iteration, Solo(), groups, counters)
+    writer = CheckpointWriter(folder, Solo())
+    writer.write(iteration, groups, counters)
+    writer.wait()
     return folder.checkpoint(iteration)
 
 
@@ -230,6 +228,32 @@ def test_interrupted_checkpoint_is_ignored_and_removed(folder: RunFolder, monkey
     assert [path.name for path in (folder.path / "checkpoints").iterdir()] == ["00000010"]
     write(folder, 20)
     assert folder.checkpoints() == [10, 20]
+
+
+def test_rank_that_waits_for_a_slow_disk_shows_that_it_is_alive(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, fsync, alive = Line(own_cells()), os.fsync, []
+
+    def slow(descriptor: int) -> None:
+        start, deadline = line.beats, time.monotonic() + 60
+        while line.beats < start + 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        alive.append(line.beats >= start + 2)
+        monkeypatch.setattr(os, "fsync", fsync)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    write(folder, 10)
+    assert alive == [True]
+
+
+def test_hashing_a_large_file_shows_that_the_rank_is_alive(tmp_path: Path) -> None:
+    (file := tmp_path / "large").write_bytes(b"x" * 2**24)
+    line = Line(own_cells())
+    before = line.beats
+    hash_file(file)
+    assert line.beats >= before + 16
 
 
 def test_damaged_checkpoint_can_be_overwritten(folder: RunFolder) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.run.checkpoint import prune, remove_checkpoints_after
+from lockstep.run.checkpoint_writer import prune, remove_checkpoints_after
 from lockstep.run.evaluations import (
     BEST,
     EVALUATIONS,

@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from lockstep.algorithm.collect import collect
 from lockstep.algorithm.exchange import ReplicasDiffer, Stop
 from lockstep.algorithm.non_finite import NonFiniteWeights
 from lockstep.algorithm.plan import Plan, PlanConfig
+from lockstep.algorithm.update import Update
 from lockstep.config import Config
 from lockstep.envs.settings import EnvConfig, RolloutConfig
 from lockstep.experiment.build import RankComponents, build
@@ -30,10 +32,11 @@ from lockstep.loop import train
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
 from lockstep.rollout import PLAYER_FIELDS
-from lockstep.run import checkpoint as checkpoints
+from lockstep.run import checkpoint_writer as checkpoints
 from lockstep.run import run as runs
 from lockstep.run import stop
 from lockstep.run.checkpoint import Checkpoint, CheckpointFailed
+from lockstep.run.checkpoint_writer import CheckpointWriter
 from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.run import TrainingRun
 from lockstep.run.settings import RunConfig
@@ -231,14 +234,14 @@ def test_loggers_are_flushed_before_each_checkpoint(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(runs, "_PERIOD", 1e9)
     config = dataclasses.replace(CONFIG, run=dataclasses.replace(CONFIG.run, loggers=("tensorboard",)))
     components, run = prepared(tmp_path / "run", config, last=7)
-    found, write = [], runs.write_checkpoint
+    found, write = [], runs.CheckpointWriter.write
 
-    def record_and_write(folder: RunFolder, iteration: int, *rest: object) -> None:
-        events = EventAccumulator(str(folder.path / "tb")).Reload().Scalars("time/iteration")
-        found.append((iteration, len(folder.metrics()), len(events)))
-        write(folder, iteration, *rest)
+    def record_and_write(writer: CheckpointWriter, iteration: int, *rest: object) -> None:
+        events = EventAccumulator(str(run.folder.path / "tb")).Reload().Scalars("time/iteration")
+        found.append((iteration, len(run.folder.metrics()), len(events)))
+        write(writer, iteration, *rest)
 
-    monkeypatch.setattr(runs, "write_checkpoint", record_and_write)
+    monkeypatch.setattr(runs.CheckpointWriter, "write", record_and_write)
     run_training(components, run)
     assert found == [(2, 2, 2), (4, 4, 4), (6, 6, 6), (7, 7, 7)]
 
@@ -296,6 +299,85 @@ def test_failed_checkpoint_is_left_to_the_next_one(
         "training continues until the next one is due; the last checkpoint is that of iteration 2\n"
     )
     assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+def test_training_does_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained_on, waits, fsync = threading.Event(), [], os.fsync
+    components, run = prepared(tmp_path / "run", last=4)
+    record = run.record
+
+    def slow(descriptor: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            waits.append(trained_on.wait(60))
+        fsync(descriptor)
+
+    def record_and_go_on(iteration: int, losses: Mapping[str, float]) -> None:
+        if iteration == 3:
+            assert run.folder.checkpoints() == []
+            trained_on.set()
+        record(iteration, losses)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(run, "record", record_and_go_on)
+    run_training(components, run)
+    assert waits
+    assert all(waits)
+    assert run.folder.checkpoints() == [2, 4]
+
+
+@pytest.mark.parametrize(("failing", "last", "kept"), [((2,), 5, [4, 5]), ((2, 4), 5, []), ((5,), 5, [2, 4])])
+def test_checkpoint_that_does_not_reach_the_disk_is_reported(
+    failing: tuple[int, ...],
+    last: int,
+    kept: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error is reported when the next checkpoint is due, which is then written; two in a row, or that of the last one, end the run."""
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().parent.name in {
+            f".{number:08d}.partial" for number in failing
+        }:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    components, run = prepared(tmp_path / "run", last=last)
+    if len(kept) == 2 and kept[-1] == last:
+        run_training(components, run)
+        assert run.saved == last
+    else:
+        with pytest.raises(CheckpointFailed, match=rf"checkpoint of iteration {failing[-1]} can't be written \(Input/"):
+            run_training(components, run)
+    assert run.folder.checkpoints() == kept
+    assert [row["iteration"] for row in run.folder.metrics()] == list(range(1, last + 1))
+    assert ("checkpoint of iteration 2 can't be written" in capsys.readouterr().err) == (2 in failing)
+    assert not list((tmp_path / "run" / "checkpoints").glob(".*"))
+
+
+def test_error_leaves_the_checkpoint_before_it_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    components, run = prepared(tmp_path / "run", last=9)
+    failed, update, fsync = threading.Event(), type(components.update).__call__, os.fsync
+
+    def fail_at_3(self: Update, *words: object) -> Mapping[str, float]:
+        if words[1] == 3:
+            failed.set()
+            raise ZeroDivisionError
+        return update(self, *words)
+
+    def slow(descriptor: int) -> None:
+        assert threading.current_thread() is threading.main_thread() or failed.wait(60)
+        fsync(descriptor)
+
+    monkeypatch.setattr(type(components.update), "__call__", fail_at_3)
+    monkeypatch.setattr(os, "fsync", slow)
+    with pytest.raises(ZeroDivisionError):
+        run_training(components, run)
+    assert Checkpoint(run.folder.checkpoint(2)).state["iteration"] == 2
+    assert run.last_checkpoint() == "the last checkpoint is that of iteration 2"
 
 
 @pytest.mark.parametrize(("full", "last", "done"), [({4, 6}, 9, 6), ({5}, 5, 5)])

@@ -83,7 +83,7 @@ def test_lines_that_cannot_be_written_are_kept_until_they_can(
     assert path.stat().st_size == 40
     space.append(0)
     with pytest.raises(OSError, match="No space left"):
-        lines.sync()
+        lines.write_out()
     lines.write(rows[3])
     space.append(0)
     lines.flush()

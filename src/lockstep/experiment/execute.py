@@ -179,7 +179,7 @@ def _execute(
 
 def _remove_after(folder: RunFolder, iteration: int) -> None:
     """Remove what the run will write again from `iteration` on, and what a killed process has left."""
-    from lockstep.run.checkpoint import remove_checkpoints_after
+    from lockstep.run.checkpoint_writer import remove_checkpoints_after
     from lockstep.run.evaluations import remove_evaluations_after
 
     remove_checkpoints_after(folder, iteration)

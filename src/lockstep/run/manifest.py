@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lockstep.files import WEIGHTS_LIMIT, open_regular, read_file
+from lockstep.processes.heartbeat import keep_alive
 from lockstep.run.folder import RunFolder
 
 __all__ = [
@@ -124,6 +125,7 @@ def hash_file(path: Path) -> str:
     with open_regular(path, WEIGHTS_LIMIT) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
+            keep_alive()
     return digest.hexdigest()
 
 

@@ -1,7 +1,8 @@
 """A run as the training loop sees it: its iterations, metrics, checkpoints, and the agreement on when to stop."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -19,7 +20,8 @@ from lockstep.group.group import Group
 from lockstep.models.state import NonFiniteState
 from lockstep.processes.heartbeat import enter, set_iteration
 from lockstep.rollout import Rollout
-from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters, check_folder, prune, write_checkpoint
+from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters
+from lockstep.run.checkpoint_writer import CheckpointWriter, check_folder, prune
 from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
@@ -46,8 +48,11 @@ class Telemetry(Protocol):
     def flush(self) -> None:
         """Pass everything written so far to the operating system, so that a kill of this process loses nothing."""
 
+    def flush_metrics(self) -> None:
+        """Pass `metrics.jsonl` to the operating system. Raises OSError if it can't be written."""
+
     def sync(self) -> None:
-        """Wait until `metrics.jsonl` is on disk, where it survives a loss of power."""
+        """Wait until what was passed of `metrics.jsonl` is on disk, where it survives a loss of power. Any thread may call it."""
 
     def capture(self, iteration: int, agent: Agent) -> None:
         """Record a video with the agent of this iteration, if videos are recorded during training."""
@@ -98,7 +103,7 @@ class TrainingRun:
         self.done = 0
         """Number of the last finished iteration."""
         self.saved = 0
-        """Number of the iteration of the last checkpoint."""
+        """Number of the iteration of the last checkpoint that is known to be on disk."""
         self.stop = Stop(iterations)
         """Agreement of the ranks on the last iteration. Every rank knows it before it gets there."""
         self.counters = RunCounters(plan, group.size, lag, frames, config.solved_return, info_metrics, shows_faults)
@@ -120,6 +125,7 @@ class TrainingRun:
         self._hook_stops = False
         self._restorable = True
         self._folder_lost = False
+        self._writer = CheckpointWriter(folder, group)
         self._checkpoint_failed = False
         """True if the newest due checkpoint could not be written."""
         if group.rank == 0:
@@ -271,6 +277,7 @@ class TrainingRun:
         """
         enter("checkpoint")
         self._write_pending()  # metrics of iterations before a checkpoint must survive a kill
+        self._await_checkpoint()
         states = {f"shard-{shard.index:04d}": shard.state() for shard in shards} | update.shard_states()
         if self._lag and self._plan.players[0] == self._group.rank:
             states["acting"] = acting.state()
@@ -279,27 +286,35 @@ class TrainingRun:
         self._check_finite(states, acting)
         complete = self.stop.complete and self.done == self.last
         counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
+        telemetry = self._telemetry
+        # the metrics before a checkpoint must survive a loss of power too
+        steps = () if telemetry is None else (telemetry.flush_metrics, telemetry.sync, self._pruning(telemetry))
         try:
-            # the metrics before a checkpoint must survive a loss of power too
-            write_checkpoint(self.folder, self.done, self._group, states, counters, self._sync_metrics)
+            self._writer.write(self.done, states, counters, *steps)
         except CheckpointFailed as error:
-            self._postpone(error)
+            self._postpone(self.done, error)
+        if self.done == self.stop.iteration:
+            self._await_checkpoint()
+
+    def _pruning(self, telemetry: Telemetry) -> Callable[[], None]:
+        return partial(prune, self.folder, self._config.keep, telemetry.pending_evaluations())
+
+    def _await_checkpoint(self) -> None:
+        """Wait until the checkpoint that is being written is on disk. Raises as `save` does."""
+        if not (iteration := self._writer.iteration):
             return
-        self.saved = self.done
-        self._checkpoint_failed = False
-        if self._group.rank == 0:
-            pending = self._telemetry.pending_evaluations() if self._telemetry is not None else ()
-            with suppress(OSError):  # the next checkpoint reports that the folder can't be written
-                prune(self.folder, self._config.keep, pending)
+        try:
+            self._writer.wait()
+        except CheckpointFailed as error:
+            self._postpone(iteration, error)
+        else:
+            self.saved = iteration
+            self._checkpoint_failed = False
 
-    def _sync_metrics(self) -> None:
-        if self._telemetry is not None:
-            self._telemetry.sync()
-
-    def _postpone(self, error: CheckpointFailed) -> None:
+    def _postpone(self, iteration: int, error: CheckpointFailed) -> None:
         """Leave a checkpoint that could not be written to the next one. Raise CheckpointFailed if none follows, or if one failed before."""
-        problem = f"the checkpoint of iteration {self.done} can't be written ({error})"
-        if self._checkpoint_failed or self.done == self.stop.iteration:
+        problem = f"the checkpoint of iteration {iteration} can't be written ({error})"
+        if self._checkpoint_failed or iteration == self.stop.iteration:
             raise CheckpointFailed(f"{problem}; {self.last_checkpoint()}") from None
         self._checkpoint_failed = True
         if self._group.rank == 0:
@@ -320,6 +335,7 @@ class TrainingRun:
 
     def last_checkpoint(self) -> str:
         """Describe the last checkpoint, for a message about a run that can't go on."""
+        self._finish_writing()
         return f"the last checkpoint is that of iteration {self.saved}" if self.saved else "there is no checkpoint"
 
     def resume(self, checkpoint: Checkpoint, shards: Sequence[Shard], update: Update, exchange: Exchange) -> None:
@@ -344,9 +360,21 @@ class TrainingRun:
             raise ValueError(f"checkpoint {checkpoint.path} does not fit this run: {error}") from None
 
     def close(self) -> None:
-        """Write pending metrics, and close telemetry."""
+        """Complete the checkpoint that is being written, write pending metrics, and close telemetry."""
         enter("end")
-        self._write_pending()
-        if self._telemetry is not None:
-            self._telemetry.close()
-        self.folder.release()
+        with ExitStack() as stack:  # all of it happens, whatever fails
+            stack.callback(self.folder.release)
+            if self._telemetry is not None:
+                stack.callback(self._telemetry.close)
+            stack.callback(self._write_pending)
+            self._finish_writing()
+
+    def _finish_writing(self) -> None:
+        """Wait for the checkpoint that is being written when an error ends the run. Without an error, `save` has waited."""
+        iteration, self._writer.iteration = self._writer.iteration, 0
+        try:
+            self._writer.close()
+        except (OSError, FolderLost) as error:
+            print_warning(f"the checkpoint of iteration {iteration} can't be written ({error})")
+        else:
+            self.saved = iteration or self.saved

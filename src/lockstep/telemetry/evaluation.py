@@ -7,7 +7,7 @@ remaining checkpoints are evaluated when the run is resumed.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lockstep.run.checkpoint import prune
+from lockstep.run.checkpoint_writer import prune
 from lockstep.run.evaluations import EVALUATIONS, Evaluations
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig

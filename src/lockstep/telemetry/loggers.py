@@ -117,7 +117,7 @@ class JsonLines:
     def flush(self) -> None:
         """See `Logger.flush`."""
         try:
-            self._write()
+            self.write_out()
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -125,20 +125,20 @@ class JsonLines:
                 print_warning(f"{reason}: training continues, and its lines are written as soon as possible")
 
     def sync(self) -> None:
-        """Wait until all lines are on disk, where they survive a power loss (fsync). Raises OSError if they can't be written."""
-        self._write()
+        """Wait until the lines that were passed to the operating system are on disk, where they survive a power loss (fsync)."""
         os.fsync(self._file)
 
     def close(self) -> None:
         """Close the file. Without an earlier warning, one names the number of lines that are lost."""
         with suppress(OSError):
-            self._write()
+            self.write_out()
         os.close(self._file)
         if self._unwritten and not self._warned:
             lines = self._unwritten.count(b"\n")
             print_warning(f"{self._path}: the last {lines} line{'s' * (lines > 1)} could not be written")
 
-    def _write(self) -> None:
+    def write_out(self) -> None:
+        """Pass all lines to the operating system. Raises OSError if they can't be written."""
         while self._unwritten:
             written = os.write(self._file, self._unwritten)
             del self._unwritten[:written]

@@ -101,6 +101,10 @@ class Recorder:
         for logger in self._loggers:
             logger.flush()
 
+    def flush_metrics(self) -> None:
+        """See `Telemetry.flush_metrics`."""
+        self._metrics.write_out()
+
     def sync(self) -> None:
         """See `Telemetry.sync`."""
         self._metrics.sync()

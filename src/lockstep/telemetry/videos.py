@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lockstep.algorithm.agent import Agent
 from lockstep.files import create_file, make_folder
-from lockstep.run.checkpoint import pack
+from lockstep.run.checkpoint_writer import pack
 from lockstep.run.folder import RunFolder
 from lockstep.telemetry.sidecar import Sidecar, SidecarFailed
 

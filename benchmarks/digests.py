@@ -1,9 +1,10 @@
-"""Train the first 10 iterations of every fast preset that has an environment, compiled and not, and record the digests in benchmarks/digests.json, by type of processor.
+"""Train the first 10 iterations of every fast preset that has an environment, with portable bits, and compare their digests with benchmarks/digests.json.
 
     python benchmarks/digests.py [PRESET …] [--compile off on]
 
-Digests of other types of processor stay in the file; those of presets that are not named stay too. Digests depend on the processor and on the version of
-PyTorch, and compiled ones on the C++ compiler as well. A deliberate change of the algorithm or of a preset makes all of them out of date: remove the file first.
+With `runtime.bits: portable` digests are the same on every x86-64 processor with AVX2 and FMA, so the file has one per preset, compiled and not. Digests that
+are not recorded yet are added. The exit code is 1 if one differs. The pinned packages of constraints.txt have to be installed; compiled ones depend on the C++
+compiler as well. A deliberate change of the algorithm or of a preset makes all of them out of date: remove the file first.
 """
 
 import argparse
@@ -32,7 +33,8 @@ def on_iteration(iteration: Any) -> None:
 
 def words(preset: str, compiled: str, out: Path) -> list[str]:
     """Return the arguments of `lockstep`, to be called in the folder of this file."""
-    options = ["--runtime.compile", compiled, "--run.hooks", "digests", "--run.progress", "off", "--restarts", "0"]
+    runtime = ["--runtime.compile", compiled, "--runtime.bits", "portable", "--restarts", "0"]
+    options = [*runtime, "--run.hooks", "digests", "--run.progress", "off"]
     return ["train", preset, *options, "--ranks", "1", "--out", str(out), "--name", preset]
 
 
@@ -41,15 +43,6 @@ def last_digest(run: Path) -> str:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["iteration"] == ITERATIONS
     return str(rows[-1]["digest"])
-
-
-def key() -> str:
-    """Return the type of processor and the version of PyTorch, by which digests are recorded."""
-    import torch
-
-    from lockstep.run.environment import processor_type
-
-    return f"{processor_type(portable=False)}, torch {torch.__version__}"
 
 
 def compute(preset: str, compiled: str) -> str | None:
@@ -64,22 +57,27 @@ def compute(preset: str, compiled: str) -> str | None:
         return last_digest(Path(folder) / preset)
 
 
-def main() -> None:
+def main() -> int:
     """Train, and write the file after every run."""
     fast = [name for name in presets.names() if name not in SLOW and presets.family(name) is None]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("presets", nargs="*", default=fast, metavar="PRESET")
     parser.add_argument("--compile", nargs="+", choices=("off", "on"), default=["off", "on"])
     arguments = parser.parse_args()
+    differ = 0
     for compiled in arguments.compile:
         for preset in arguments.presets:
             digest = compute(preset, compiled)
-            if digest is not None:
-                results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-                results.setdefault(preset, {}).setdefault(f"compile {compiled}", {})[key()] = digest
-                RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-                print(f"{preset}, compile {compiled}: {digest}", flush=True)
+            if digest is None:
+                continue
+            results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            recorded = results.setdefault(preset, {}).setdefault(f"compile {compiled}", digest)
+            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            differ += recorded != digest
+            state = "as recorded" if recorded == digest else f"differs from {recorded}"
+            print(f"{preset}, compile {compiled}: {digest} {state}", flush=True)
+    return int(differ > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

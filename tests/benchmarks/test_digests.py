@@ -1,26 +1,28 @@
-"""Digests of the first iterations of presets, which benchmarks/digests.py has recorded for some types of processor."""
+"""Digests of the first iterations of presets, which benchmarks/digests.py has recorded on another processor."""
 
 import json
 from pathlib import Path
 
 import pytest
+from tests.recorded import packages_problem
 
-CHEAP = ("cartpole",)
+from lockstep.processes.portable import portable_problem
+
+CHEAP = [("cartpole", "off"), pytest.param("cartpole", "on", marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", CHEAP)
+@pytest.mark.skipif((packages_problem() or portable_problem()) is not None, reason="other packages or instructions")
+@pytest.mark.parametrize(("preset", "compiled"), CHEAP)
 def test_preset_has_the_recorded_digest(
-    run_cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str
+    run_cli, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, compiled: str
 ) -> None:
     monkeypatch.syspath_prepend(root / "benchmarks")
     import digests
 
-    recorded = json.loads(digests.RESULTS.read_text())[preset]["compile off"]
-    if digests.key() not in recorded:
-        pytest.skip(f"no digest is recorded for {digests.key()}: run `python benchmarks/digests.py`")
-    finished = run_cli(*digests.words(preset, "off", tmp_path), cwd=root / "benchmarks")
+    finished = run_cli(*digests.words(preset, compiled, tmp_path), cwd=root / "benchmarks")
     assert finished.rc == 0, finished
-    assert digests.last_digest(tmp_path / preset) == recorded[digests.key()], (
+    recorded = json.loads(digests.RESULTS.read_text())[preset][f"compile {compiled}"]
+    assert digests.last_digest(tmp_path / preset) == recorded, (
         "if the change is deliberate, remove benchmarks/digests.json, run `python benchmarks/digests.py`, and explain it in CHANGELOG.md"
     )

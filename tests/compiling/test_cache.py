@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from tests.live_runs import wait_for
 
 from lockstep.compiling import cache as kernel_cache
 from lockstep.compiling import kernels
-from lockstep.compiling.kernels import CompilerFailed, ahead_of_time
+from lockstep.compiling.build import CompilerFailed
+from lockstep.compiling.kernels import ahead_of_time
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +157,7 @@ def test_with_a_gpu_the_compilation_does_not_fork(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(kernels, "_compiled", compiled)
     threads = torch.get_num_threads()
-    kernels._build(Doubled("here"), (), tmp_path / "a.so", lambda: None)
+    kernels.build(partial(kernels._compile, Doubled("here"), ()), tmp_path / "a.so", lambda: None)
     assert (tmp_path / "a.so").read_text() == str(os.getpid())
     assert torch.get_num_threads() == threads
 

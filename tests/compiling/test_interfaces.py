@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lockstep.compiling import interfaces, rewrites
+from lockstep.compiling.build import CompilerFailed
 from lockstep.compiling.interfaces import TORCH_VERSIONS, InterfaceMissing, private_interface, version_problem
-from lockstep.compiling.kernels import CompilerFailed, ahead_of_time
+from lockstep.compiling.kernels import ahead_of_time
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.experiment.resolve import resolve

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,9 @@ from lockstep.algorithm.loss import LOSS_SCALARS, Loss
 from lockstep.algorithm.update import Update
 from lockstep.compiling import cache as kernel_cache
 from lockstep.compiling import kernels, rewrites
+from lockstep.compiling.build import CompilerFailed
 from lockstep.compiling.cache import cache_folder
-from lockstep.compiling.kernels import CompilerFailed, ahead_of_time
+from lockstep.compiling.kernels import ahead_of_time
 from lockstep.compiling.rewrites import REWRITES
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
@@ -195,8 +197,8 @@ def test_large_products_use_onednn_on_amd_processors(rows: int, depth: int, colu
 def test_library_is_compiled_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     built = []
-    build = kernels._build
-    monkeypatch.setattr(kernels, "_build", lambda *arguments: (built.append(1), build(*arguments)))
+    build = kernels.build
+    monkeypatch.setattr(kernels, "build", lambda *arguments: (built.append(1), build(*arguments)))
     example = (torch.ones(3),)
     announced: list[int] = []
     for _ in range(2):
@@ -338,7 +340,7 @@ def test_instruction_sets_are_tested_after_a_compiler_error(monkeypatch: pytest.
         return folder / "library"
 
     monkeypatch.setattr(kernels, "_compiled", compiled)
-    kernels._build(Doubled("old"), (), tmp_path / "a.so", lambda: None)
+    kernels.build(partial(kernels._compile, Doubled("old"), ()), tmp_path / "a.so", lambda: None)
     assert (tmp_path / "attempts").read_text() == "True None "
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "attempts"]
 

@@ -8,12 +8,9 @@ modules and memory. There are no guards and no recompilation, so the result depe
 import hashlib
 import os
 import platform
-import shutil
 import sys
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,30 +18,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lockstep.compiling.cache import (
-    CacheUnusable,
-    cache_folder,
-    check_folder,
-    clean_up,
-    find_defect,
-    lock_key,
-    locked,
-    store,
-)
+from lockstep.compiling.build import CompilerFailed, build, interface_problem
+from lockstep.compiling.cache import CacheUnusable, cache_folder, check_folder, find_defect, locked
 from lockstep.compiling.interfaces import InterfaceMissing, private_interface
-from lockstep.processes.heartbeat import waiting
-from lockstep.processes.parent import run_in_child
+from lockstep.compiling.products import load_products
 from lockstep.processes.portable import PORTABLE_TYPE, is_portable
 
-__all__ = ["CompilerFailed", "Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
+__all__ = ["Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
 
-_BUILT, _ERROR, _MISSING = "built.so", "error.txt", "missing.txt"
 _SOURCE_PACKAGES = ("algorithm", "compiling", "curiosity", "distributions", "models", "ppo")
 """The packages whose code can become part of a compiled formula."""
-
-
-class CompilerFailed(RuntimeError):
-    """A formula could not be compiled or loaded, for example because the C++ compiler is missing."""
 
 
 Kernel = Callable[..., Sequence[Tensor]]
@@ -86,6 +69,8 @@ def ahead_of_time(
     library = folder / f"{_key(formula, examples)}.so"
     try:
         check_folder(folder)
+        if is_portable():
+            load_products(folder, check)
         runner, _ = _open(library)
         if runner is None:
             announce()
@@ -94,14 +79,14 @@ def ahead_of_time(
                 if problem:
                     print(f"{library} {problem}; compiling it again", file=sys.stderr, flush=True)
                 if runner is None:
-                    _build(formula, examples, library, check)
+                    build(partial(_compile, formula, examples), library, check)
                     runner, problem = _open(library)
     except CacheUnusable as error:
         raise CompilerFailed(
             f"runtime.compile is 'on': the cache folder {error}; set LOCKSTEP_CACHE to another folder"
         ) from None
     except InterfaceMissing as error:
-        raise CompilerFailed(_missing_text(str(error))) from None
+        raise CompilerFailed(interface_problem(str(error))) from None
     with suppress(OSError):  # a cache that another user fills may be read-only
         os.utime(library)
     if runner is None:
@@ -132,7 +117,9 @@ def _key(formula: Formula, examples: Sequence[Tensor]) -> str:
 @cache
 def _source_digest() -> str:
     root = Path(__file__).parents[1]
-    paths = [path for name in _SOURCE_PACKAGES for path in sorted((root / name).rglob("*.py"))]
+    paths = [
+        path for name in _SOURCE_PACKAGES for end in ("py", "h") for path in sorted((root / name).rglob(f"*.{end}"))
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
@@ -148,84 +135,39 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(("model name", "flags", "Features"))))
 
 
-def _build(formula: Formula, examples: Sequence[Tensor], library: Path, check: Callable[[], None]) -> None:
-    """Compile `formula` into `library`, in a child process. The caller holds the library's lock.
-
-    If there is a GPU, compile in this process, because CUDA does not work in a forked process. `check` is not called then.
-    """
-    clean_up(library)
-    with _build_folder(library) as folder:
-        work = partial(_compile, formula, examples, folder)
-        if _run_here(work) if torch.cuda.is_available() else run_in_child(work, check):
-            log = library.parent / "failure.log"
-            error, missing = folder / _ERROR, folder / _MISSING
-            if missing.exists():
-                raise CompilerFailed(_missing_text(missing.read_text()))
-            log.write_text(error.read_text() if error.exists() else "the compiling process was killed")
-            raise CompilerFailed(
-                f"runtime.compile is 'on': the compilation failed, see {log}; use --runtime.compile off in a new run"
-            )
-        store(folder / _BUILT, library)
-
-
-def _missing_text(problem: str) -> str:
-    return f"runtime.compile is 'on': {problem}, or use --runtime.compile off in a new run"
-
-
-def _run_here(work: Callable[[], None]) -> int:
-    """Run `work` in this process, and return 1 if it raised, else 0."""
-    threads = torch.get_num_threads()
-    try:
-        with warnings.catch_warnings(), waiting():
-            work()
-    except Exception:
-        return 1  # `work` has written the message to a file
-    finally:
-        torch.set_num_threads(threads)
-    return 0
-
-
-def _compile(formula: Formula, examples: Sequence[Tensor], folder: Path) -> None:
-    """Write the library to `folder`. If this fails, write the compiler's message and raise."""
-    warnings.simplefilter("ignore")
+def _compile(formula: Formula, examples: Sequence[Tensor], folder: Path) -> Path:
+    """Compile a library in `folder` and return its path."""
     # a forked process does not have the threads of its parent's pool
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        try:
-            built = _compiled(formula, examples, folder, threads, vec_isa_ok=True)
-        except InterfaceMissing as error:
-            (folder / _MISSING).write_text(str(error))
-            raise
-        except RuntimeError:
-            # for example when the compiler predates the CPU: now find out which instructions it supports
-            built = _compiled(formula, examples, folder, threads, vec_isa_ok=None)
-    except BaseException as error:
-        (folder / _ERROR).write_text(str(error))
+        return _compiled(formula, examples, folder, threads, vec_isa_ok=True)
+    except InterfaceMissing:
         raise
-    shutil.copy(str(built), folder / _BUILT)
+    except RuntimeError:
+        # for example when the compiler predates the CPU: now find out which instructions it supports
+        return _compiled(formula, examples, folder, threads, vec_isa_ok=None)
 
 
 def _compiled(
     formula: Formula, examples: Sequence[Tensor], folder: Path, threads: int, vec_isa_ok: bool | None
-) -> object:
+) -> Path:
     """Compile a library for `threads` threads in `folder` and return its path.
 
     With `vec_isa_ok` True, assume that the compiler supports all of the processor's instructions: testing each takes half a minute.
     """
-    from lockstep.compiling.rewrites import REWRITES, register_lowering
+    from lockstep.compiling.rewrites import REWRITES, register_lowerings
 
     aot_compile = private_interface("torch._inductor", "aot_compile")
     make_fx = private_interface("torch.fx.experimental.proxy_tensor", "make_fx")
-    register_lowering()
+    register_lowerings()
     private_interface("torch._inductor.cpu_vec_isa", "valid_vec_isa_list.cache_clear")()
     traced = make_fx(formula, decomposition_table=REWRITES if examples[0].dtype == torch.float32 else {})(*examples)
     for node in traced.graph.nodes:
         node.meta.clear()  # make_fx stores metadata that the compiler does not accept
     options = {"cpp.vec_isa_ok": vec_isa_ok, "cpp.threads": threads, "aot_inductor.output_path": str(folder)}
     portable = _PORTABLE_OPTIONS if is_portable() else {}
-    library: object = aot_compile(traced, tuple(examples), options={**_OPTIONS, **portable, **options})
-    return library
+    return Path(aot_compile(traced, tuple(examples), options={**_OPTIONS, **portable, **options}))
 
 
 _OPTIONS: dict[str, Any] = {
@@ -241,19 +183,3 @@ make compilation faster. Fused multiply-adds are faster and round less."""
 
 _PORTABLE_OPTIONS: dict[str, Any] = {"cpp.march": "x86-64-v3", "cpp.enable_floating_point_contract_flag": "off"}
 """Options for `runtime.bits: portable`. Which operations the compiler fuses depends on its version and on the processor."""
-
-
-@contextmanager
-def _build_folder(library: Path) -> Iterator[Path]:
-    previous = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory(
-        dir=library.parent, prefix=f"building-{lock_key(library)}-", ignore_cleanup_errors=True
-    ) as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        try:
-            yield Path(folder)
-        finally:
-            if previous is None:
-                del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-            else:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = previous

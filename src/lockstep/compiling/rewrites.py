@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from lockstep.compiling.interfaces import private_interface
+from lockstep.compiling.products import product, register_products
 from lockstep.processes.portable import is_portable
 
-__all__ = ["REWRITES", "register_lowering"]
+__all__ = ["REWRITES", "register_lowerings"]
 
 _TANH_LIMIT = 9.0
 _NUMERATOR = (9.999999796e-01, 1.338103772e-01, 3.495601896e-03, 2.060928902e-05, 1.335491344e-08)
@@ -23,11 +24,9 @@ _TALL, _LARGE = 128, 2**21
 """Numbers of rows and of multiplications from which oneDNN is faster than MKL on AMD processors: 1.5 times for 512 × 64 times 64 × 64, more than
 2 times for 512 × 128 times 128 × 128.
 """
-_PORTABLE_LARGE = 2**18
-"""Number of multiplications from which oneDNN is faster than MKL with portable bits, whose code is then the slowest that MKL has."""
 _UNFUSED: tuple[str, list[float], str] = ("none", [], "")
 """Arguments of a oneDNN product with which no other operation is fused."""
-_OPERATIONS = torch.library.Library("lockstep", "DEF")
+_OPERATIONS = torch.library.Library("lockstep", "FRAGMENT")
 _OPERATIONS.define("linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor")
 
 
@@ -67,12 +66,13 @@ def _product_and_bias(bias: Tensor, left: Tensor, right: Tensor, **scales: Any) 
 
 
 def _linear(left: Tensor, right: Tensor, bias: Tensor | None) -> Any:
-    """Compute `left @ right + bias` with oneDNN where it is faster, else return NotImplemented, which leaves the operation as it is."""
-    multiplications = left.numel() * right.shape[1]
+    """Compute `left @ right + bias`, portably if bits must be portable, else with oneDNN where it is faster.
+
+    NotImplemented leaves the operation as it is.
+    """
     if is_portable():
-        faster = multiplications >= _PORTABLE_LARGE
-    else:
-        faster = left.shape[0] >= _TALL and multiplications >= _LARGE and _is_amd()
+        return product(left, right, bias)
+    faster = left.shape[0] >= _TALL and left.numel() * right.shape[1] >= _LARGE and _is_amd()
     return torch.ops.lockstep.linear(left, right.t(), bias) if faster else NotImplemented
 
 
@@ -96,8 +96,9 @@ def _linear_meta(left: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return left.new_empty(left.shape[0], weight.shape[0])
 
 
-def register_lowering() -> None:
-    """Register with inductor how it compiles products with oneDNN."""
+def register_lowerings() -> None:
+    """Register with inductor how it compiles products with oneDNN, and portable ones."""
+    register_products()
     create_box = private_interface("torch._inductor.ir", "TensorBox.create")
     create_linear = private_interface("torch._inductor.mkldnn_ir", "LinearUnary.create")
     lowerings = private_interface("torch._inductor.lowering", "lowerings")

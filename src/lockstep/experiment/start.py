@@ -249,7 +249,7 @@ def exit_codes() -> dict[type[Exception], int]:
     """Return the exit codes of errors that end a rank."""
     from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
     from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
-    from lockstep.compiling.kernels import CompilerFailed
+    from lockstep.compiling.build import CompilerFailed
     from lockstep.envs.engine import EnvironmentFailed, EnvironmentLost
     from lockstep.experiment.hooks import HookFailed
     from lockstep.experiment.same_ranks import RanksDiffer

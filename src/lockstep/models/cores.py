@@ -7,6 +7,7 @@ rounding.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -139,8 +140,24 @@ class Lstm(_Sequential):
 
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
         state = [part.contiguous().unsqueeze(0) for part in before.split(self.output_size, 1)]
-        outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_KERNEL_OPTIONS)
+        if torch.is_autocast_enabled(rows.device.type) and rows.device.type == "cpu" and not _has_bfloat16_lstm():
+            with torch.autocast("cpu", enabled=False):
+                outputs, _, cell = torch.lstm(rows.float(), state, weights, len(weights) > 2, *_KERNEL_OPTIONS)
+        else:
+            outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_KERNEL_OPTIONS)
         return [outputs.to(before.dtype), cell[0].to(before.dtype)]
+
+
+@cache
+def _has_bfloat16_lstm() -> bool:
+    """Return True if PyTorch's LSTM runs in bfloat16 on this CPU. oneDNN's does not on processors without AVX-512, and PyTorch has no fallback."""
+    rows, state = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)
+    try:
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            torch.lstm(rows, [state, state], [torch.zeros(4, 1), torch.zeros(4, 1)], False, *_KERNEL_OPTIONS)
+    except RuntimeError:
+        return False
+    return True
 
 
 class Gru(_Sequential):

@@ -5,19 +5,18 @@ This module imports PyTorch only in functions that need it.
 """
 
 import os
-import shutil
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from lockstep.compiling.compiler import find_compiler
 from lockstep.compiling.interfaces import version_problem
 from lockstep.processes.portable import portable_problem
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["check_runtime", "compile_problem", "cuda_devices", "find_compiler", "resolve_devices", "shares_memory"]
+__all__ = ["check_runtime", "compile_problem", "cuda_devices", "resolve_devices", "shares_memory"]
 
 _SIGNS_OF_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
 _PRECISIONS = {"32-true": "fp32", "32": "fp32", "bf16-mixed": "bf16", "bf16": "bf16", "64-true": "fp64", "64": "fp64"}
@@ -31,11 +30,6 @@ def cuda_devices() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def find_compiler() -> str | None:
-    """Return the path of the C++ compiler: `CXX`, else g++ (clang++ on macOS); None if it is missing."""
-    return shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++"))
 
 
 def compile_problem() -> str | None:

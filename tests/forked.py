@@ -30,6 +30,7 @@ LATE = (
     ),
     *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    *("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "PYTHONUNBUFFERED", "SLURM_CONF"),
 )
 """Variables that are read when they are used, or by packages that a server does not import; the same holds for those of W&B and of the Hub."""
 IMPORT_TORCH = ("rank", "evaluator", "video", "train", "resume")

@@ -26,6 +26,7 @@ SRUN = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
 }
+KUBERNETES = {"JOB_COMPLETION_INDEX": "3", "JOB_COMPLETIONS": "4"}
 # variables of a script of `sbatch --ntasks 4`, and of the shell of an interactive `salloc`
 BATCH = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
 SHELL = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
@@ -44,7 +45,13 @@ def test_process_without_a_launcher_has_no_rank(variables: dict[str, str]) -> No
     assert find_rank_info(variables) is None
 
 
+def test_pod_of_a_job_of_kubernetes_does_not_know_its_host() -> None:
+    assert find_rank_info(KUBERNETES) == RankInfo(3, 4, None, None, "Kubernetes")
+    assert find_rank_info({"JOB_COMPLETION_INDEX": "3"}) is None
+
+
 def test_launcher_takes_precedence_over_the_scheduler() -> None:
+    assert find_rank_info(KUBERNETES | {"JOB_COMPLETION_INDEX": "0"} | TORCHRUN) == RankInfo(3, 4, 1, 2, "torchrun")
     assert find_rank_info(SRUN | OPEN_MPI | TORCHRUN | {"RANK": "0"}) == RankInfo(0, 4, 1, 2, "torchrun")
     assert find_rank_info(SRUN | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}) == RankInfo(2, 4, 1, 2, "mpirun")
     assert find_rank_info(BATCH | OPEN_MPI) == RankInfo(3, 4, 1, 2, "mpirun")

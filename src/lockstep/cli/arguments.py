@@ -54,6 +54,27 @@ class Arguments(argparse.ArgumentParser):
             f"(default: {RESTARTS}). 0: never; a single rank then trains in this process, where debuggers work",
         )
 
+    def add_cluster(self, clusters: Sequence[str]) -> None:
+        """Add `--on` and `--job`. `clusters` are the values of `--on` besides `local`."""
+        self.add_argument(
+            "--on",
+            choices=["local", *clusters],
+            default="local",
+            metavar="CLUSTER",
+            help=f"where the ranks run: local (this host, the default), {', '.join(clusters)}. A run on a cluster needs a folder that all hosts "
+            "share, and has the digests of a local one",
+        )
+        self.add_argument(
+            "--job",
+            type=_option,
+            nargs="+",
+            action="extend",
+            default=[],
+            metavar="KEY=VALUE",
+            help="options of the cluster. slurm: those of sbatch, such as partition=gpu time=08:00:00 nodes=2 exclusive=; kubernetes, whose manifest is "
+            "printed: image, claim (the volume of the runs), cpu, memory and gpus of a rank",
+        )
+
     @property
     def actions(self) -> list[argparse.Action]:
         """Arguments and flags of the command, in their order in `--help`."""
@@ -118,6 +139,14 @@ def rank_range(text: str) -> range:
     if len(numbers) != 1 + len(colon) or not 1 <= numbers[0] <= numbers[-1]:
         raise argparse.ArgumentTypeError(f"is {text!r}: it must be a whole number, at least 1, or MIN:MAX, such as 2:4")
     return range(numbers[0], numbers[-1] + 1)
+
+
+def _option(text: str) -> tuple[str, str]:
+    """Parse `KEY=VALUE` for `type=`."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[a-z][a-z0-9-]*", key):
+        raise argparse.ArgumentTypeError(f"is {text!r}: it must be KEY=VALUE, such as time=08:00:00")
+    return key, value
 
 
 def whole_number(low: int) -> Callable[[str], int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from lockstep import presets
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.start import announce_connecting, listen_under_launcher, report_once, start
+from lockstep.clusters.submit import CLUSTERS
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
 from lockstep.processes.portable import restart_portable
@@ -13,7 +14,7 @@ from lockstep.runtime.rank_info import find_rank_info
 
 __all__ = ["main"]
 
-_COMMAND_FLAGS = ("--config", "--ranks", "--restarts", "--resume")
+_COMMAND_FLAGS = ("--config", "--job", "--on", "--ranks", "--restarts", "--resume")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -35,6 +36,12 @@ def main(argv: Sequence[str]) -> int:
         preset = presets.read(args.preset) if args.preset else None
         flags = import_env_module(preset, args.config, tree, example=presets.example(args.preset))
         config = load(preset, args.config, flags)
+        if args.on != "local":
+            from lockstep.cli.submit import submit
+
+            return submit(args, flags, config, rank_info)
+        if args.job:
+            raise ValueError("--job needs --on with the name of a cluster")
         if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
             restart_portable(["train", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)
@@ -80,6 +87,7 @@ def _parser() -> Arguments:
         "1 without plan.shards; with it, one per core, at most one per shard, or the number that --plan requires; with plan.shards set, "
         "the result does not depend on it"
     )
+    parser.add_cluster(list(CLUSTERS))
     parser.add_argument(
         "--resume",
         action="store_true",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.cli.arguments import Arguments
+from lockstep.cli.queue import wait_for_job
 from lockstep.cli.runs import table
 from lockstep.processes.exit_codes import DONE, INTERRUPTED
 from lockstep.run.evaluations import EVALUATIONS
@@ -37,6 +38,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         if args.run is None:
             return _show_all(Path(RunConfig.folder), args.once or not on_terminal)
+        if not wait_for_job(args.run, args.once):
+            return DONE
         folder = RunFolder.open(locate(args.run))
         # raises for broken files before anything is drawn
         read_run_facts(folder)
@@ -52,7 +55,7 @@ def read(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. Raises ValueError for bad input. The message is one line."""
     parser = Arguments(
         "watch",
-        "Follows a run that was started elsewhere: shows the display of `lockstep train`, or lines if the output is piped. If the run is "
+        "Follows a run that was started elsewhere, also one that waits in the queue of a cluster: shows the display of `lockstep train`, or lines if the output is piped. If the run is "
         "interrupted, waits until it is resumed; ends when the run is done. Ctrl-C ends only this command. Without RUN, shows a table of "
         "all runs in runs/ that are being trained, once if the output is piped.",
     )

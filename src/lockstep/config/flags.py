@@ -132,7 +132,8 @@ def _suggest_flag(dotted_name: str, command_flags: Sequence[str]) -> str:
     nearest = nearest_field(dotted_name) if "." in dotted_name else None
     if nearest is None:
         flags_by_name = {flag.removeprefix("--").replace("-", "_"): flag for flag in (*SHORT, *command_flags, "--help")}
-        close = get_close_matches(dotted_name, flags_by_name, 1)
+        cutoff = 0.5 if len(dotted_name) == 2 else 0.6  # of two letters, a swap leaves one in its place
+        close = get_close_matches(dotted_name, flags_by_name, 1, cutoff)
         nearest = flags_by_name[close[0]].removeprefix("--") if close else nearest_field(dotted_name)
     return f"; did you mean --{nearest.replace('_', '-')}?" if nearest else "; --help lists all flags"
 

@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -39,19 +39,39 @@ __all__ = [
     "open_or_create_run",
     "open_run",
     "pick_checkpoint",
+    "reserve_run",
     "save_config",
 ]
 
 
 def create_run(config: Config, preset: str | None, ranks: int) -> RunFolder:
     """Create the folder of a new run, with the resolved config. Raises ValueError if the user named it and it exists."""
-    root = Path(config.run.folder)
     described = _describe(config, preset, ranks)
-    chosen = config.run.name
+
+    def create(path: Path) -> RunFolder:
+        named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=path.name))
+        return RunFolder.create(path, {"version": VERSION, **encode(named)}, described)
+
+    return _create_new(config, preset, create)
+
+
+def reserve_run(config: Config, preset: str | None, resume: bool) -> RunFolder:
+    """Lock the folder of a run that another process will create: a new folder or, with `resume`, that of the run with this name.
+
+    Raises RunInUse, and ValueError if the user named a run that exists, without `resume`, or if the folder is no run.
+    """
+    if resume:
+        assert config.run.name
+        return RunFolder.reserve(Path(config.run.folder) / config.run.name)
+    return _create_new(config, preset, partial(RunFolder.reserve, exist_ok=False))
+
+
+def _create_new(config: Config, preset: str | None, create: Callable[[Path], RunFolder]) -> RunFolder:
+    """Call `create` with the path that the config names, else with paths made of the preset and a number until one is free."""
+    root, chosen = Path(config.run.folder), config.run.name
     for name in [chosen] if chosen else _names(f"{preset or config.env.id}-seed{config.run.seed}"):
-        named = dataclasses.replace(config, run=dataclasses.replace(config.run, name=name))
         try:
-            return RunFolder.create(root / name, {"version": VERSION, **encode(named)}, described)
+            return create(root / name)
         except FileExistsError:
             if chosen:
                 break

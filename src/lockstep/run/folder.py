@@ -16,8 +16,10 @@ from typing import BinaryIO
 from lockstep.files import METRICS_LIMIT, open_regular, read_file, read_lines, sync_folder, write_atomically
 from lockstep.run.rows import parse_row
 
-__all__ = ["FolderLost", "RunFolder", "RunInUse"]
+__all__ = ["JOB_FOLDER", "FolderLost", "RunFolder", "RunInUse"]
 
+JOB_FOLDER = "job"
+"""Name of the folder, in a run folder, for the files of a job that was submitted to a cluster. It may exist before the run has a config."""
 _TRIES = 3
 _PAUSE = 0.05
 """Seconds between two attempts to lock."""
@@ -42,8 +44,8 @@ class RunFolder:
 
     It has `config.json`, `environment.json`, `metrics.jsonl`, `starts.jsonl`, `evaluations.jsonl`, `best.json`,
     `checkpoints/`, `tb/`, `wandb/`, `trackio/`, `evaluation.json`, `evaluation-sampled.json`, `videos/`, `plots/`,
-    `report.html`, `policy-*.onnx`, `non-finite-*.safetensors`, `logs/` with the output of sidecar processes that failed, and `pruned.json` if a
-    search ended the run early.
+    `report.html`, `policy-*.onnx`, `non-finite-*.safetensors`, `logs/` with the output of sidecar processes that failed, `job/` with the files
+    of a job that was submitted to a cluster, and `pruned.json` if a search ended the run early.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,25 +79,42 @@ class RunFolder:
         The folder is locked before it is read or written, so of two processes one creates the run. A folder that a killed process has left
         without a config is used again. Raises RunInUse, and ValueError if `path` can't be created or holds something else.
         """
+        folder = cls.reserve(path)
+        if folder.has_config():
+            return folder, False
+        folder._write_new(config, environment)
+        return folder, True
+
+    @classmethod
+    def reserve(cls, path: Path, exist_ok: bool = True) -> "RunFolder":
+        """Lock the folder of the run at `path`, or of one that will be created there. Create the folder if there is none.
+
+        Raises RunInUse, FileExistsError if `path` exists and `exist_ok` is False, and ValueError if `path` can't be created or holds
+        something else than a run or its remains.
+        """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=exist_ok)
         except OSError as error:
+            if isinstance(error, FileExistsError) and not exist_ok:
+                raise
             raise ValueError(f"run.folder: {path} can't be made ({error.strerror}); choose another --out") from None
         folder = cls(path)
         folder.lock()
-        if (path / "config.json").is_file():
-            return folder, False
-        if not folder.has_only_remains():
+        if not folder.has_config() and not folder.has_only_remains():
             folder.unlock()
             raise ValueError(
                 f"run.name: {path} exists and is not a run: it holds no config.json; choose another --name"
             )
-        folder._write_new(config, environment)
-        return folder, True
+        return folder
+
+    def has_config(self) -> bool:
+        """Return True if the run has been created: its folder has a config."""
+        return (self.path / "config.json").is_file()
 
     def has_only_remains(self) -> bool:
-        """Return True if the folder holds nothing but what a process leaves that is killed while it creates a run."""
-        return all(file.name == "environment.json" or file.suffix == ".partial" for file in self.path.iterdir())
+        """Return True if the folder holds nothing but a job that has not created the run, or what a process leaves that is killed meanwhile."""
+        names = ("environment.json", JOB_FOLDER)
+        return all(file.name in names or file.suffix == ".partial" for file in self.path.iterdir())
 
     def _write_new(self, config: Mapping[str, object], environment: Mapping[str, object]) -> None:
         sync_folder(self.path.parent)

@@ -6,6 +6,7 @@
 | Open MPI | OMPI_COMM_WORLD_RANK, …_SIZE | OMPI_COMM_WORLD_LOCAL_RANK, …_LOCAL_SIZE |
 | MPICH, Intel MPI (Hydra) | PMI_RANK, PMI_SIZE | MPI_LOCALRANKID, MPI_LOCALNRANKS |
 | Slurm's srun | SLURM_PROCID, SLURM_STEP_NUM_TASKS | SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE |
+| a Job of Kubernetes | JOB_COMPLETION_INDEX, JOB_COMPLETIONS | unknown |
 """
 
 import os
@@ -55,8 +56,8 @@ class _Launcher:
     name: str
     rank: str
     size: str
-    local_rank: str
-    local_size: str
+    local_rank: str = ""
+    local_size: str = ""
     counts_if_alone: bool = False
     """True if these variables show that the launcher started the process even if there is a single rank. If False, they
     are then ignored: a scheduler's interactive shell has them too.
@@ -75,6 +76,7 @@ _LAUNCHERS = (
     _Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     # not SLURM_NTASKS: a batch script has it too, although no step has been started
     _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    _Launcher("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),  # the second is set by clusters/kubernetes.py
 )
 
 

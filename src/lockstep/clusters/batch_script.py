@@ -1,0 +1,128 @@
+"""The batch script of a run for Slurm: it starts the ranks with `srun`, and puts its job back into the queue when they have to start again."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from lockstep.clusters.job import Job
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, PREEMPTED, REPLICAS_DIFFER
+from lockstep.processes.parent import own_command
+
+__all__ = ["batch_script", "faults_file"]
+
+_SET_BY_LOCKSTEP = (
+    *("array", "chdir", "error", "job-name", "mincpus", "no-requeue", "ntasks", "ntasks-per-node", "open-mode"),
+    *("output", "requeue", "signal", "wrap"),
+)
+"""Options of sbatch that the script sets itself, or that would make it another kind of job."""
+_NOTICE = 120
+"""Seconds before the time limit of the job at which the ranks are asked to stop. A clean stop takes at most 20."""
+_LEAST_MINUTES = 5
+"""Minimum time limit. With less, most of the time would be the notice."""
+
+_BODY = """\
+export PYTHONUNBUFFERED=1
+missing=$(srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 bash -c 'test -f "$0" || hostname' {script})
+if [ -n "$missing" ]; then
+    echo lockstep: {folder} is not on $missing: it must be on a file system that all hosts of the job share >&2
+    exit {bad_input}
+fi
+for ranks in {sizes}; do
+    if [ "$ranks" -le {slots} ]; then break; fi
+done
+srun --ntasks="$ranks"{cpus} {command}
+code=$?
+case $code in
+    {final}) exit $code ;; # complete, or the same error would come back
+    {stopped}) ;; # stopped by a signal
+    *)
+        echo "$(date +%s) exit code $code" >> {faults}
+        if [ "$(awk -v since="$(($(date +%s) - 3600))" '$1 > since' {faults} | wc -l)" -gt {restarts} ]; then
+            echo 'lockstep: not started again: there were {restarts} restarts within an hour (--restarts)' >&2
+            exit $code
+        fi
+        ;;
+esac
+scontrol requeue "$SLURM_JOB_ID" || exit $code
+"""
+
+
+def batch_script(job: Job) -> str:
+    """Return the batch script. Raises ValueError for an option of `--job` that can't be used."""
+    nodes, per_node = _check(job)
+    files = job.files
+    header = {
+        "job-name": job.folder.path.name,
+        "chdir": str(Path.cwd()),
+        "output": str(files / "slurm.log").replace("%", "%%"),
+        "open-mode": "append",
+        "requeue": "",
+        "signal": f"USR1@{_NOTICE}",
+        **_placement(job, nodes, per_node),
+        **{name: value for name, value in job.options.items() if name != "nodes"},
+    }
+    body = _BODY.format(
+        script=shlex.quote(str(files / "slurm.sh")),
+        folder=shlex.quote(str(job.folder.path)),
+        sizes=" ".join(map(str, job.sizes)),
+        slots="$SLURM_NTASKS" if nodes is None else f"$((SLURM_JOB_NUM_NODES * {per_node}))",
+        # since Slurm 22.05, srun does not take it from the batch script
+        cpus=' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if "cpus-per-task" in job.options else "",
+        command=shlex.join(own_command(*job.words)),
+        final="|".join(map(str, (DONE, BAD_INPUT, NON_FINITE, REPLICAS_DIFFER))),
+        stopped=PREEMPTED,
+        bad_input=BAD_INPUT,
+        faults=shlex.quote(str(faults_file(job))),
+        restarts=job.restarts,
+    )
+    return "#!/bin/bash\n" + "".join(_directive(name, value) for name, value in header.items()) + "\n" + body
+
+
+def faults_file(job: Job) -> Path:
+    """Return the path of the file with a line for every fault since the submission."""
+    return job.files / "slurm.faults"
+
+
+def _check(job: Job) -> tuple[int | None, int]:
+    """Return the number of nodes, None if Slurm is to choose it, and the number of ranks per node."""
+    for name, value in job.options.items():
+        if name in _SET_BY_LOCKSTEP:
+            raise ValueError(f"--job {name}: lockstep sets this option of sbatch itself; leave it out")
+        if not value.isprintable():
+            raise ValueError(f"--job {name} is {value!r}: it must be printable text")
+        if name in ("nodes", "cpus-per-task") and not re.fullmatch(r"[1-9]\d{0,5}", value):
+            raise ValueError(f"--job {name} is {value!r}: it must be a whole number, at least 1")
+    minutes = re.fullmatch(r"(\d{1,9})(:\d+)?", job.options.get("time", ""))
+    if minutes and int(minutes[1]) < _LEAST_MINUTES:
+        raise ValueError(
+            f"--job time is {minutes[0]!r}: Slurm reads it as minutes, and ranks stop {_NOTICE} seconds before its end; "
+            f"use at least {_LEAST_MINUTES}, or hours:minutes:seconds"
+        )
+    nodes, largest = job.options.get("nodes"), job.sizes[0]
+    if nodes is None:
+        if len(job.sizes) > 1:
+            raise ValueError(
+                f"--ranks is {job.sizes[-1]}:{largest}: Slurm reserves a range of nodes, not of ranks; add --job nodes=N with the most nodes"
+            )
+        return None, largest
+    if int(nodes) > largest:
+        raise ValueError(f"--job nodes is {nodes}: there are at most {largest} ranks, and every node needs one")
+    return int(nodes), -(-largest // int(nodes))
+
+
+def _placement(job: Job, nodes: int | None, per_node: int) -> Mapping[str, str]:
+    if nodes is None:
+        return {"ntasks": str(job.sizes[0])}
+    fewest = -(-job.sizes[-1] // per_node)
+    if fewest == nodes:
+        return {"nodes": str(nodes), "ntasks-per-node": str(per_node)}
+    # With ntasks-per-node, Slurm waits for as many tasks as the job had before it was put back into the queue, whatever the range of nodes.
+    cpus = per_node * int(job.options.get("cpus-per-task", 1))
+    return {"nodes": f"{fewest}-{nodes}", "mincpus": str(cpus)}
+
+
+def _directive(name: str, value: str) -> str:
+    text = re.sub(r'([\\"])', r"\\\1", value)
+    quoted = value if re.fullmatch(r"[\w@%+=:,./-]*", value) else f'"{text}"'
+    return f"#SBATCH --{name}={quoted}\n" if value else f"#SBATCH --{name}\n"

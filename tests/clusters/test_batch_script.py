@@ -1,0 +1,96 @@
+"""The batch script for Slurm, without Slurm."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lockstep.clusters.batch_script import batch_script
+from lockstep.clusters.job import Job
+from lockstep.run.folder import RunFolder
+
+
+def job(folder: Path, sizes: list[int], restarts: int = 3, **options: str) -> Job:
+    words = ["train", "cartpole", "--name", "a b", "--resume"]
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    return Job(RunFolder(folder), words, sizes, restarts, named)
+
+
+def directives(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH --")]
+
+
+def test_script_requests_ranks_and_options_and_is_put_back_into_the_queue(tmp_path: Path) -> None:
+    script = batch_script(job(tmp_path / "run", [4], partition="gpu", time="08:00:00", cpus_per_task="2", exclusive=""))
+    assert directives(script) == [
+        "job-name=run",
+        f"chdir={Path.cwd()}",
+        f"output={tmp_path}/run/job/slurm.log",
+        "open-mode=append",
+        "requeue",
+        "signal=USR1@120",
+        "ntasks=4",
+        "partition=gpu",
+        "time=08:00:00",
+        "cpus-per-task=2",
+        "exclusive",
+    ]
+    line = next(line for line in script.splitlines() if line.startswith('srun --ntasks="$ranks"'))
+    assert line.startswith('srun --ntasks="$ranks" --cpus-per-task="$SLURM_CPUS_PER_TASK" ')
+    assert shlex.split(line)[-6:] == ["lockstep", "train", "cartpole", "--name", "a b", "--resume"]
+    assert "    0|2|3|5) exit $code ;;" in script
+    assert "    75) ;;" in script
+    assert "-gt 3 ]; then\n" in script
+    assert script.endswith('\nscontrol requeue "$SLURM_JOB_ID" || exit $code\n')
+
+
+@pytest.mark.parametrize(
+    ("sizes", "nodes", "expected"),
+    [
+        ([4], "2", ["nodes=2", "ntasks-per-node=2"]),
+        ([4, 3, 2], "2", ["nodes=1-2", "mincpus=2"]),
+        ([8, 4, 3], "4", ["nodes=2-4", "mincpus=2"]),
+        ([5], "2", ["nodes=2", "ntasks-per-node=3"]),
+    ],
+)
+def test_ranks_are_split_between_nodes(tmp_path: Path, sizes: list[int], nodes: str, expected: list[str]) -> None:
+    script = batch_script(job(tmp_path, sizes, nodes=nodes))
+    assert directives(script)[-2:] == expected
+    assert f"for ranks in {' '.join(map(str, sizes))}; do" in script
+
+
+def test_paths_of_any_characters_are_quoted(tmp_path: Path) -> None:
+    folder = tmp_path / "100% $(touch x) 'a' \"b\""
+    script = batch_script(job(folder, [1]))
+    quoted = str(folder).replace("%", "%%").replace('"', '\\"')
+    assert f'output="{quoted}/job/slurm.log"' in directives(script)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    message = next(line for line in script.splitlines() if "echo lockstep" in line).partition(">&2")[0]
+    done = subprocess.run(["bash", "-c", message], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert str(folder) in done.stdout
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "error"),
+    [
+        ([2], {"requeue": ""}, "--job requeue: lockstep sets this option of sbatch itself; leave it out"),
+        ([2], {"nodes": "3"}, "--job nodes is 3: there are at most 2 ranks, and every node needs one"),
+        ([2], {"nodes": "1-2"}, "--job nodes is '1-2': it must be a whole number, at least 1"),
+        ([4, 3, 2], {}, "--ranks is 2:4: Slurm reserves a range of nodes, not of ranks; add --job nodes=N with the most nodes"),
+        ([2], {"comment": "a\nb"}, "--job comment is 'a\\nb': it must be printable text"),
+        (
+            [2],
+            {"time": "3:30"},
+            "--job time is '3:30': Slurm reads it as minutes, and ranks stop 120 seconds before its end; use at least 5, or "
+            "hours:minutes:seconds",
+        ),
+    ],
+)  # fmt: skip
+def test_options_that_can_not_work_are_refused(
+    tmp_path: Path, sizes: list[int], options: dict[str, str], error: str
+) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        batch_script(job(tmp_path, sizes, **options))
+    assert str(caught.value) == error

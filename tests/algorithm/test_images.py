@@ -4,6 +4,7 @@ import pytest
 import torch
 from tests.envs.sample_environments import PREFIX, register
 
+from lockstep.algorithm import agent as agents
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import ImageRows
 from lockstep.algorithm.collect import Shard, collect, rollout_sizes
@@ -15,6 +16,7 @@ from lockstep.envs.settings import EnvConfig
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
+from lockstep.processes.heartbeat import Line, own_cells
 from lockstep.rollout import Rollout
 
 register()
@@ -55,6 +57,17 @@ def test_values_and_log_probabilities_belong_to_the_images_of_the_step(name: str
             assert torch.allclose(found[0].flatten(), values, rtol=0, atol=1e-5)
             assert torch.allclose(found[1].flatten(), log_probs, rtol=0, atol=1e-5)
     assert torch.equal(shard.pixels, rollout.pixels[-1]), "the next rollout begins with them"
+
+
+def test_passes_over_many_images_show_that_the_rank_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_IMAGES", 8)
+    agent = agent_of("Grey")
+    (rollout,) = collect(shards_of("Grey", agent)[:1], agent, 1)
+    heartbeat = Line(own_cells())
+    for compute in (agent.evaluate, lambda rollout: agent.values(rollout.observations, rollout.pixels)):
+        before = heartbeat.beats
+        compute(rollout)
+        assert heartbeat.beats >= before + (STEPS + 1) * COUNT // 8
 
 
 def test_first_image_is_the_final_one_of_the_previous_rollout() -> None:

@@ -191,6 +191,56 @@ def test_the_message_of_a_stop_names_the_saved_step(shares: list[tuple[int, ...]
     assert "replay" not in messages[0], "nothing is said to be there that could not be written"
 
 
+@pytest.mark.parametrize("separate", [False, True])
+def test_learning_rate_that_overflows_is_rejected_before_the_weights_are_infinite(separate: bool) -> None:
+    settings = {"minibatches": 2, "value_learning_rate": 1e308 if separate else None}
+    settings |= {"learning_rate": 1e-3 if separate else 1e308}
+    for skips in (False, True):
+        agent = agent_of()
+        config = PPOConfig(**{**SKIP, **settings, "on_non_finite": "skip" if skips else "stop"})  # type: ignore[arg-type]
+        update, before = Update(agent, config, Solo(), range(2), SEED), agent.digest()
+        update.guard.saver = Recorder()
+        if skips:
+            metrics = update(rollouts_of(agent), ITERATION, 0.0)
+            assert (metrics["skipped_steps"], metrics["update_steps"]) == (4, 0)
+        else:
+            with pytest.raises(
+                NonFinite,
+                match=r"^the gradient is finite, but the step makes weights infinite: lower ppo.learning_rate$",
+            ):
+                update(rollouts_of(agent), ITERATION, 0.0)
+        assert agent.digest() == before
+        assert update.guard.saver.steps == []
+
+
+@pytest.mark.parametrize("shares", [[(0, 1, 2, 3)], [(0, 1), (2, 3)]])
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_infinite_observation_is_dumped_although_normalization_limits_it(
+    shares: list[tuple[int, ...]], value: float
+) -> None:
+    def train(group: Group, shards: Sequence[int]) -> tuple[str, list[GradientStep]]:
+        agent = agent_of(normalize=True)
+        rollouts = rollouts_of(agent, SHARDS)
+        rollouts[2].observations[3, 1, 2] = value
+        rollouts[2].statistics_sums[:] = math.nan  # as the player computes them
+        update = Update(agent, PPOConfig(epochs=1, minibatches=2), group, shards, SEED)
+        update.guard.saver = Recorder()
+        with pytest.raises(NonFinite) as caught:
+            update([rollouts[shard] for shard in shards], ITERATION, 0.0)
+        return str(caught.value), update.guard.saver.steps
+
+    results = on_ranks(shares, train)
+    ((step,),) = [steps for _, steps in results if steps]
+    found = step.trace(agent_of(normalize=True), PPOConfig())
+    assert found is not None
+    assert found.text == f"column 2 of the observations is {value}"
+    assert found.row is not None
+    assert step.places[found.row].tolist() == [5, 4]
+    for text, _ in results:
+        assert text.startswith(f"the observation of environment 5 is {value} at step 3 of iteration {ITERATION}: check")
+        assert text.endswith("runs that gradient step again")
+
+
 def test_gradients_of_curiosity_are_outside_the_norm_and_still_examined() -> None:
     agent = agent_of(curiosity=CuriosityConfig("rnd", hidden=(4,), feature_size=3))
     update = Update(agent, PPOConfig(minibatches=1, **SKIP), Solo(), range(2), SEED)

@@ -84,12 +84,8 @@ def test_weights_that_diverge_and_environments_that_always_fail_end_a_run_that_s
     finished = run_cli("train", *TASK, *ONE, *SKIP, "--ppo.learning-rate", 1e38, "--name", "fast", "--ranks", 1)
     assert finished.rc == 3, finished
     assert len(finished.stderr.splitlines()) == 2
-    (dump,) = (tmp_path / "runs" / "fast").glob("non-finite-*")
-    assert not load_file(dump)["agent.policy.policy_head.bias"].isfinite().all(), "a step of this size overflows"
-    replayed = run_cli("replay", dump, "--env.module", "spoiled")
-    assert replayed.rc == 0, replayed
-    assert "has values that are not finite" in replayed.stdout
-    assert not (tmp_path / "runs" / "fast" / "checkpoints").exists(), "such weights are never saved"
+    assert "but the step makes weights infinite: lower ppo.learning_rate" in finished.stderr.splitlines()[0]
+    assert not list((tmp_path / "runs" / "fast").glob("non-finite-*")), "no number of the step is infinite"
 
 
 def test_a_dump_with_finite_numbers_is_not_reproduced(

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,22 @@ def test_diff_of_different_runs(here: Path, capsys: pytest.CaptureFixture[str]) 
         "  large: at most 4",
         "  small: at most 0.5",
     ]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_diff_reads_regular_files_only(
+    make: Callable[[Path], None], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        save(make_run(name, [name]), 1, tensor=np.zeros(3))
+    path = here / "runs/b/checkpoints/00000001/agent.safetensors"
+    path.unlink()
+    make(path)
+    code, _, error = output(capsys, "diff", "a", "b")
+    assert code == 2
+    assert error.startswith(f"lockstep: {path.relative_to(here)} can't be read (")
+    assert "it is not a regular file" in error
+    assert len(error.splitlines()) == 1
 
 
 def test_diff_of_different_runs_without_checkpoints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,13 +1,17 @@
 """Configs of existing runs."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
+import lockstep
 from lockstep.config import VERSION, Config
 from lockstep.config.decode import encode
+from lockstep.experiment.build import RankComponents
 from lockstep.experiment.execute import open_run
 from lockstep.run.folder import RunFolder
+from lockstep.run.run import TrainingRun
 
 
 def run_of_version(version: object, path: Path, **ppo: object) -> Path:
@@ -31,3 +35,22 @@ def test_a_run_of_an_unknown_version_is_refused_in_one_line(version: object, mes
     with pytest.raises(ValueError, match=message) as caught:
         open_run(run_of_version(version, tmp_path / "run"))
     assert "\n" not in str(caught.value)
+
+
+def test_environments_are_closed_although_the_run_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, close = [], RankComponents.close
+
+    def fail(run: TrainingRun) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(TrainingRun, "close", fail)
+    monkeypatch.setattr(RankComponents, "close", lambda self: closed.append(close(self)))
+    with pytest.raises(OSError, match="the disk fails"):
+        lockstep.train(
+            env="CartPole-v1",
+            total_steps=256,
+            run={"folder": str(tmp_path), "progress": "off"},
+            rollout={"steps": 32},
+            runtime={"compile": "off"},
+        )
+    assert closed == [None]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lockstep.algorithm.collect import collect
 from lockstep.algorithm.exchange import ReplicasDiffer, Stop
-from lockstep.algorithm.non_finite import NonFiniteWeights
+from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.algorithm.update import Update
 from lockstep.config import Config
@@ -260,8 +260,8 @@ def test_metrics_of_finished_iterations_are_written_after_an_error(
     assert [row["iteration"] for row in run.folder.metrics()] == [1, 2, 3]
 
 
-def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
-    # the only gradient step of iteration 3 makes the weights infinite, and no later one notices it
+def test_step_that_makes_weights_infinite_is_not_taken(tmp_path: Path) -> None:
+    # no later step than the only one of iteration 3 could show that its weights are infinite
     rates = PPOConfig(
         learning_rate="piecewise(0: 1e-4, 0.6: 1e-4, 0.61: 1e39, 1: 1e39)",
         learning_rate_kl=None,
@@ -270,8 +270,24 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
         max_grad_norm=None,
     )
     components, run = prepared(tmp_path / "run", dataclasses.replace(CONFIG, ppo=rates), last=3)
+    with pytest.raises(NonFinite, match=r"^the gradient is finite, but the step makes weights infinite"):
+        run_training(components, run)
+    assert components.update.agent.flat.buffer.isfinite().all()
+    assert run.folder.checkpoints() == [2]
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    components, run = prepared(tmp_path / "run", last=5)
+    record = run.record
+
+    def spoil(iteration: int, losses: Mapping[str, float]) -> None:
+        record(iteration, losses)
+        if iteration == 4:
+            components.update.agent.flat.buffer[0] = torch.inf
+
+    monkeypatch.setattr(run, "record", spoil)
     with pytest.raises(
-        NonFiniteWeights, match=r"^tensor 'policy\..*' has values that are not finite after iteration 3: "
+        NonFiniteWeights, match=r"^tensor 'policy\..*' has values that are not finite after iteration 4: "
     ):
         run_training(components, run)
     assert run.folder.checkpoints() == [2]

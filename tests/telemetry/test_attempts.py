@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from lockstep.algorithm.non_finite import NonFinite
+from lockstep.group.group import RankLost
 from lockstep.run import stop
 from lockstep.run.environment import processor_type
 from lockstep.run.folder import RunFolder
-from lockstep.telemetry.attempts import Attempt, read_starts, record_attempt
+from lockstep.telemetry.attempts import Attempt, read_starts, record_attempt, record_fault
 
 
 def train_to(attempt: Attempt, done: int, stopped: bool = False) -> None:
@@ -89,3 +90,19 @@ def test_full_disk_does_not_hide_the_error_of_the_run(folder: RunFolder, monkeyp
     with pytest.raises(NonFinite), record_attempt(folder, 0, 9, 1, "coupled") as attempt:
         monkeypatch.setattr(os, "fsync", raise_disk_full) or fail_after(attempt, 5, NonFinite("too large"))
     assert read_starts(folder)[0].how is None
+
+
+def test_launcher_adds_the_cause_of_a_loss(folder: RunFolder) -> None:
+    """Rank 0 knows only that it has lost a rank, and may not have recorded anything."""
+    lost = RankLost("rank 1", "rollout", "its process has ended")
+    with pytest.raises(RankLost), record_attempt(folder, 0, 9, 2, "coupled") as attempt:
+        fail_after(attempt, 3, lost)
+    record_fault(folder, "a rank lost another process", 4, reported=True)
+    assert read_starts(folder)[-1].why == str(lost)
+    record_fault(folder, "rank 1 did not move for 5 s", 4, reported=False)
+    (start,) = read_starts(folder)
+    assert (start.how, start.why, start.done) == ("failed", "rank 1 did not move for 5 s", 3)
+    with record_attempt(folder, 3, 9, 2, "coupled") as attempt:
+        train_to(attempt, 9)
+    record_fault(folder, "rank 1 was killed", 9, reported=False)
+    assert [start.how for start in read_starts(folder)] == ["failed", "done"]

@@ -1,7 +1,7 @@
 """The agent: policy, critic and running statistics, as one unit that is trained, published, saved and loaded."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
 from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_finite, check_state
+from lockstep.processes.heartbeat import beat
 from lockstep.randomness import seed_of
 from lockstep.rollout import Rollout
 
@@ -165,7 +166,7 @@ class Agent:
             return self._numpy_policy.value(rows.numpy()).view(shape)
         if pixels is None or not self.spaces.images:
             return self.policy.value(rows).view(shape).cpu()
-        blocks = zip(rows.split(_IMAGES), pixels.flatten(0, -2).split(_IMAGES), strict=True)
+        blocks = _image_blocks(rows, pixels.flatten(0, -2))
         values = [self.policy.value(block, images.to(self.device)) for block, images in blocks]
         return torch.cat(values).view(shape).cpu()
 
@@ -185,7 +186,7 @@ class Agent:
         elif self._numpy_policy is not None and not self.layout.two_heads:
             parameters, values = self._numpy_policy.forward(rows.numpy())
         else:
-            blocks = zip(rows.split(_IMAGES), pixels.split(_IMAGES), strict=True)
+            blocks = _image_blocks(rows, pixels)
             outputs = [self.policy(block, images.to(self.device)) for block, images in blocks]
             parameters, values = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         actions = rollout.actions.flatten(0, 1).to(self.device)
@@ -265,3 +266,10 @@ class Agent:
         curiosity = {} if self.curiosity is None else self.curiosity.statistics
         named += [(f"curiosity_moments.{name}", statistics) for name, statistics in curiosity.items()]
         return [(name, statistics) for name, statistics in named if statistics is not None]
+
+
+def _image_blocks(rows: Tensor, pixels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of rows and images, each with a heartbeat: all images of a rollout take long without a GPU."""
+    for block, images in zip(rows.split(_IMAGES), pixels.split(_IMAGES), strict=True):
+        beat()
+        yield block, images

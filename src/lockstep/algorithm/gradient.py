@@ -17,6 +17,7 @@ from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, part_loss, pr
 from lockstep.compiling.kernels import Kernel, MakeKernel, eager
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
+from lockstep.processes.heartbeat import keep_alive
 
 __all__ = ["GradientFormula", "OrderedGradient", "Replicate", "ReplicatedGradient"]
 
@@ -82,6 +83,7 @@ class OrderedGradient:
         buffers, sums = self._agent.trained_buffers, []
         with buffers.training():
             for part in minibatch:
+                keep_alive()
                 sums.append(buffers.append_to(self._part_sum(part, scalars, trained)))
                 buffers.rewind()
         total = self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")

@@ -113,15 +113,20 @@ class NumericGuard:
         trained: TrainMask,
         total: Tensor | None,
         problem: str,
+        *,
+        dumped: bool = True,
     ) -> None:
-        """Leave out a step that is not finite: count it, and report the first one. Raises NonFinite on all ranks if the run is to end instead."""
+        """Leave out a step that is not finite: count it, and report the first one. Raises NonFinite on all ranks if the run is to end instead.
+
+        `problem` describes a step without a number that is not finite. It is not `dumped` if `lockstep replay` could not find one either.
+        """
         self._skipped += 1
         if self.skips and self._reported:
             return
         places = self._places(batch, minibatch)
         fixed = self._iteration, minibatch.epoch, minibatch.number, trained, minibatch.samples, scalars
         steps = [GradientStep(*fixed, part, place, total) for part, place in zip(minibatch.parts, places, strict=True)]
-        line = self._report(steps, problem)
+        line = self._report(steps, problem) if dumped else problem
         if not self.skips:
             raise NonFinite(line)
         self._reported = True

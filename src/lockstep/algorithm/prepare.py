@@ -91,7 +91,7 @@ class Preparation:
         agent, weights = self._agent, rollout.valid.flatten()
         estimates = self._estimate(rollout, bonus, progress)
         columns = [
-            agent.normalize(rollout.observations[:-1]).cpu().flatten(0, 1),
+            self._normalized(rollout.observations[:-1]).flatten(0, 1),
             rollout.actions.reshape(len(weights), -1),
         ]
         if bonus is not None and agent.layout.curiosity_size:
@@ -106,6 +106,13 @@ class Preparation:
         if estimates.intrinsic:
             sums.append(_value_fit_sums(*agent.layout.intrinsic_values(rows), weights))
         return rows, torch.cat(sums if bonus is None else [*sums, bonus.metric_sums])
+
+    def _normalized(self, observations: Tensor) -> Tensor:
+        """Normalize observations, except for infinite ones, which would become the largest normalized one: the numeric guard finds them."""
+        normalized = self._agent.normalize(observations).cpu()
+        if self._agent.observation_statistics is None:
+            return normalized
+        return torch.where(observations.isinf(), observations.to(normalized.dtype), normalized)
 
     def _samples(self, rollouts: Sequence[Rollout], rows: Sequence[Tensor]) -> _Samples:
         """Bring together what minibatches are drawn from; if data are shared, from all ranks."""

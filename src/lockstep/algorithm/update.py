@@ -37,6 +37,7 @@ _WRONG_STATISTICS = "an observation or a reward is not finite: check the environ
 _WRONG_SAMPLES = (
     "an observation, a reward or a value estimate is not finite: check the environment, or lower ppo.learning_rate"
 )
+_OVERFLOW = "the gradient is finite, but the step makes weights infinite: lower ppo.learning_rate"
 """Problems, for messages if the value that is their cause is not found."""
 
 
@@ -149,8 +150,10 @@ class Update:
         batch = self._prepare(rollouts, iteration, progress)
         rates = self._rates(progress)
         if not self.guard.skips:
-            self._check_batch(batch, rates, finite)
+            self._check_batch(batch, rates)
         metrics = batch.metrics | self._train(batch, rates)
+        if not finite and not self.guard.skips:
+            self.guard.stop(_WRONG_STATISTICS)
         # at the end: without a lag, collecting and training normalize observations by the same statistics
         self._merge_observations(observed)
         if "last_kl" in metrics:
@@ -158,15 +161,13 @@ class Update:
         metrics |= {"learning_rate": rates.policy, "clip": rates.clip, "entropy_coefficient": rates.entropy}
         return {name: value for name, value in metrics.items() if math.isfinite(value)} if self.guard.skips else metrics
 
-    def _check_batch(self, batch: Batch, rates: Rates, finite: bool) -> None:
-        """Raise NonFinite on all ranks, before any step, if the samples of a minibatch, or the statistics over all of them, are not finite."""
+    def _check_batch(self, batch: Batch, rates: Rates) -> None:
+        """Raise NonFinite on all ranks, before any step, if the samples of a minibatch are not finite."""
         wrong = (~batch.advantage_statistics[0].isfinite()).any(1).nonzero().flatten()
         if len(wrong):
             steps = zip(batch.minibatches(), self._loss_scalars(batch, rates), strict=True)
             minibatch, scalars = next(islice(steps, int(wrong[0]), None))
             self.guard.reject(batch, minibatch, scalars, (True, True), None, _WRONG_SAMPLES)
-        if not finite:
-            self.guard.stop(_WRONG_STATISTICS)
 
     def _merge_statistics(self, rollouts: Sequence[Rollout]) -> tuple[tuple[Tensor, Tensor] | None, bool]:
         """Reduce the statistics of observations and returns, and merge those of returns, which scale this iteration's rewards.
@@ -201,8 +202,10 @@ class Update:
                 break
             total = self._gradient(minibatch.parts, scalars, trained)
             *means, norm = self.adam.propose(total, minibatch.samples, self._active_rates(rates, trained))
-            if not self.guard.is_finite(total, means, norm):
-                self.guard.reject(batch, minibatch, scalars, trained, total, self._problem)
+            finite = self.guard.is_finite(total, means, norm)
+            if not finite or self.adam.overflows():
+                problem = _OVERFLOW if finite else self._problem
+                self.guard.reject(batch, minibatch, scalars, trained, total, problem, dumped=not finite)
                 accumulator.skip(trained[0])
                 self.agent.trained_buffers.discard()
                 continue

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.digest import digests
-from lockstep.files import read_file
+from lockstep.files import WEIGHTS_LIMIT, read_file
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -110,11 +110,11 @@ def _tensor_lines(a: RunFolder, b: RunFolder, first: int) -> list[str]:
 
 def _load_weights(folder: RunFolder, iteration: int) -> "dict[str, NDArray[np.generic]]":
     from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    from safetensors.numpy import load
 
     path = folder.checkpoint(iteration) / "agent.safetensors"
     try:
-        return dict(load_file(path))
+        return dict(load(read_file(path, WEIGHTS_LIMIT)))
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{path} can't be read ({error})") from None
 

@@ -12,6 +12,7 @@ from lockstep.curiosity.embedding import ActionEncoder, Embedding
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.models.normalization import RunningStatistics
+from lockstep.processes.heartbeat import beat
 from lockstep.rollout import Rollout
 
 __all__ = ["Curiosity", "Images", "Reduce", "States", "Transitions", "fixed"]
@@ -146,9 +147,11 @@ class Curiosity(nn.Module, ABC):
             outputs: Tensor = network(rows.to(device), None)
         else:
             blocks = zip(rows.split(_BLOCK), pixels.split(_BLOCK), strict=True)
-            outputs = torch.cat(
-                [network(features.to(device), self.normalize_images(images.to(device))) for features, images in blocks]
-            )
+            parts = []
+            for features, images in blocks:
+                beat()  # all images of a rollout take long without a GPU
+                parts.append(network(features.to(device), self.normalize_images(images.to(device))))
+            outputs = torch.cat(parts)
         outputs = outputs.view(*transitions.features.shape[:2], -1).cpu()
         if not any(parameter.requires_grad for parameter in network.parameters()):
             transitions.embedded[network] = outputs

@@ -192,8 +192,10 @@ def _execute(
         gc.freeze()  # these objects live until the end: the garbage collector need not scan them
         _train(components, run)
     finally:
-        run.close()
-        components.close()
+        try:
+            run.close()
+        finally:
+            components.close()
     return run
 
 

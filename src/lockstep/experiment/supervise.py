@@ -14,7 +14,7 @@ from lockstep.run.manifest import CheckpointDamaged, verify
 from lockstep.run.stop import asked_to_stop
 from lockstep.runtime.launch import RanksNotStarted, launch
 from lockstep.runtime.settings import RuntimeConfig
-from lockstep.runtime.watch import Outcome
+from lockstep.runtime.watch import REPORTED, Outcome
 from lockstep.telemetry.attempts import record_fault
 
 __all__ = ["RestartLimit", "supervise"]
@@ -86,7 +86,7 @@ def supervise(
         outcome = _launch(command, sizes, config.runtime)
         if not outcome.fault:
             return outcome.code
-        record_fault(folder, outcome.fault, outcome.iteration)
+        record_fault(folder, outcome.fault, outcome.iteration, reported=outcome.fault in REPORTED)
         if asked_to_stop():
             return outcome.code
         if outcome.iteration:  # until then, the checkpoints after the one that the user has chosen are still there

@@ -12,6 +12,8 @@ from lockstep.compiling.kernels import MakeKernel, eager
 __all__ = ["Adam", "StepFormula"]
 
 BETA1, BETA2 = 0.9, 0.999
+_SAFE_RATE = 1e30
+"""Largest learning rate with which no step makes finite weights infinite: a step changes a weight by a few times the rate."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Adam:
         self._kernel = make_kernel(formula, examples)
         self._proposed: tuple[Tensor, Tensor, Tensor] | None = None
         self._stepped: tuple[str, ...] = ()
+        self._largest_rate = 0.0
 
     def propose(self, total: Tensor, count: float, rates: Mapping[str, float]) -> list[float]:
         """Compute a step of the parts in `rates`, which maps each to its learning rate, and keep it for `accept`.
@@ -131,8 +134,14 @@ class Adam:
         arguments = torch.tensor(numbers, dtype=total.dtype, device=total.device)
         *proposed, statistics = self._kernel(self._weights, self.first, self.second, total, arguments)
         self._proposed, self._stepped = (proposed[0], proposed[1], proposed[2]), tuple(rates)
+        self._largest_rate = max(rates.values(), default=0.0)
         means: list[float] = statistics.tolist()
         return means
+
+    def overflows(self) -> bool:
+        """Return True if the last proposed step makes weights infinite, though its gradient is finite."""
+        assert self._proposed is not None
+        return self._largest_rate > _SAFE_RATE and not bool(self._proposed[0].isfinite().all())
 
     def accept(self) -> None:
         """Apply the last proposed step."""

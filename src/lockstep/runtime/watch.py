@@ -18,7 +18,7 @@ from lockstep.processes.host_name import host_name
 from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
 from lockstep.run.stop import asked_to_stop, record_signal
 
-__all__ = ["Outcome", "watch"]
+__all__ = ["REPORTED", "Outcome", "watch"]
 
 _POLL = 0.02
 """Seconds between two polls of the ranks."""
@@ -174,7 +174,7 @@ class _Watch:
             self._failure = cause
             if known is None:
                 self._deadline = now + (_GRACE_AFTER_SUCCESS if self._stops else _GRACE_AFTER_FAILURE)
-            if cause.fault not in ("", _LOST, _DIFFER):
+            if cause.fault not in ("", *REPORTED):
                 print(f"lockstep: {cause.fault}", file=sys.stderr, flush=True)
         elif self._stops and all(rank.process.returncode is not None for rank in self._ranks[1:]):
             self._deadline = float("inf")  # only rank 0 is left
@@ -282,6 +282,8 @@ _LOST = "a rank lost another process"
 """Fault of a rank that has reported that another rank, or the process of an environment, is lost."""
 _DIFFER = "the ranks hold different weights"
 """Fault of ranks that have reported it."""
+REPORTED = _LOST, _DIFFER
+"""Faults that a rank has reported itself, in more words."""
 
 
 def _is_stopped(process: int) -> bool:

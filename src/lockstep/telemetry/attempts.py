@@ -96,10 +96,13 @@ def record_attempt(folder: RunFolder, iteration: int, last: int, ranks: int, pla
             _append(folder, {"event": "end", "time": _now(), "iteration": done, "how": how, "why": why})
 
 
-def record_fault(folder: RunFolder, why: str, iteration: int) -> None:
-    """Append the end of a start whose rank 0 could not do so. `why` is one line, `iteration` the last one that was begun."""
+def record_fault(folder: RunFolder, why: str, iteration: int, *, reported: bool) -> None:
+    """Append the end of a start whose rank 0 could not do so, or knew only the consequence: that it lost another rank.
+
+    `why` is one line, `iteration` the last one that was begun. `reported` is True if a rank has reported the fault itself, in more words.
+    """
     starts = read_starts(folder)
-    if starts and starts[-1].ended is None:
+    if starts and (starts[-1].ended is None or (starts[-1].how == "failed" and not reported)):
         with suppress(OSError):
             done = max(iteration - 1, starts[-1].iteration)
             _append(folder, {"event": "end", "time": _now(), "iteration": done, "how": "failed", "why": why})
@@ -118,7 +121,9 @@ def read_starts(folder: RunFolder) -> list[Start]:
                 texts = {name: str(entry[name]) for name in ("plan", "host")}
                 texts["processor"] = str(entry.get("processor", ""))
                 starts.append(Start(begun=time, **numbers, **texts, packages=dict(entry["packages"])))  # type: ignore[arg-type]
-            elif entry["event"] == "end" and starts and starts[-1].ended is None:
+            elif (
+                entry["event"] == "end" and starts and starts[-1].how in (None, "failed")
+            ):  # the launcher may add the cause
                 ending = {"how": entry["how"], "why": str(entry["why"]), "done": int(entry["iteration"])}
                 starts[-1] = replace(starts[-1], ended=time, **ending)
     return starts

@@ -147,9 +147,6 @@ def _execute(
     from lockstep.experiment.build import build
     from lockstep.experiment.dump import DumpWriter
     from lockstep.experiment.hooks import bind_hook
-    from lockstep.experiment.same_ranks import check_same_kernels
-    from lockstep.group.channel import PATIENCE
-    from lockstep.run.checkpoint import Checkpoint
     from lockstep.run.run import TrainingRun
     from lockstep.runtime.threads import arithmetic_threads, limit_threads
     from lockstep.telemetry.recorder import Recorder
@@ -177,19 +174,7 @@ def _execute(
     )
     attempt.run = run
     try:
-        if resume_from:
-            run.resume(
-                Checkpoint(folder.checkpoint(resume_from)), components.shards, components.update, components.exchange
-            )
-        # Later checkpoints are removed only after every rank has restored its state. Ranks that train may have to compile first.
-        _meet_after_compiling(group)
-        if config.runtime.compile == "on":
-            check_same_kernels(group, components.update.kernel_digest())
-        if group.rank == 0:
-            _remove_after(folder, resume_from)
-        group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
-        run.start(components.shards, components.update)
-        gc.freeze()  # these objects live until the end: the garbage collector need not scan them
+        _restore(components, run, group, resume_from, config.runtime.compile == "on")
         _train(components, run)
     finally:
         try:
@@ -197,6 +182,28 @@ def _execute(
         finally:
             components.close()
     return run
+
+
+def _restore(
+    components: "RankComponents", run: "TrainingRun", group: "Group", resume_from: int, compiled: bool
+) -> None:
+    """Restore the state of iteration `resume_from` on every rank, if any, and prepare to train."""
+    from lockstep.experiment.same_ranks import check_same_kernels
+    from lockstep.group.channel import PATIENCE
+    from lockstep.run.checkpoint import Checkpoint
+
+    if resume_from:
+        checkpoint = Checkpoint(run.folder.checkpoint(resume_from))
+        run.resume(checkpoint, components.shards, components.update, components.exchange)
+    # Later checkpoints are removed only after every rank has restored its state. Ranks that train may have to compile first.
+    _meet_after_compiling(group)
+    if compiled:
+        check_same_kernels(group, components.update.kernel_digest())
+    if group.rank == 0:
+        _remove_after(run.folder, resume_from)
+    group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
+    run.start(components.shards, components.update)
+    gc.freeze()  # these objects live until the end: the garbage collector need not scan them
 
 
 def _remove_after(folder: RunFolder, iteration: int) -> None:

@@ -174,7 +174,7 @@ def test_curves_grow_with_the_metrics(root: Path, client: TestClient) -> None:
 
 def test_wrong_positions_give_all_points(client: TestClient) -> None:
     address = f"/runs/{listed(client)['first']['key']}"
-    for position in ("", "x", "1.2", "-1.-1.-1", "1.1.999999999999999999999", "1.1.1.1", "9" * 5000):
+    for position in ("", "x", "1.2", "-1.-1.-1", "-1.1.999999999999999999999", "1.1.1.1", "9" * 5000):
         assert client.get(address, params={"position": position}).json()["curves"]["from"] == 0
 
 

@@ -19,11 +19,11 @@ from lockstep.experiment.begin import ResolvedRun, begin
 from lockstep.experiment.execute import open_run
 from lockstep.experiment.hooks import Hook, import_hook, importable_hook
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
+from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.experiment.program import compose_config, settings_tree
 from lockstep.experiment.resolve import importable, iterations, resolve
 from lockstep.experiment.start import (
     extended_by,
-    prepare_resume,
     raise_for_exit_code,
     resolve_resume,
     resolve_start,

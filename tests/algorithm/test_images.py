@@ -16,7 +16,7 @@ from lockstep.envs.settings import EnvConfig
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
-from lockstep.processes.heartbeat import Line, own_cells
+from lockstep.processes.heartbeat import Heartbeat, own_cells
 from lockstep.rollout import Rollout
 
 register()
@@ -63,7 +63,7 @@ def test_passes_over_many_images_show_that_the_rank_is_alive(monkeypatch: pytest
     monkeypatch.setattr(agents, "_IMAGES", 8)
     agent = agent_of("Grey")
     (rollout,) = collect(shards_of("Grey", agent)[:1], agent, 1)
-    heartbeat = Line(own_cells())
+    heartbeat = Heartbeat(own_cells())
     for compute in (agent.evaluate, lambda rollout: agent.values(rollout.observations, rollout.pixels)):
         before = heartbeat.beats
         compute(rollout)

@@ -15,7 +15,7 @@ import pytest
 
 from lockstep.cli.candidates import _CONFIG_SECTIONS, find_candidates
 from lockstep.cli.main import COMMANDS, main
-from lockstep.experiment.start import RESUMABLE_FIELDS
+from lockstep.config.fields import RESUMABLE_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import lockstep
 from lockstep.cli.main import COMMANDS, main
 from lockstep.config.decode import known_fields
-from lockstep.experiment.start import RESUMABLE_FIELDS
+from lockstep.config.fields import RESUMABLE_FIELDS
 
 KINDS = ("throughput", "scaling", "peers")
 PAGES = [*([command] for command in COMMANDS), *(["bench", kind] for kind in KINDS)]

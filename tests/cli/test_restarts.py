@@ -100,10 +100,11 @@ def test_killed_rank_is_replaced(run_cli, begin, tmp_path: Path) -> None:
 def test_fault_that_comes_back_ends_the_run(run_cli, tmp_path: Path) -> None:
     flags = faulty(tmp_path, "exit", once=False, at=20)
     words = [*WORDS, *SHAPE, *flags, "--out", tmp_path, "--name", "run", "--ranks", 1]
-    finished = run_cli(*words)
+    finished = run_cli(*words, "--restarts", 5)
     assert finished.rc == 4, finished
     assert finished.stderr.count("ended with exit code 75, before the end of training") == 2
     assert "not started again: this is the second fault in iteration 1; go on with: lockstep resume" in finished.stderr
+    assert finished.stderr.splitlines()[-1].endswith(" --env.module faulty_env --restarts 5")
 
 
 def test_killed_rank_ends_the_run_without_restarts(begin, tmp_path: Path) -> None:
@@ -121,11 +122,12 @@ def test_killed_rank_ends_the_run_without_restarts(begin, tmp_path: Path) -> Non
 def test_signals_that_stop_with_a_checkpoint(begin, tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
     words = [*WORDS, "--env", "CartPole-v1", "--total-steps", 10**6, "--out", tmp_path, "--name", "run", "--ranks", 1]
-    process = begin(*words)
+    process = begin(*words, "--restarts", 7)
     wait_for(reached(run, 2), "2 iterations")
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, out + err
+    assert f"with: lockstep resume {run} --restarts 7\n" in out
     assert RunFolder(run).checkpoints()
     assert not ranks_of(run)
 

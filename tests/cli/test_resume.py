@@ -1,10 +1,14 @@
 """Resuming a run that another process was training until just before."""
 
+import dataclasses
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,9 @@ from lockstep.algorithm.plan import Plan
 from lockstep.cli.main import main
 from lockstep.cli.work import resume_under_launcher
 from lockstep.experiment.execute import open_run
+from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.processes.exit_codes import IN_USE
+from lockstep.run import manifest
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import hash_file, seal
 from lockstep.runtime.rank_info import RankInfo
@@ -91,8 +97,6 @@ def test_checkpoint_is_chosen_after_the_lock_is_acquired(
 
 
 def test_config_changed_by_another_process_is_refused(finished_elsewhere: RunFolder) -> None:
-    from lockstep.experiment.start import prepare_resume
-
     _, before = open_run(finished_elsewhere.path)
     config = finished_elsewhere.path / "config.json"
     config.write_text(config.read_text().replace('"total_steps": 512', '"total_steps": 1024'))
@@ -115,6 +119,60 @@ def test_run_in_use_is_refused_before_its_checkpoints_are_read(run: Path, capsys
         process.communicate()
     assert capsys.readouterr().err == f"lockstep: {run} is in use: another process is training it\n"
     assert main(["resume", str(run)]) == 0
+
+
+def test_checkpoint_is_hashed_once_per_process(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process that starts the ranks has loaded the checkpoint before; here it is the only rank as well."""
+    folder = RunFolder(Path(shutil.copytree(run, tmp_path / "resumed")))
+    hashed: list[str] = []
+    monkeypatch.setattr(manifest, "hash_file", lambda path: hashed.append(path.name) or hash_file(path))
+    _, config = open_run(folder.path)
+    extended = dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=768))
+    assert prepare_resume(folder, config, extended, None, 1) == 2
+    assert sorted(hashed) == sorted(path.name for path in folder.checkpoint(2).glob("*.safetensors"))
+    assert capsys.readouterr().err == ""
+
+
+def test_resume_names_packages_of_other_versions(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(Path(shutil.copytree(run, tmp_path / "resumed")))
+    record = json.loads((folder.path / "environment.json").read_text())
+    record["packages"] |= {"torch": "1.0", "numpy": 7, "unknown": "1"}
+    (folder.path / "environment.json").write_text(json.dumps(record))
+    _, config = open_run(folder.path)
+    assert prepare_resume(folder, config, config, 1, 1) == 1
+    line = f"torch {version('torch')} (1.0 in the run)"
+    expected = f"lockstep: the packages are not those of the run, and may give other bits: {line}\n"
+    assert capsys.readouterr().err == expected
+    for text in ("{", "[]", '{"packages": 7}'):
+        (folder.path / "environment.json").write_text(text)
+        assert prepare_resume(folder, config, config, 1, 1) == 1
+        assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", [".", "checkpoints", "metrics.jsonl"])
+def test_run_of_another_user_is_refused_in_one_line(run: Path, name: str) -> None:
+    with tempfile.TemporaryDirectory() as place:  # its parent is open to all users, unlike that of tmp_path
+        folder = RunFolder(Path(shutil.copytree(run, Path(place) / "foreign")))
+        Path(place).chmod(0o755)
+        for path in (folder.path, *folder.path.rglob("*")):
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        (folder.path / name).chmod(0o555)
+        _, config = open_run(folder.path)
+        user = os.geteuid()
+        if user == 0:  # root may write everything
+            os.seteuid(65534)
+        try:
+            with pytest.raises(ValueError, match="can't be written by this user: it belongs to ") as caught:
+                prepare_resume(folder, config, config, None, 1)
+        finally:
+            os.seteuid(user)
+        assert str(caught.value).startswith(str(folder.path / name))
+        assert str(caught.value).endswith("; copy the run, and resume the copy")
+        assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(name="damaged")

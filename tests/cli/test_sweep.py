@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -105,6 +106,35 @@ def test_search_trains_the_requested_trials(run_cli, tmp_path: Path) -> None:
     assert finished.stdout.splitlines()[0].split()[:3] == ["trial", "epochs", "done"]
     again = run_cli("sweep", *words, 1)
     assert (again.rc, again.stdout) == (0, finished.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.extra("optuna")
+def test_run_that_is_stopped_from_outside_is_continued_by_the_next_call(begin, run_cli, tmp_path: Path) -> None:
+    words = [
+        *SHORT[:2],
+        25_600,
+        *SHORT[3:],
+        "--search",
+        "ppo.epochs=int(1,2)",
+        "--over",
+        "run.seed=1..2",
+        "--trials",
+        1,
+    ]
+    process = begin("sweep", *words, "--jobs", 1)
+    wait_for(lambda: any((tmp_path / "found").glob("runs/*-seed1/checkpoints/*")), "a checkpoint")
+    (member,) = running_members(tmp_path / "found")
+    os.kill(member, signal.SIGTERM)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 75, out + err
+    assert "stopped before the end of trial-0000-seed1; run the same command again to continue" in out
+    assert run_cli("sweep", *words).rc == 0
+    with (tmp_path / "found/runs.csv").open() as file:
+        assert [(row["run"][-5:], row["state"]) for row in csv.DictReader(file)] == [
+            ("seed1", "done"),
+            ("seed2", "done"),
+        ]
 
 
 @pytest.mark.slow

@@ -8,13 +8,8 @@ from lockstep.config import VERSION, Config
 from lockstep.config.decode import decode, encode
 from lockstep.experiment import start
 from lockstep.experiment.execute import open_run
-from lockstep.experiment.start import (
-    extended_by,
-    prepare_resume,
-    resolve_resume,
-    resolve_start,
-    start_warnings,
-)
+from lockstep.experiment.prepare_resume import prepare_resume
+from lockstep.experiment.start import extended_by, resolve_resume, resolve_start, start_warnings
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.rank_info import RankInfo
 

@@ -11,7 +11,7 @@ from lockstep.experiment import start
 from lockstep.experiment import supervise as module
 from lockstep.experiment.supervise import RestartLimit, supervise
 from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE
-from lockstep.run import stop
+from lockstep.run import manifest, stop
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged
 from lockstep.runtime.launch import RanksNotStarted
@@ -29,20 +29,20 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
     """
     folder = RunFolder.create(tmp_path / "run", {"version": VERSION, **encode(CONFIG)}, {})
     monkeypatch.setattr(module, "_PAUSES", (0.0,))
-    monkeypatch.setattr(module, "verify", lambda *arguments: None)
+    monkeypatch.setattr(manifest, "verify", lambda *arguments: {})
 
     def run(outcomes: Sequence[Outcome | OSError], sizes: Sequence[int] = (2,), restarts: int = 3):
         starts: list[tuple[int, int]] = []
         left = list(outcomes)
 
         def launch(command: Sequence[str], ranks: int, config: object) -> Outcome:
-            starts.append((ranks, int(command[2])))
+            starts.append((ranks, int(command[3])))
             outcome = left.pop(0)
             if isinstance(outcome, OSError):
                 raise outcome
             newest = outcome.iteration // 10 * 10
             if newest:
-                monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [newest])
+                monkeypatch.setattr(RunFolder, "checkpoints", lambda self: list(range(10, newest + 1, 10)))
             return outcome
 
         monkeypatch.setattr(module, "launch", launch)
@@ -123,25 +123,25 @@ def test_checkpoint_that_was_chosen_stays_until_training_begins(
 def test_limit_counts_an_hour() -> None:
     now = 0.0
     limit = RestartLimit(2, lambda: now)
-    assert limit.problem(1, 0) is None
-    assert limit.problem(2, 0) is None
-    assert limit.problem(3, 0) is not None
+    assert limit.reason_to_end(1, 0) is None
+    assert limit.reason_to_end(2, 0) is None
+    assert limit.reason_to_end(3, 0) is not None
     now = 3601.0
-    assert limit.problem(4, 0) is None
+    assert limit.reason_to_end(4, 0) is None
     assert (limit.used, limit.pause) == (1, 0.5)
 
 
 def test_damaged_checkpoint_is_named_and_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    supervised: Supervise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def verify(path: Path) -> None:
-        if path == RunFolder(tmp_path).checkpoint(30):
+    def verify(path: Path) -> dict[str, object]:
+        if path.name == "00000030":
             raise CheckpointDamaged("checkpoint 30 is damaged")
+        return {}
 
-    monkeypatch.setattr(module, "verify", verify)
-    monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [20, 30])
-    assert module._newest_whole(RunFolder(tmp_path)) == 20
-    assert capsys.readouterr().err == "lockstep: checkpoint 30 is damaged\n"
+    monkeypatch.setattr(manifest, "verify", verify)
+    assert supervised([fault(37), Outcome(DONE)]) == (DONE, [(2, 0), (2, 20)])
+    assert "lockstep: checkpoint 30 is damaged\n" in capsys.readouterr().err
 
 
 def test_checkpoints_stay_if_all_are_damaged(
@@ -149,9 +149,9 @@ def test_checkpoints_stay_if_all_are_damaged(
 ) -> None:
     """A start from the beginning would remove them, and a disk that can't be read for a moment looks the same."""
 
-    def verify(path: Path) -> None:
+    def verify(path: Path) -> dict[str, object]:
         raise CheckpointDamaged("it can't be read")
 
-    monkeypatch.setattr(module, "verify", verify)
+    monkeypatch.setattr(manifest, "verify", verify)
     assert supervised([fault(27)]) == (FAILED, [(2, 0)])
     assert capsys.readouterr().err.splitlines()[-1].endswith(" --iteration 0")

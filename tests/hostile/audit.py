@@ -9,6 +9,7 @@ from pathlib import Path
 from lockstep.experiment.execute import check_checkpoint, open_run
 from lockstep.experiment.policy import load_policy
 from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import verify
 
 WATCHED = (
     *("import", "exec", "compile", "os.exec", "os.fork", "os.posix_spawn", "os.system", "subprocess.Popen"),
@@ -30,7 +31,8 @@ def load(path: Path) -> str:
         folder, config = open_run(path)
         folder.metrics()
         load_policy(RunFolder(path))
-        check_checkpoint(folder, config, folder.checkpoints()[-1])
+        newest = folder.checkpoints()[-1]
+        check_checkpoint(folder, config, newest, verify(folder.checkpoint(newest)))
     except ValueError as error:
         return str(error)
     return ""

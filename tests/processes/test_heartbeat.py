@@ -8,21 +8,21 @@ import pytest
 from lockstep.group.memory import create_memory
 from lockstep.phases import STAGES
 from lockstep.processes import heartbeat
-from lockstep.processes.heartbeat import Lines
+from lockstep.processes.heartbeat import Heartbeats
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
+def heartbeats() -> Iterator[Heartbeats]:
     descriptor = create_memory(2)
-    lines = Lines(descriptor, 2)
+    heartbeats = Heartbeats(descriptor, 2)
     os.close(descriptor)
-    heartbeat.attach(lines.cells_of(1), watched=True)
-    yield lines
+    heartbeat.attach(heartbeats.cells_of(1), watched=True)
+    yield heartbeats
     heartbeat._detach()
 
 
-def test_line_says_where_the_rank_is(lines: Lines) -> None:
-    line = lines.line(1)
+def test_heartbeat_says_where_the_rank_is(heartbeats: Heartbeats) -> None:
+    line = heartbeats.of_rank(1)
     assert (line.beats, line.verdict, line.place()) == (1, None, "stage start")
     heartbeat.set_iteration(7)
     heartbeat.enter("rollout")
@@ -32,32 +32,32 @@ def test_line_says_where_the_rank_is(lines: Lines) -> None:
     assert line.place() == "stage learn, iteration 7", "no environment is stepped any more"
 
 
-def test_ranks_have_lines_of_their_own(lines: Lines) -> None:
+def test_ranks_have_heartbeats_of_their_own(heartbeats: Heartbeats) -> None:
     heartbeat.beat()
-    assert (lines.line(0).beats, lines.line(1).beats) == (0, 2)
+    assert (heartbeats.of_rank(0).beats, heartbeats.of_rank(1).beats) == (0, 2)
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_verdict_is_the_exit_code(lines: Lines, code: int) -> None:
+def test_verdict_is_the_exit_code(heartbeats: Heartbeats, code: int) -> None:
     heartbeat.set_verdict(code)
-    assert lines.line(1).verdict == code
+    assert heartbeats.of_rank(1).verdict == code
 
 
-def test_waiting_in_a_library_ends_with_a_beat(lines: Lines) -> None:
-    line = lines.line(1)
+def test_waiting_in_a_library_ends_with_a_beat(heartbeats: Heartbeats) -> None:
+    line = heartbeats.of_rank(1)
     with heartbeat.waiting():
         assert line.waiting
     assert (line.waiting, line.beats) == (False, 2)
 
 
-def test_forked_process_does_not_beat_for_the_rank(lines: Lines) -> None:
+def test_forked_process_does_not_beat_for_the_rank(heartbeats: Heartbeats) -> None:
     child = os.fork()
     if child == 0:
         heartbeat.beat()
         heartbeat.set_verdict(0)
         os._exit(1 if heartbeat.is_watched() else 0)
     assert os.waitpid(child, 0)[1] == 0
-    assert (lines.line(1).beats, lines.line(1).verdict) == (1, None)
+    assert (heartbeats.of_rank(1).beats, heartbeats.of_rank(1).verdict) == (1, None)
 
 
 def test_process_without_launcher_beats_in_vain() -> None:

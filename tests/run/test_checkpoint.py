@@ -11,9 +11,14 @@ import torch
 from torch import Tensor
 
 from lockstep.group.solo import Solo
-from lockstep.processes.heartbeat import Line, own_cells
-from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters
-from lockstep.run.checkpoint_writer import CheckpointWriter, prune, remove_checkpoints_after
+from lockstep.processes.heartbeat import Heartbeat, own_cells
+from lockstep.run.checkpoint import Checkpoint, SavedCounters
+from lockstep.run.checkpoint_writer import (
+    CheckpointFailed,
+    CheckpointWriter,
+    remove_checkpoints_after,
+    remove_old_checkpoints,
+)
 from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.manifest import CheckpointDamaged, hash_file, seal
 
@@ -233,7 +238,7 @@ def test_interrupted_checkpoint_is_ignored_and_removed(folder: RunFolder, monkey
 def test_rank_that_waits_for_a_slow_disk_shows_that_it_is_alive(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, fsync, alive = Line(own_cells()), os.fsync, []
+    line, fsync, alive = Heartbeat(own_cells()), os.fsync, []
 
     def slow(descriptor: int) -> None:
         start, deadline = line.beats, time.monotonic() + 60
@@ -250,7 +255,7 @@ def test_rank_that_waits_for_a_slow_disk_shows_that_it_is_alive(
 
 def test_hashing_a_large_file_shows_that_the_rank_is_alive(tmp_path: Path) -> None:
     (file := tmp_path / "large").write_bytes(b"x" * 2**24)
-    line = Line(own_cells())
+    line = Heartbeat(own_cells())
     before = line.beats
     hash_file(file)
     assert line.beats >= before + 16
@@ -265,9 +270,9 @@ def test_damaged_checkpoint_can_be_overwritten(folder: RunFolder) -> None:
 def test_prune_keeps_the_newest_checkpoints(folder: RunFolder) -> None:
     for iteration in (5, 100, 20, 3):
         write(folder, iteration)
-    prune(folder, keep=2)
+    remove_old_checkpoints(folder, keep=2)
     assert folder.checkpoints() == [20, 100]
-    prune(folder, keep=9)
+    remove_old_checkpoints(folder, keep=9)
     assert folder.checkpoints() == [20, 100]
 
 
@@ -278,10 +283,10 @@ def test_prune_keeps_the_checkpoint_with_the_best_return(folder: RunFolder) -> N
         *((7, 6.0, [7]), (8, None, [7, 8])),
     ):
         write(folder, iteration, mean)
-        prune(folder, keep=1)
+        remove_old_checkpoints(folder, keep=1)
         assert folder.checkpoints() == kept
     (folder.checkpoint(7) / "state.json").write_text("{}")
-    prune(folder, keep=1)
+    remove_old_checkpoints(folder, keep=1)
     assert folder.checkpoints() == [8]
 
 

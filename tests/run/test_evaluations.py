@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.run.checkpoint_writer import prune, remove_checkpoints_after
+from lockstep.run.checkpoint_writer import remove_checkpoints_after, remove_old_checkpoints
 from lockstep.run.evaluations import (
     BEST,
     EVALUATIONS,
@@ -89,9 +89,9 @@ def test_a_broken_best_file_is_ignored(folder: RunFolder) -> None:
 def test_rotation_keeps_the_best_and_pending_checkpoints(folder: RunFolder) -> None:
     add_checkpoints(folder, 20, 40, 60, 80, 100)
     evaluations = evaluate(folder, i20=9.0, i40=3.0)
-    prune(folder, 1, evaluations.pending())
+    remove_old_checkpoints(folder, 1, evaluations.pending())
     assert folder.checkpoints() == [20, 60, 80, 100]
-    prune(folder, 1)
+    remove_old_checkpoints(folder, 1)
     assert folder.checkpoints() == [20, 100]
 
 

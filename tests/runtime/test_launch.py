@@ -71,7 +71,7 @@ def test_no_files_remain_in_shared_memory_or_temporary_folders(run_cli, tmp_path
 
 
 def test_exit_code_is_that_of_the_first_failure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    outcome = launch(["rank", str(tmp_path / "missing"), "0"], 2, RuntimeConfig())
+    outcome = launch(["rank", "3", str(tmp_path / "missing"), "0"], 2, RuntimeConfig())
     assert (outcome.code, outcome.fault) == (2, ""), "bad input would come back"
     assert "is not a run" in capfd.readouterr().err
 

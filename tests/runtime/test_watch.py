@@ -14,7 +14,7 @@ import pytest
 
 from lockstep.group.memory import create_memory
 from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
-from lockstep.processes.heartbeat import Lines
+from lockstep.processes.heartbeat import Heartbeats
 from lockstep.run import stop
 from lockstep.runtime import watch as module
 from lockstep.runtime.watch import Outcome, watch
@@ -25,7 +25,7 @@ from lockstep.processes import heartbeat
 from lockstep.processes.signals import STACKS_SIGNAL
 faulthandler.register(STACKS_SIGNAL, 2)
 rank, size, memory = map(int, sys.argv[1:])
-heartbeat.attach(heartbeat.Lines(memory, size).cells_of(rank), watched=True)
+heartbeat.attach(heartbeat.Heartbeats(memory, size).cells_of(rank), watched=True)
 heartbeat.set_iteration(5)
 def end(code):
     heartbeat.set_verdict(code)
@@ -50,12 +50,14 @@ def watched(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterato
         for rank, program in enumerate(programs):
             command = [sys.executable, "-c", START + program, str(rank), str(len(programs)), str(memory)]
             started.append(subprocess.Popen(command, env=environ, pass_fds=(memory,), start_new_session=True))
-        lines = Lines(memory, len(programs))
+        heartbeats = Heartbeats(memory, len(programs))
         os.close(memory)
         deadline = time.monotonic() + 30
-        while not all(lines.line(rank).iteration for rank in range(len(programs))) and time.monotonic() < deadline:
+        while (
+            not all(heartbeats.of_rank(rank).iteration for rank in range(len(programs))) and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
-        return watch(started, lines, 1.0, set())
+        return watch(started, heartbeats, 1.0, set())
 
     yield run
     assert all(process.poll() is not None for process in started), "no rank is left behind"

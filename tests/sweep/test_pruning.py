@@ -65,7 +65,7 @@ def test_a_trial_is_pruned_at_the_first_tenth_below_the_median(
     pruning = Pruning(trials, {5: members, 6: []}, lines.append)
     assert pruning.update() == (set() if tenth is None else {member.name for member in members})
     assert pruning.pruned == ([] if tenth is None else [5])
-    assert [member.folder.pruned() for member in members] == [lines[0].partition(": ")[2] if lines else None] * 2
+    assert [member.folder.why_pruned() for member in members] == [lines[0].partition(": ")[2] if lines else None] * 2
     assert all(f"at {10 * (tenth or 0)}% of the budget" in line for line in lines)
     assert pruning.update() == (set() if tenth is None else {member.name for member in members})
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.cli.arguments import Arguments
 from lockstep.cli.digest import digests
+from lockstep.config.fields import RUN_FIELDS
 from lockstep.files import WEIGHTS_LIMIT, read_file
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["main"]
-
-_IGNORED = ("run.name", "run.folder")
-"""Fields that may differ between runs of the same experiment."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -60,7 +58,7 @@ def _config_lines(a: RunFolder, b: RunFolder) -> list[str]:
         ("config", _flatten(a.tree()), _flatten(b.tree())),
         ("environment", _packages(a), _packages(b)),
     ):
-        names = [name for name in {**in_a, **in_b} if in_a.get(name) != in_b.get(name) and name not in _IGNORED]
+        names = [name for name in {**in_a, **in_b} if in_a.get(name) != in_b.get(name) and name not in RUN_FIELDS]
         lines += [f"{kind}: {name} is {_text(in_a.get(name))} in A, {_text(in_b.get(name))} in B" for name in names]
         lines += [f"{kind}: equal"] * (not names)
     return lines

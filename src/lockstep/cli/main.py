@@ -101,9 +101,9 @@ def _exit_code(error: ValueError | RuntimeError) -> int:
         from lockstep.run.folder import RunInUse
 
         return IN_USE if isinstance(error, RunInUse) else BAD_INPUT
-    from lockstep.experiment.start import exit_codes
+    from lockstep.experiment.start import exit_codes_by_error
 
-    code = exit_codes().get(type(error))
+    code = exit_codes_by_error().get(type(error))
     if code is None:
         raise error
     return code

@@ -1,4 +1,4 @@
-"""`lockstep rank [--hook HOOK] FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched.
+"""`lockstep rank [--hook HOOK] RESTARTS FOLDER ITERATION [MODULE …]`: one rank of a run that lockstep itself has launched.
 
 An internal command.
 """
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     faulthandler.register(STACKS_SIGNAL, 2)  # the handler is written in C: it also runs when Python code can't
     memory = int(environment["LOCKSTEP_MEMORY"]) if "LOCKSTEP_MEMORY" in environment else None
     if memory is not None:
-        heartbeat.attach(heartbeat.Lines(memory, size).cells_of(rank), watched=True)
+        heartbeat.attach(heartbeat.Heartbeats(memory, size).cells_of(rank), watched=True)
     listen(announce=rank == 0)
     try:
         return _train(argv, rank, size, memory)
@@ -46,7 +46,8 @@ def _train(argv: Sequence[str], rank: int, size: int, memory: int | None) -> int
     rendezvous = os.environ.get("LOCKSTEP_RENDEZVOUS", "")
     rank_info = RankInfo(rank, size, local_rank=rank, local_size=size, memory=memory, rendezvous=rendezvous)
     add_parent_path()
-    hook, (folder, iteration, *modules) = (argv[1], argv[2:]) if argv[0] == "--hook" else (None, argv)
+    hook, (restarts, folder, iteration, *modules) = (argv[1], argv[2:]) if argv[0] == "--hook" else (None, argv)
     for module in modules:
         import_reference(module)
-    return train_rank(rank_info, RunFolder(Path(folder)), int(iteration), None if rank else import_hook(hook))
+    start = RunFolder(Path(folder)), int(iteration), None if rank else import_hook(hook)
+    return train_rank(rank_info, *start, int(restarts))

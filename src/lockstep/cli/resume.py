@@ -13,7 +13,8 @@ from lockstep.cli.start import (
     report_once,
     start,
 )
-from lockstep.config.flags import parse_flags
+from lockstep.config.fields import RESUMABLE_FIELDS
+from lockstep.config.flags import flag_of, parse_flags
 from lockstep.processes.portable import restart_portable
 from lockstep.run.folder import RunFolder
 from lockstep.run.locate import locate
@@ -45,11 +46,11 @@ def _resume(
     with report_once(rank_info):
         from lockstep.experiment.execute import open_run
         from lockstep.experiment.hooks import import_hook
+        from lockstep.experiment.prepare_resume import prepare_resume
         from lockstep.experiment.start import (
             choose_sizes,
             completion_text,
             extended_by,
-            prepare_resume,
             resolve_resume,
         )
 
@@ -77,13 +78,12 @@ def _resume(
 
 
 def _parser() -> Arguments:
+    fields = ", ".join(flag_of(path) for path in RESUMABLE_FIELDS)
     parser = Arguments(
         "resume",
         "Goes on from the newest checkpoint to the same bits as if never interrupted, on any number of ranks and any --plan. Of the flags of "
-        "`lockstep train` it takes those that do not belong to the experiment: --plan, --plan.players, --plan.trainers, --runtime.kind, "
-        "--runtime.device, --runtime.player-device, --runtime.backend, --runtime.rendezvous, --runtime.timeout, --run.progress, "
-        "--run.log-every, --run.loggers, --run.capture-video, --run.evaluate-every, --run.evaluate-episodes, --run.hooks, --env.module, --env.timeout, "
-        "--env.on-fault, --env.max-faults, and --env.engine between gymnasium and gymnasium-async.",
+        f"`lockstep train` it takes those that do not belong to the experiment: {fields}. "
+        "--env.engine may change between gymnasium and gymnasium-async.",
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_ranks("one per core, at most one per shard, or the number that the plan requires")

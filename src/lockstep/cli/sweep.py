@@ -42,7 +42,7 @@ class SweepArguments(NamedTuple):
 def main(argv: Sequence[str]) -> int:
     """Train the runs that are not done yet, and print a table.
 
-    Return the exit code: 0 if all runs are done, 75 if the sweep was stopped, 1 if a run failed. Raises ValueError for
+    Return the exit code: 0 if all runs are done, 75 if the sweep or one of its runs was stopped, 1 if a run failed. Raises ValueError for
     bad input, before any run starts or any file is written. The message is one line.
     """
     args, tree, over, spaces = read(argv)
@@ -148,8 +148,10 @@ def _finish(sweep: "Sweep", metadata: Mapping[str, object]) -> int:
     for line in failed:
         print(f"lockstep: {line}", file=sys.stderr)
     print(f"\n{sweep.folder}: runs.csv, summary.csv, and the runs: lockstep plot {sweep.folder}/runs/*")
-    if asked_to_stop():
-        print("stopped; run the same command again to continue")
+    stopped = sweep.unfinished()
+    if asked_to_stop() or stopped:
+        names = f" before the end of {', '.join(stopped)}" if stopped and not asked_to_stop() else ""
+        print(f"stopped{names}; run the same command again to continue")
         return PREEMPTED
     return FAILED if failed else DONE
 
@@ -200,6 +202,6 @@ def _parser() -> Arguments:
     search.add_argument(
         "--prune",
         action="store_true",
-        help="end a trial early if the return of its first seed, at a tenth of the budget, is below the median of at least 5 earlier trials",
+        help="end a trial early if the return of its first seed is below the median of at least 5 earlier trials, at 30%%, 40%%, … or 90%% of the budget",
     )
     return parser

@@ -228,7 +228,7 @@ def _outcome(folder: RunFolder) -> str:
     start = _last_start(folder)
     if start is not None and start.how == "done":
         return f"done: {folder.path}"
-    if (why := folder.pruned()) is not None:
+    if (why := folder.why_pruned()) is not None:
         return f"pruned by its search: {why}"
     if start is None:
         return f"no process is running {folder.path}"

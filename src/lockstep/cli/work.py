@@ -15,8 +15,10 @@ from lockstep.envs.engine import EnvironmentFailed
 from lockstep.experiment.begin import BegunRun, ResolvedRun, begin
 from lockstep.experiment.execute import execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
+from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.experiment.same_ranks import RanksDiffer, check_same_start, exchange_texts
-from lockstep.experiment.start import completion_text, exit_codes, prepare_resume, run_rank
+from lockstep.experiment.start import completion_text, exit_codes_by_error, run_rank
+from lockstep.experiment.supervise import resume_command
 from lockstep.group.group import Group
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, PREEMPTED
 from lockstep.run.checkpoint import CheckpointFailed
@@ -25,6 +27,7 @@ from lockstep.run.run import TrainingRun
 from lockstep.run.stop import StoppedEarly, exit_silently
 from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
+from lockstep.runtime.settings import RESTARTS
 
 __all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
@@ -34,20 +37,26 @@ _RAISED_BY_ALL = CheckpointFailed, FolderLost, NonFinite, RanksDiffer, StoppedEa
 
 def train_alone(folder: RunFolder, plan: Plan, resume_from: int, hook: Hook | None) -> int:
     """Train the run in this process, as its only rank. Return the exit code."""
-    return _train(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from, hook)
+    return _train(RankInfo(0, 1, 0, 1), folder, open_run(folder.path)[1], plan, resume_from, hook, 0)
 
 
-def train_rank(rank_info: RankInfo, folder: RunFolder, resume_from: int, hook: Hook | None) -> int:
-    """Train the run as one of the ranks that lockstep itself has launched. Return the exit code."""
+def train_rank(rank_info: RankInfo, folder: RunFolder, resume_from: int, hook: Hook | None, restarts: int) -> int:
+    """Train the run as one of the ranks that lockstep itself has launched, with `--restarts`. Return the exit code."""
     _, config = open_run(folder.path)
-    return _train(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from, hook)
+    return _train(rank_info, folder, config, Plan.make(config.plan, rank_info.size), resume_from, hook, restarts)
 
 
 def _train(
-    rank_info: RankInfo, folder: RunFolder, config: Config, plan: Plan, resume_from: int, hook: Hook | None
+    rank_info: RankInfo,
+    folder: RunFolder,
+    config: Config,
+    plan: Plan,
+    resume_from: int,
+    hook: Hook | None,
+    restarts: int,
 ) -> int:
     rank = rank_info.rank
-    return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from, hook)))
+    return _guarded(rank, lambda: _finish(rank, run_rank(rank_info, folder, config, plan, resume_from, hook), restarts))
 
 
 def train_under_launcher(rank_info: RankInfo, run: ResolvedRun, hook: Hook | None) -> int:
@@ -120,15 +129,15 @@ def _choose_on_rank_0(group: Group, prepare: Callable[[], BegunRun]) -> BegunRun
     return BegunRun(RunFolder(Path(received["path"])), decode(received["config"], Config()), received["resume_from"])
 
 
-def _finish(rank: int, run: TrainingRun) -> int:
+def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
     if rank == 0:
-        print(_result_text(run), flush=True)
+        print(_result_text(run, resume_command(run.folder, restarts)), flush=True)
     return PREEMPTED if run.stopped else DONE
 
 
 def _guarded(rank: int, work: Callable[[], int]) -> int:
-    """Call `work` and return its exit code. Report an error of `exit_codes` in one line, and return its code."""
-    codes = exit_codes()
+    """Call `work` and return its exit code. Report an error of `exit_codes_by_error` in one line, and return its code."""
+    codes = exit_codes_by_error()
     try:
         return work()
     except tuple(codes) as error:
@@ -142,11 +151,11 @@ def _guarded(rank: int, work: Callable[[], int]) -> int:
         return codes[type(error)]
 
 
-def _result_text(run: TrainingRun) -> str:
+def _result_text(run: TrainingRun, resume: str) -> str:
     lines, counters, episodes = [], run.counters, run.counters.episodes
     if run.stopped:
         lines.append(f"stopped after iteration {run.done} of {run.last}")
-        lines.append(f"go on from iteration {run.saved} with: {run.folder.resume_command()}")
+        lines.append(f"go on from iteration {run.saved} with: {resume}")
     else:
         lines.append(
             f"done: {run.done} iteration{'s' * (run.done != 1)}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"

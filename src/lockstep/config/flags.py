@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from lockstep.config import Config
 from lockstep.config.decode import known_fields, nearest_field
 
-__all__ = ["MODULES", "SHORT", "as_flags", "as_text", "find_field", "module_flags", "parse_flags"]
+__all__ = ["MODULES", "SHORT", "as_flags", "as_text", "find_field", "flag_of", "module_flags", "parse_flags"]
 
 SHORT = {
     "env": "env.id",
@@ -72,16 +72,20 @@ def as_flags(tree: Mapping[str, Mapping[str, object]]) -> list[str]:
 
     `parse_flags` and `decode` reverse this.
     """
-    short = {path: flag for flag, path in SHORT.items()}
     words = []
     for section, fields in tree.items():
         for field, value in fields.items():
-            path = f"{section}.{field}"
-            flag = f"--{short.get(path, path).replace('_', '-')}"
+            flag = flag_of(f"{section}.{field}")
             values = [as_text(item) for item in value] if isinstance(value, (list, tuple)) else [as_text(value)]
             # after a space, a value that starts with a dash would be read as a flag
             words += [f"{flag}={values[0]}"] if len(values) == 1 and _is_flag(values[0]) else [flag, *values]
     return words
+
+
+def flag_of(path: str) -> str:
+    """Return the flag of the field `section.field`, the short one if there is one."""
+    short = {path: flag for flag, path in SHORT.items()}
+    return f"--{short.get(path, path).replace('_', '-')}"
 
 
 def module_flags(config: Config) -> list[str]:

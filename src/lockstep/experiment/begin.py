@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from lockstep.algorithm.plan import Plan
 from lockstep.config import Config
+from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.experiment.execute import create_run, open_or_create_run, open_run
+from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.experiment.same_experiment import first_difference
-from lockstep.experiment.start import RESUMABLE_FIELDS, announce_start, check_compiler, prepare_resume
+from lockstep.experiment.start import announce_start, check_compiler
 from lockstep.run.folder import RunFolder
 
 __all__ = ["BegunRun", "ResolvedRun", "begin"]

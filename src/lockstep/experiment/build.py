@@ -99,7 +99,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
 
 
 def _bounded(config: Config) -> EnvConfig:
-    """Return the settings of environments. One that does not answer must be replaced before the launcher takes the rank for hanging."""
+    """Return the settings of environments. One that does not answer must be replaced before other ranks give up waiting for this one."""
     env = config.env
     if env.on_fault == "stop":
         return env

@@ -260,14 +260,17 @@ def load_agent(folder: RunFolder, iteration: Choice = None) -> "tuple[Config, Ag
         return config, restore_agent(config, spaces, saved)
 
 
-def check_checkpoint(folder: RunFolder, config: Config, iteration: int) -> None:
-    """Load everything that the ranks will load of a checkpoint. Raises CheckpointDamaged, and ValueError if it does not fit."""
+def check_checkpoint(folder: RunFolder, config: Config, iteration: int, verified: dict[str, object]) -> None:
+    """Load everything that the ranks will load of a checkpoint. `verified` is the result of `verify`.
+
+    Raises CheckpointDamaged, and ValueError if it does not fit.
+    """
     from lockstep.algorithm.update import Update
     from lockstep.experiment.build import make_agent
     from lockstep.group.solo import Solo
     from lockstep.run.checkpoint import Checkpoint, SavedCounters
 
-    checkpoint = Checkpoint(folder.checkpoint(iteration))
+    checkpoint = Checkpoint(folder.checkpoint(iteration), verified)
     shards = range(config.plan.shards or 1)
     update = Update(make_agent(config), config.ppo, Solo(), shards, config.run.seed)
     with _reporting(checkpoint.path):

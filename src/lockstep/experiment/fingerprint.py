@@ -1,4 +1,4 @@
-"""Fingerprint of a rank, from which its bits follow: versions, source files, config, and the arithmetic of this host."""
+"""Fingerprint of a rank, which determines its bits: versions, source files, config, and the arithmetic of this host."""
 
 import os
 import platform
@@ -12,6 +12,7 @@ import gymnasium as gym
 import lockstep
 from lockstep.config import Config
 from lockstep.config.decode import encode
+from lockstep.config.fields import LOCAL_FIELDS
 from lockstep.envs.functions import registered_function
 from lockstep.experiment.arithmetic import arithmetic_digests
 from lockstep.processes.portable import is_portable
@@ -27,12 +28,6 @@ _PACKAGES = (
     *("pettingzoo", "lightning_fabric"),
 )
 """Packages that bits may depend on, by the names of their modules. A package that is not imported is not used."""
-_LOCAL_FIELDS = (
-    *("run.folder", "run.name", "run.progress", "run.log_every", "run.loggers", "run.capture_video", "run.keep"),
-    *("run.hooks", "run.evaluate_episodes", "env.timeout", "env.max_faults"),
-    *("runtime.device", "runtime.player_device", "runtime.rendezvous", "runtime.timeout"),
-)
-"""Fields that may differ between ranks. (`runtime/devices.py` compares the devices.)"""
 _DISPATCH = (
     *("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"),
     *("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "GLIBC_TUNABLES"),
@@ -58,7 +53,7 @@ def make_fingerprint(config: Config) -> Fingerprint:
             f"{section}.{field}": str(value)
             for section, fields in encode(config).items()
             for field, value in fields.items()
-            if f"{section}.{field}" not in _LOCAL_FIELDS
+            if f"{section}.{field}" not in LOCAL_FIELDS
         },
         "bits": arithmetic_digests(),
     }

@@ -2,11 +2,11 @@
 
 from lockstep.config import Config
 from lockstep.config.decode import encode
-from lockstep.experiment.start import RESUMABLE_FIELDS
+from lockstep.config.fields import RESUMABLE_FIELDS, RUN_FIELDS
 
 __all__ = ["experiment", "first_difference"]
 
-_IGNORED = {*RESUMABLE_FIELDS, "run.folder", "run.name", "runtime.compile"} - {"env.engine"}
+_IGNORED = {*RESUMABLE_FIELDS, *RUN_FIELDS, "runtime.compile"} - {"env.engine"}
 """Fields in which runs of the same experiment may differ. `runtime.compile` is among them: it is decided when the run is created."""
 
 

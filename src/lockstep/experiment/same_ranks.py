@@ -1,4 +1,4 @@
-"""Checks that all ranks start alike, before they exchange tensors whose shapes and bits follow from it.
+"""Comparison of versions, config and arithmetic of all ranks, before they exchange tensors.
 
 First the ranks compare one number. Only if it differs, they exchange the texts that say why.
 """

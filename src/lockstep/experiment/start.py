@@ -1,7 +1,6 @@
 """Starting and resuming runs, for the command line and the Python API."""
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,13 +9,13 @@ from lockstep.algorithm.plan import Plan, default_ranks
 from lockstep.compiling.interfaces import version_problem
 from lockstep.config import Config
 from lockstep.config.decode import decode
+from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.envs.catalog import SAME_EPISODES
-from lockstep.experiment.execute import check_checkpoint, execute, open_run, save_config
+from lockstep.experiment.execute import execute
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
 from lockstep.group.memory import usable_cores
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import CheckpointDamaged, verify, with_advice
 from lockstep.runtime.checks import check_runtime, compile_problem, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.rendezvous import choose_rendezvous
@@ -26,45 +25,19 @@ if TYPE_CHECKING:
     from lockstep.run.run import TrainingRun
 
 __all__ = [
-    "RESUMABLE_FIELDS",
     "ResolvedStart",
     "announce_start",
     "check_compiler",
     "choose_sizes",
     "completion_text",
-    "exit_codes",
+    "exit_codes_by_error",
     "extended_by",
-    "prepare_resume",
     "raise_for_exit_code",
     "resolve_resume",
     "resolve_start",
     "run_rank",
     "start_warnings",
 ]
-
-RESUMABLE_FIELDS = (
-    *(f"plan.{field}" for field in ("kind", "players", "trainers")),
-    *(f"runtime.{field}" for field in ("kind", "device", "player_device", "backend", "rendezvous", "timeout")),
-    *(
-        f"run.{field}"
-        for field in (
-            "progress",
-            "log_every",
-            "loggers",
-            "capture_video",
-            "evaluate_every",
-            "evaluate_episodes",
-            "hooks",
-        )
-    ),
-    "env.module",
-    "env.engine",
-    "env.timeout",
-    "env.on_fault",
-    "env.max_faults",
-)
-"""Fields that may change at resume, because they do not change the experiment. (Another device may round differently, but a host may have
-no other. `env.engine` may change between `SAME_EPISODES`.)"""
 
 
 @dataclass(frozen=True)
@@ -200,52 +173,7 @@ def check_compiler(config: Config, plan: Plan) -> None:
         raise ValueError(f"runtime.compile is 'on' in this run: {problem}")
 
 
-def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration: int | None, ranks: int) -> int | None:
-    """Announce the start on `ranks` ranks, check the checkpoint, save the config, and return the iteration; None if the run is complete.
-
-    The caller holds the run's lock. `before` is the config that was read from the folder. `iteration` None: the newest checkpoint that is
-    whole, with a warning that names newer ones; 0: the start. Raises ValueError if there is no such checkpoint, it is damaged, or another
-    process has changed the config since it was read.
-    """
-    if open_run(folder.path)[1] != before:
-        raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
-    damaged: list[CheckpointDamaged] = []
-    for resume_from in _candidates(folder, iteration):
-        try:
-            if resume_from:
-                verify(folder.checkpoint(resume_from))
-            for error in damaged:
-                print(f"lockstep: {error}; resuming from an earlier one", file=sys.stderr, flush=True)
-            damaged.clear()
-            if resume_from >= iterations(config) or folder.training_ended(resume_from):
-                return None
-            announce_start(folder, config, ranks, resume_from)
-            if resume_from:  # this imports PyTorch, which takes seconds
-                check_checkpoint(folder, config, resume_from)
-        except CheckpointDamaged as error:
-            if iteration is not None:
-                raise with_advice(error, folder.checkpoint(resume_from)) from None
-            damaged.append(error)
-            continue
-        if config != before:
-            save_config(folder, config)
-        return resume_from
-    raise ValueError(f"{damaged[0]}; no earlier one is whole: --iteration 0 starts the run from the beginning")
-
-
-def _candidates(folder: RunFolder, iteration: int | None) -> list[int]:
-    """Return the iterations to resume from, in the order in which they are tried: `iteration`; None: all checkpoints, the newest first."""
-    checkpoints = folder.checkpoints()
-    if iteration is None:
-        return checkpoints[::-1] or [0]
-    if iteration not in (0, *checkpoints):
-        raise ValueError(
-            f"iteration is {iteration}: {folder.path} has checkpoints of {', '.join(map(str, checkpoints)) or 'none'}"
-        )
-    return [iteration]
-
-
-def exit_codes() -> dict[type[Exception], int]:
+def exit_codes_by_error() -> dict[type[Exception], int]:
     """Return the exit codes of errors that end a rank."""
     from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
     from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
@@ -296,5 +224,5 @@ def raise_for_exit_code(code: int) -> None:
     message = f"ranks ended with exit code {code}; their messages are on the standard error stream"
     if code == BAD_INPUT:
         raise ValueError(message)
-    kind = next((kind for kind, kind_code in exit_codes().items() if kind_code == code > FAILED), RuntimeError)
+    kind = next((kind for kind, kind_code in exit_codes_by_error().items() if kind_code == code > FAILED), RuntimeError)
     raise RankLost("one of them", "train", message) if kind is RankLost else kind(message)

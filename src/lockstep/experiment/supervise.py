@@ -10,14 +10,14 @@ from lockstep.experiment.resolve import iterations
 from lockstep.experiment.start import completion_text
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
-from lockstep.run.manifest import CheckpointDamaged, verify
+from lockstep.run.manifest import newest_whole
 from lockstep.run.stop import asked_to_stop
 from lockstep.runtime.launch import RanksNotStarted, launch
-from lockstep.runtime.settings import RuntimeConfig
+from lockstep.runtime.settings import RESTARTS, RuntimeConfig
 from lockstep.runtime.watch import REPORTED, Outcome
 from lockstep.telemetry.attempts import record_fault
 
-__all__ = ["RestartLimit", "supervise"]
+__all__ = ["RestartLimit", "resume_command", "supervise"]
 
 _WINDOW = 3600.0
 """Seconds in which the number of restarts is limited."""
@@ -36,8 +36,8 @@ class RestartLimit:
     _times: list[float] = field(default_factory=list)
     _reached: tuple[int, int] | None = None
 
-    def problem(self, iteration: int, saved: int) -> str | None:
-        """Say why the ranks do not start again after a fault in `iteration`; None: they do.
+    def reason_to_end(self, iteration: int, saved: int) -> str | None:
+        """Return the reason not to restart the ranks after a fault in `iteration`; None: restart them.
 
         `saved` is the iteration of the newest checkpoint. A second fault in the same iteration, without a checkpoint since the first,
         most likely comes back.
@@ -61,7 +61,7 @@ class RestartLimit:
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the restart that `problem` has just allowed."""
+        """Seconds to wait before the restart that `reason_to_end` has just allowed."""
         return _PAUSES[min(self.used, len(_PAUSES)) - 1]
 
 
@@ -79,10 +79,11 @@ def supervise(
     process imports `modules`; `module:function` names a function that creates the environment. Rank 0 imports `hook`.
     """
     hooks = [] if hook is None else ["--hook", hook]
+    again = resume_command(folder, restarts)
     limit, sizes = RestartLimit(restarts), list(sizes)
     while True:
         _, config = open_run(folder.path)
-        command = ["rank", *hooks, str(folder.path), str(resume_from), *modules]
+        command = ["rank", *hooks, str(restarts), str(folder.path), str(resume_from), *modules]
         outcome = _launch(command, sizes, config.runtime)
         if not outcome.fault:
             return outcome.code
@@ -90,17 +91,22 @@ def supervise(
         if asked_to_stop():
             return outcome.code
         if outcome.iteration:  # until then, the checkpoints after the one that the user has chosen are still there
-            newest = _newest_whole(folder)
-            if newest is None:
-                text = f"no checkpoint is whole; start from the beginning with: {folder.resume_command()} --iteration 0"
+            checkpoints = folder.checkpoints()
+            found = newest_whole(folder, checkpoints)
+            for error in found.damaged:
+                print(f"lockstep: {error}", file=sys.stderr, flush=True)
+            if (
+                checkpoints and found.state is None
+            ):  # a start from iteration 0 would remove them: that is the user's decision
+                text = f"no checkpoint is whole; start from the beginning with: {again} --iteration 0"
                 print(f"lockstep: not started again: {text}", file=sys.stderr, flush=True)
                 return outcome.code
-            resume_from = newest
+            resume_from = found.iteration
         if resume_from >= iterations(config) or folder.training_ended(resume_from):
-            # the fault came after the last iteration, while evaluations or trackers were waited for
+            # the fault came after the last iteration, while rank 0 waited for evaluations or trackers
             print(completion_text(folder, config), flush=True)
             return DONE
-        problem = limit.problem(outcome.iteration, resume_from)
+        problem = limit.reason_to_end(outcome.iteration, resume_from)
         if problem is None:
             place = f"from iteration {resume_from}" if resume_from else "from the start"
             text = f"starting {_count(sizes[0])} again {place} (restart {limit.used} of {restarts})"
@@ -108,9 +114,14 @@ def supervise(
             problem = _sleep(limit.pause)
         if problem is not None:
             if restarts:
-                text = f"not started again: {problem}; go on with: {folder.resume_command()}"
+                text = f"not started again: {problem}; go on with: {again}"
                 print(f"lockstep: {text}", file=sys.stderr, flush=True)
             return outcome.code
+
+
+def resume_command(folder: RunFolder, restarts: int) -> str:
+    """Return the command that resumes a run with the same `--restarts`."""
+    return folder.resume_command(*(() if restarts == RESTARTS else ("--restarts", str(restarts))))
 
 
 def _launch(command: Sequence[str], sizes: list[int], config: RuntimeConfig) -> Outcome:
@@ -124,22 +135,6 @@ def _launch(command: Sequence[str], sizes: list[int], config: RuntimeConfig) -> 
             if len(sizes) == 1:
                 return Outcome(FAILED, fault)
             del sizes[0]
-
-
-def _newest_whole(folder: RunFolder) -> int | None:
-    """Return the iteration of the newest checkpoint that is whole, 0 if the run has none, and None if all are damaged.
-
-    Print a warning for each damaged checkpoint. If all are, a start from iteration 0 would remove them: that is the user's decision.
-    """
-    checkpoints = folder.checkpoints()
-    for iteration in reversed(checkpoints):
-        try:
-            verify(folder.checkpoint(iteration))
-        except CheckpointDamaged as error:
-            print(f"lockstep: {error}", file=sys.stderr, flush=True)
-        else:
-            return iteration
-    return None if checkpoints else 0
 
 
 def _sleep(seconds: float) -> str | None:

@@ -14,7 +14,7 @@ from lockstep.group.channel import Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
 from lockstep.processes import heartbeat
-from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, Line
+from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, Heartbeat
 from lockstep.processes.host_name import host_name
 
 __all__ = ["Host", "SharedMemoryChannel"]
@@ -89,7 +89,7 @@ class Host:
                 return
             os.sched_yield()
         start = checked = heard = now = time.monotonic()
-        own, line = Line(self._cells_of(self.rank)), Line(self._cells_of(peer))
+        own, line = Heartbeat(self._cells_of(self.rank)), Heartbeat(self._cells_of(peer))
         signs = line.signs
         while counters[index] < target:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.

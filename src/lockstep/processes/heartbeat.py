@@ -1,7 +1,7 @@
-"""Heartbeat of a rank: a cache line of memory that the processes of a host share, in which the rank says where it is.
+"""Heartbeat of a rank: counters in memory that the processes of a host share, with the stage, the iteration and the environment of the rank.
 
-The launcher ends a rank whose heartbeat has stopped, and names what the rank was doing. Signals of life belong to the process, so this
-module has global state; in a process without a launcher, and in processes that a rank forks, they go to memory of its own.
+The launcher ends a rank whose heartbeat has stopped, and its message has the stage, the iteration and the environment. A process has one
+heartbeat, so this module has global state. Processes without a launcher, and processes that a rank forks, use private memory.
 """
 
 import mmap
@@ -14,8 +14,8 @@ from lockstep.phases import STAGES
 __all__ = [
     "ENVIRONMENT",
     "STOPPED_AFTER",
-    "Line",
-    "Lines",
+    "Heartbeat",
+    "Heartbeats",
     "attach",
     "beat",
     "enter",
@@ -31,9 +31,9 @@ STOPPED_AFTER = 2.0
 """Seconds by which a poll is late if the process that polls was stopped itself, for example by Ctrl-Z. The others were stopped as well, so
 limits of their silence begin anew."""
 LINE_BYTES = 64
-"""Bytes of a line: a cache line, so that ranks do not slow each other down."""
+"""Bytes of a heartbeat: a cache line, so that ranks do not slow each other down."""
 PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, _WAITING = range(LINE_BYTES // 8)
-"""Cells of a line, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
+"""Cells of a heartbeat, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
 about to return (0: none), number of beats, index of the stage, iteration, 1 + environment that is being stepped (0: none), and 1 while
 the rank waits for another one inside a library, where it can't beat."""
 
@@ -41,11 +41,11 @@ _own = memoryview(bytearray(LINE_BYTES)).cast("q")
 _watched = False
 
 
-class Line:
+class Heartbeat:
     """The heartbeat of one rank, as another process reads it."""
 
     def __init__(self, cells: memoryview) -> None:
-        """`cells` are the 8 int64 values of the line."""
+        """`cells` are the 8 int64 values of the heartbeat."""
         self._cells = cells
 
     def beat(self) -> None:
@@ -92,11 +92,11 @@ class Line:
         return ", ".join(parts)
 
 
-class Lines:
+class Heartbeats:
     """The heartbeats of all ranks of a host, at the start of their shared memory."""
 
     def __init__(self, file: int, size: int) -> None:
-        """Map the lines of `size` ranks. `file` is a descriptor from `create_memory`, which stays open."""
+        """Map the heartbeats of `size` ranks. `file` is a descriptor from `create_memory`, which stays open."""
         self._map = mmap.mmap(file, size * LINE_BYTES)
         self.cells = memoryview(self._map).cast("q")
         self.size = size
@@ -106,9 +106,9 @@ class Lines:
         width = LINE_BYTES // 8
         return self.cells[index * width : (index + 1) * width]
 
-    def line(self, index: int) -> Line:
+    def of_rank(self, index: int) -> Heartbeat:
         """Return the heartbeat of the rank that is number `index` on this host."""
-        return Line(self.cells_of(index))
+        return Heartbeat(self.cells_of(index))
 
 
 def attach(cells: memoryview, watched: bool) -> None:

@@ -63,7 +63,7 @@ def _content(summary: RunSummary, folder: RunFolder) -> dict[str, Any]:
         "courses": list(_time_figures(run)),
         "command": re.split(r" (?=--)", summary.command or ""),  # so that no line breaks within a flag
         "changed": changed,
-        "pruned": folder.pruned(),
+        "pruned": folder.why_pruned(),
         "starts": list(_starts(summary)),
         "sections": {name: list(settings) for name, settings in groupby(summary.settings, _section)},
         "video": _newest_video(folder),

@@ -246,7 +246,7 @@ def _status(folder: RunFolder, done: int, planned: int) -> Literal["finished", "
         return "finished"
     if folder.in_use():
         return "running"
-    return "unfinished" if folder.pruned() is None else "pruned"
+    return "unfinished" if folder.why_pruned() is None else "pruned"
 
 
 def _number(row: Mapping[str, Any], name: str) -> float | None:

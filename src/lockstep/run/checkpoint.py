@@ -60,14 +60,14 @@ class SavedCounters(NamedTuple):
 class Checkpoint:
     """A complete checkpoint."""
 
-    def __init__(self, path: Path) -> None:
-        """Compare all files with their hashes.
+    def __init__(self, path: Path, verified: dict[str, object] | None = None) -> None:
+        """Compare all files with their hashes, unless this process has done so: then `verified` is the result of `verify`.
 
         Raises CheckpointDamaged, naming the file and the newest checkpoint of the run that is whole, and ValueError for a newer version.
         """
         self.path = path
         try:
-            self.state = verify(path)
+            self.state = verify(path) if verified is None else verified
         except CheckpointDamaged as error:
             raise with_advice(error, path) from None
         files = self.state["files"]

@@ -25,8 +25,8 @@ __all__ = [
     "CheckpointWriter",
     "check_folder",
     "pack",
-    "prune",
     "remove_checkpoints_after",
+    "remove_old_checkpoints",
 ]
 
 _BLOCK = 2**24
@@ -175,7 +175,7 @@ def remove_checkpoints_after(folder: RunFolder, iteration: int) -> None:
             _remove(folder.checkpoint(later))
 
 
-def prune(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
+def remove_old_checkpoints(folder: RunFolder, keep: int, pending: Collection[int] = ()) -> None:
     """Remove incomplete checkpoints, and all but the newest `keep`, the best, and those `pending` evaluation."""
     # choose the best after `pending` was determined: a checkpoint that has been evaluated meanwhile may be the best now
     best = _best_to_keep(folder)

@@ -167,11 +167,15 @@ class RunFolder:
             return {}
         return next((row for line in reversed(lines) if (row := parse_row(line)) is not None), {})
 
-    def resume_command(self) -> str:
-        """Return the command that resumes this run. It names the module of `env.module`, which a run folder must not have imported by itself."""
+    def resume_command(self, *options: str) -> str:
+        """Return the command that resumes this run, with `options`.
+
+        It names the module of `env.module`, which a run folder must not have imported by itself.
+        """
         section = self.tree().get("env")
         module = section.get("module") if isinstance(section, dict) else None
-        return shlex.join(["lockstep", "resume", str(self.path), *(["--env.module", str(module)] if module else [])])
+        modules = ["--env.module", str(module)] if module else []
+        return shlex.join(["lockstep", "resume", str(self.path), *modules, *options])
 
     def mark_pruned(self, why: str) -> None:
         """Record that a search ended the run early, and why."""
@@ -181,7 +185,7 @@ class RunFolder:
         """Remove the record of `mark_pruned`, if there is one."""
         (self.path / _PRUNED).unlink(missing_ok=True)
 
-    def pruned(self) -> str | None:
+    def why_pruned(self) -> str | None:
         """Return why a search ended the run early; None if none did."""
         try:
             return str(_object(self.path / _PRUNED).get("why", ""))

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint, by which a damaged one is recognized: state.json, with the SHA-256 of every file. It imports no PyTorch.
+"""The manifest of a checkpoint, state.json, with the SHA-256 of every file, which detects damaged checkpoints. This module imports no PyTorch.
 
 `files` has the hashes of the other files, and `sha256` that of state.json itself: of its other entries, as JSON with sorted keys. In
-checkpoints of version 1 nothing vouches for state.json.
+checkpoints of version 1 state.json has no hash.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from lockstep.files import WEIGHTS_LIMIT, open_regular, read_file
 from lockstep.processes.heartbeat import keep_alive
@@ -18,6 +19,7 @@ from lockstep.run.folder import RunFolder
 __all__ = [
     "STATE",
     "CheckpointDamaged",
+    "FoundCheckpoint",
     "hash_file",
     "is_whole_number",
     "newest_whole",
@@ -73,21 +75,34 @@ def return_at(path: Path) -> float | None:
 
 def with_advice(error: CheckpointDamaged, path: Path) -> CheckpointDamaged:
     """Add to the error of the checkpoint `path` which other one of its run can be used."""
-    checkpoints = RunFolder(path.parent.parent).checkpoints()
-    whole = newest_whole(path.parent, [number for number in checkpoints if f"{number:08d}" != path.name])
-    advice = "no other one is whole" if whole is None else f"use the newest whole one with --iteration {whole}"
-    return CheckpointDamaged(f"{error}; {advice}")
+    folder = RunFolder(path.parent.parent)
+    found = newest_whole(
+        folder, [number for number in folder.checkpoints() if folder.checkpoint(number).name != path.name]
+    )
+    whole = f"use the newest whole one with --iteration {found.iteration}" if found.state else "no other one is whole"
+    return CheckpointDamaged(f"{error}; {whole}")
 
 
-def newest_whole(checkpoints: Path, iterations: Iterable[int]) -> int | None:
-    """Return the last of `iterations` whose checkpoint in the folder `checkpoints` is whole; None if there is none."""
+class FoundCheckpoint(NamedTuple):
+    """Result of the search for the newest checkpoint that is whole."""
+
+    iteration: int
+    """Its iteration; 0 if there is none."""
+    state: dict[str, object] | None
+    """The content of its state.json; None if there is none."""
+    damaged: list[CheckpointDamaged]
+    """The errors of newer ones, the newest first."""
+
+
+def newest_whole(folder: RunFolder, iterations: Iterable[int]) -> FoundCheckpoint:
+    """Find the last of `iterations` whose checkpoint is whole. Raises ValueError for a newer version."""
+    damaged: list[CheckpointDamaged] = []
     for iteration in sorted(iterations, reverse=True):
         try:
-            verify(checkpoints / f"{iteration:08d}")
-        except ValueError:
-            continue
-        return iteration
-    return None
+            return FoundCheckpoint(iteration, verify(folder.checkpoint(iteration)), damaged)
+        except CheckpointDamaged as error:
+            damaged.append(error)
+    return FoundCheckpoint(0, None, damaged)
 
 
 def _read_manifest(path: Path) -> dict[str, object]:

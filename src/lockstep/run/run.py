@@ -21,7 +21,7 @@ from lockstep.models.state import NonFiniteState
 from lockstep.processes.heartbeat import enter, set_iteration
 from lockstep.rollout import Rollout
 from lockstep.run.checkpoint import Checkpoint, CheckpointFailed, SavedCounters
-from lockstep.run.checkpoint_writer import CheckpointWriter, check_folder, prune
+from lockstep.run.checkpoint_writer import CheckpointWriter, check_folder, remove_old_checkpoints
 from lockstep.run.counters import IterationRecord, RunCounters
 from lockstep.run.episodes import EpisodeWindow
 from lockstep.run.evaluations import is_due
@@ -288,7 +288,7 @@ class TrainingRun:
         counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
         telemetry = self._telemetry
         # the metrics before a checkpoint must survive a loss of power too
-        steps = () if telemetry is None else (telemetry.flush_metrics, telemetry.sync, self._pruning(telemetry))
+        steps = () if telemetry is None else (telemetry.flush_metrics, telemetry.sync, self._removal_of_old(telemetry))
         try:
             self._writer.write(self.done, states, counters, *steps)
         except CheckpointFailed as error:
@@ -296,8 +296,8 @@ class TrainingRun:
         if self.done == self.stop.iteration:
             self._await_checkpoint()
 
-    def _pruning(self, telemetry: Telemetry) -> Callable[[], None]:
-        return partial(prune, self.folder, self._config.keep, telemetry.pending_evaluations())
+    def _removal_of_old(self, telemetry: Telemetry) -> Callable[[], None]:
+        return partial(remove_old_checkpoints, self.folder, self._config.keep, telemetry.pending_evaluations())
 
     def _await_checkpoint(self) -> None:
         """Wait until the checkpoint that is being written is on disk. Raises as `save` does."""

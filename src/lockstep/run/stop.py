@@ -90,7 +90,7 @@ def listening() -> Iterator[None]:
 
 
 def record_signal(number: int) -> None:
-    """Treat a signal that another handler received as a request to stop."""
+    """Record a signal that another handler received, as a request to stop."""
     global _asked
     _asked = _asked or number
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.group.memory import create_memory
-from lockstep.processes.heartbeat import Lines
+from lockstep.processes.heartbeat import Heartbeats
 from lockstep.processes.parent import own_command, own_environment
 from lockstep.processes.portable import portable_environment
 from lockstep.processes.signals import heeded_signals
@@ -38,7 +38,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     folder = unique_folder()
     try:
         files = _create_files(ranks, config)
-        lines = Lines(files[0], ranks) if files else None
+        heartbeats = Heartbeats(files[0], ranks) if files else None
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded_signals())
         try:
@@ -52,7 +52,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
         finally:
             for file in files:
                 os.close(file)
-        return watch(processes, lines, config.timeout, previous_mask)
+        return watch(processes, heartbeats, config.timeout, previous_mask)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from lockstep.processes import exit_codes
-from lockstep.processes.heartbeat import STOPPED_AFTER, Lines
+from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
 from lockstep.processes.host_name import host_name
 from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
 from lockstep.run.stop import asked_to_stop, record_signal
@@ -32,7 +32,7 @@ _GRACE_AFTER_VERDICT = 20.0
 _GRACE_AFTER_SIGNAL = 20.0
 """Seconds that the ranks have to stop after a signal: schedulers kill a job 30 seconds after SIGTERM."""
 _START_LIMIT = 60.0
-"""Least limit of the silence of a rank that has not begun to train: it imports PyTorch, which takes long on a busy machine."""
+"""Smallest timeout in seconds of a rank before its first iteration: it imports PyTorch, which takes long on a busy machine."""
 _STACKS_TIME = 0.5
 """Seconds that a silent rank has to print its stack traces before it is killed."""
 _WARN_AFTER, _WARN_AT_START = 10.0, 40.0
@@ -47,8 +47,8 @@ class Outcome(NamedTuple):
     code: int
     """The exit code, one of `exit_codes`."""
     fault: str = ""
-    """Description of the fault, in one line, if the ranks may well succeed when they are started again: one was killed, crashed or hung.
-    Empty if they ended by themselves, also with an error that would come back."""
+    """Description of the fault, in one line, if a restart may help: a rank was killed, crashed or hung.
+    Empty if the ranks ended by themselves, also with an error that would come back."""
     iteration: int = 0
     """The last iteration that a rank has begun; 0: none."""
 
@@ -83,11 +83,14 @@ class _Rank:
 
 
 def watch(
-    processes: Sequence["subprocess.Popen[bytes]"], lines: Lines | None, timeout: float, previous_mask: set[int]
+    processes: Sequence["subprocess.Popen[bytes]"],
+    heartbeats: Heartbeats | None,
+    timeout: float,
+    previous_mask: set[int],
 ) -> Outcome:
-    """Forward signals to the ranks, and wait until all have ended; end those that do not end by themselves.
+    """Forward signals to the ranks, and wait until all have ended. Kill those that do not end by themselves.
 
-    `lines` are the heartbeats of the ranks, if the system has memory for them. A rank without a beat for `timeout` seconds is ended.
+    `heartbeats` are those of the ranks, if the system has memory for them. A rank without a beat for `timeout` seconds is ended.
     `previous_mask` is the signal mask to restore once signals are forwarded.
     """
     ranks = [_Rank(number, process) for number, process in enumerate(processes)]
@@ -114,7 +117,7 @@ def watch(
     if asked:  # before this process began to forward signals
         forward(asked, None)
     try:
-        return _Watch(ranks, lines, timeout).wait()
+        return _Watch(ranks, heartbeats, timeout).wait()
     finally:
         for rank in ranks:
             if rank.process.poll() is None:
@@ -125,9 +128,11 @@ def watch(
 
 
 class _Watch:
-    def __init__(self, ranks: Sequence[_Rank], lines: Lines | None, timeout: float) -> None:
+    """State of `watch`: when the ranks showed signs of life, how the first of them ended, and how long the others may take."""
+
+    def __init__(self, ranks: Sequence[_Rank], heartbeats: Heartbeats | None, timeout: float) -> None:
         self._ranks = ranks
-        self._lines = lines
+        self._heartbeats = heartbeats
         self._timeout = timeout
         self._deadline = float("inf")
         self._failure: Outcome | None = None
@@ -148,8 +153,8 @@ class _Watch:
             if None not in codes or now > self._deadline:
                 default = self._fault("the ranks did not end together") if None in codes else Outcome(exit_codes.DONE)
                 return (self._failure or default)._replace(iteration=self._iteration())
-            if self._lines is not None:
-                self._check_heartbeats(now, self._lines)
+            if self._heartbeats is not None:
+                self._check_heartbeats(now, self._heartbeats)
             self._check_stop(now)
             time.sleep(_POLL)
 
@@ -187,7 +192,7 @@ class _Watch:
         return self._failure is None or self._failure == Outcome(exit_codes.PREEMPTED)
 
     def _ending(self, rank: _Rank) -> Outcome | None:
-        """Return the outcome that the end of this rank means; None if it has done its work, or if this process killed it."""
+        """Return the outcome of the start that follows from the end of this rank; None if it ended with code 0, or if this process killed it."""
         code = rank.process.returncode
         verdict = self._verdict(rank)
         if verdict is not None:
@@ -207,15 +212,15 @@ class _Watch:
 
     def _verdict(self, rank: _Rank) -> int | None:
         """Return the exit code that the rank has chosen itself; None if foreign code, or a signal, has ended it."""
-        if self._lines is not None:
-            return self._lines.line(rank.number).verdict
+        if self._heartbeats is not None:
+            return self._heartbeats.of_rank(rank.number).verdict
         return rank.process.returncode if rank.process.returncode in exit_codes.KNOWN else None
 
-    def _check_heartbeats(self, now: float, lines: Lines) -> None:
+    def _check_heartbeats(self, now: float, heartbeats: Heartbeats) -> None:
         for rank in self._ranks:
             if rank.process.returncode is not None or rank.killed:
                 continue
-            line = lines.line(rank.number)
+            line = heartbeats.of_rank(rank.number)
             if line.verdict is not None:
                 rank.verdict_at = rank.verdict_at or now
                 if now - rank.verdict_at > _GRACE_AFTER_VERDICT:
@@ -267,12 +272,12 @@ class _Watch:
 
     def _is_training(self) -> bool:
         """Return True unless a rank is closing: evaluations, videos and trackers have limits of their own."""
-        lines = self._lines
-        return lines is None or all(lines.line(rank.number).stage != "end" for rank in self._ranks)
+        heartbeats = self._heartbeats
+        return heartbeats is None or all(heartbeats.of_rank(rank.number).stage != "end" for rank in self._ranks)
 
     def _iteration(self) -> int:
-        lines = self._lines
-        return 0 if lines is None else max(lines.line(rank.number).iteration for rank in self._ranks)
+        heartbeats = self._heartbeats
+        return 0 if heartbeats is None else max(heartbeats.of_rank(rank.number).iteration for rank in self._ranks)
 
     def _fault(self, text: str) -> Outcome:
         return Outcome(exit_codes.RANK_LOST, text)

@@ -35,7 +35,7 @@ class Jobs:
     """Folder of the log files."""
     on_end: Callable[[Member, int], None]
     """Called with every run that ended and its exit code."""
-    pruned: Callable[[], Collection[str]] = frozenset
+    names_to_end: Callable[[], Collection[str]] = frozenset
     """Called several times a second; returns the names of the members that are not to be run, or not any longer."""
 
     def run(self, members: Sequence[Member]) -> dict[str, int]:
@@ -50,10 +50,10 @@ class Jobs:
         signaled: set[str] = set()
         try:
             while waiting or running:
-                pruned = self.pruned()
-                waiting = deque(member for member in waiting if member.name not in pruned and not asked_to_stop())
+                ending = self.names_to_end()
+                waiting = deque(member for member in waiting if member.name not in ending and not asked_to_stop())
                 for member, process in running.values():
-                    if member.name not in signaled and (asked_to_stop() or member.name in pruned):
+                    if member.name not in signaled and (asked_to_stop() or member.name in ending):
                         signaled.add(member.name)
                         process.terminate()
                 for slot in range(self.count):

@@ -22,7 +22,7 @@ def run_row(member: Member, code: int | None) -> Row:
     """Return the result of a run. `code` is the exit code of its process, or None if no process was started for it this time."""
     metrics = member.folder.metrics()
     last: Mapping[str, Any] = metrics[-1] if metrics else {}
-    if member.folder.pruned() is not None:
+    if member.folder.why_pruned() is not None:
         state = PRUNED
     elif is_done(member):
         state = DONE

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.config import Config
+from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
 from lockstep.sweep.jobs import Jobs, last_log_line
 from lockstep.sweep.member import Member, check_folder, is_done, make_member, name_of, prepare
 from lockstep.sweep.pruning import Pruning
-from lockstep.sweep.results import DONE, FAILED, Row, run_row, summary_rows
+from lockstep.sweep.results import DONE, FAILED, PRUNED, Row, run_row, summary_rows
 from lockstep.sweep.search import Trials
 from lockstep.sweep.values import SEED, Search, combinations
 
@@ -113,6 +114,8 @@ class Sweep:
                     trials.prune(number)
                 elif all(row["state"] in (DONE, FAILED) for row in rows):
                     trials.tell(number, _score(rows))
+            if self.unfinished():
+                return  # the same trials would come again
 
     def _trial_members(self, over: Mapping[str, Sequence[str]], number: int, values: Mapping[str, str]) -> list[Member]:
         """Return the members of a trial. Return none if its values cannot be run together: the trial then fails and the search continues."""
@@ -133,6 +136,11 @@ class Sweep:
         write_rows(self.folder, "runs", runs, about)
         write_rows(self.folder, "summary", summary, about)
         return summary
+
+    def unfinished(self) -> list[str]:
+        """Return the names of the runs that a signal has stopped since this process started."""
+        stopped = [member for member in self.members if self.codes.get(member.name) == PREEMPTED]
+        return [member.name for member in stopped if self._row(member)["state"] not in (DONE, PRUNED)]
 
     def failed(self) -> list[str]:
         """Return one line per failed run."""

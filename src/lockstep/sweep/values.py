@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from lockstep.config.fields import NEVER_SWEPT_FIELDS
 from lockstep.config.flags import find_field
 
 __all__ = ["SEED", "Search", "combinations", "merge_values", "read_over", "read_search"]
 
 SEED = "run.seed"
-_NOT_SWEPT = ("run.name", "run.folder", "run.progress", "run.log_every", "run.hooks", "env.module")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _SPACE = re.compile(r"(log|float|int)\(([^(),]*),([^(),]*)\)")
 _MAX_RANGE = 100_000
@@ -89,7 +89,7 @@ def _field(word: str, flag: str, earlier: Mapping[str, object]) -> tuple[str, st
     except ValueError as error:
         problem = str(error).partition(": ")[2].replace("unknown flag", "there is no such field")
         raise ValueError(f"{flag} {word}: {problem}") from None
-    if path in _NOT_SWEPT:
+    if path in NEVER_SWEPT_FIELDS:
         raise ValueError(f"{flag} {word}: {path} cannot be swept")
     if path in earlier:
         raise ValueError(f"{flag} {word}: {path} is given twice")

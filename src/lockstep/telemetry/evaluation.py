@@ -7,7 +7,7 @@ remaining checkpoints are evaluated when the run is resumed.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lockstep.run.checkpoint_writer import prune
+from lockstep.run.checkpoint_writer import remove_old_checkpoints
 from lockstep.run.evaluations import EVALUATIONS, Evaluations
 from lockstep.run.folder import RunFolder
 from lockstep.run.settings import RunConfig
@@ -60,4 +60,4 @@ class EvaluationSidecar(Sidecar):
             raise SidecarFailed(f"{error}; not evaluated: iterations {missing}" if missing else str(error)) from None
         finally:
             if complete:
-                prune(self._run_folder, self._keep)
+                remove_old_checkpoints(self._run_folder, self._keep)

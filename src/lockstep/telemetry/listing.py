@@ -109,7 +109,7 @@ def state_of(folder: RunFolder) -> tuple[State, str]:
         in_use = last is not None and last.ended is None
     if in_use:
         return "running", ""
-    pruned = None if last is not None and last.how == "done" else folder.pruned()
+    pruned = None if last is not None and last.how == "done" else folder.why_pruned()
     if pruned is not None:
         return "pruned", pruned
     if last is None:

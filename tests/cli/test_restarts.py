@@ -16,17 +16,19 @@ from pathlib import Path
 import gymnasium as gym
 
 class Faulty(gym.Wrapper):
-    '''CartPole that fails in its step number `at`, once if `mark` names a file.'''
+    '''CartPole that fails in its step number `at`, once if `mark` names a file, and not before there is a folder `saved`.'''
 
-    def __init__(self, kind, at, mark=None):
+    def __init__(self, kind, at, mark=None, saved=None):
         super().__init__(gym.make("CartPole-v1"))
-        self.kind, self.left, self.mark = kind, at, mark
+        self.kind, self.left, self.mark, self.saved = kind, at, mark, saved
 
     def step(self, action):
         self.left -= 1
         if self.left == 0 and (self.mark is None or not Path(self.mark).exists()):
             if self.mark:
                 Path(self.mark).touch()
+            while self.saved and not Path(self.saved).exists():
+                time.sleep(0.01)
             if self.kind == "hang":
                 time.sleep(1000)
             if self.kind == "segfault":
@@ -46,9 +48,9 @@ SHAPE = ("--total-steps", 128 * ITERATIONS, "--run.checkpoint-every", 3, "--run.
 
 
 def faulty(tmp_path: Path, kind: str, *, at: int = 140, once: bool = True) -> list[object]:
-    """Return flags for an environment that fails in iteration 5. Its module is written to `tmp_path`."""
+    """Return flags for an environment that fails in iteration 5, with `once` after the run `faulty` has its first checkpoint."""
     (tmp_path / "faulty_env.py").write_text(FAULTY)
-    mark = f", mark: {tmp_path / 'mark'}" if once else ""
+    mark = f", mark: {tmp_path / 'mark'}, saved: {tmp_path / 'faulty/checkpoints/00000003'}" if once else ""
     return ["--env", "Faulty-v0", "--env.module", "faulty_env", "--env.options", f"{{kind: {kind}, at: {at}{mark}}}"]
 
 

@@ -45,7 +45,8 @@ class EnvConfig:
     ranks. Results do not depend on it, to the bit."""
     timeout: float = 60.0
     """Seconds that one step or reset may take in `gymnasium-async` before the run stops; at resume, seconds for each
-    replayed step. Not part of the experiment: resume accepts another value."""
+    replayed step. After `runtime.timeout` the whole rank counts as hanging: raise that one too. Not part of the experiment: resume accepts
+    another value."""
     on_fault: Literal["stop", "replace"] = "stop"
     """Reaction to an environment that raises an error, whose process ends or does not answer within `timeout` (at most half of
     `runtime.timeout`), or that returns NaN, infinity, a wrong shape or a wrong type. `stop`: the run ends. `replace`: the environment is

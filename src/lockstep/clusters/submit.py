@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CLUSTERS", "submit"]
 
-CLUSTERS = {name: f"lockstep.clusters.{name}" for name in ("slurm", "kubernetes")}
+CLUSTERS = {name: f"lockstep.clusters.{name}" for name in ("slurm", "kubernetes", "ray")}
 """Module by value of `--on`. Its function `submit(request)` submits a run and returns the exit code."""
 
 

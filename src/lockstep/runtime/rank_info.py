@@ -7,6 +7,7 @@
 | MPICH, Intel MPI (Hydra) | PMI_RANK, PMI_SIZE | MPI_LOCALRANKID, MPI_LOCALNRANKS |
 | Slurm's srun | SLURM_PROCID, SLURM_STEP_NUM_TASKS | SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE |
 | a Job of Kubernetes | JOB_COMPLETION_INDEX, JOB_COMPLETIONS | unknown |
+| `--on ray` | LOCKSTEP_RAY_RANK, LOCKSTEP_RAY_SIZE | LOCKSTEP_RAY_LOCAL_RANK, LOCKSTEP_RAY_LOCAL_SIZE |
 """
 
 import os
@@ -76,6 +77,7 @@ _LAUNCHERS = (
     _Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     # not SLURM_NTASKS: a batch script has it too, although no step has been started
     _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    _Launcher("Ray", "LOCKSTEP_RAY_RANK", "LOCKSTEP_RAY_SIZE", "LOCKSTEP_RAY_LOCAL_RANK", "LOCKSTEP_RAY_LOCAL_SIZE"),
     _Launcher("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),  # the second is set by clusters/kubernetes.py
 )
 

@@ -1,0 +1,141 @@
+"""Runs on a real cluster of Ray with two raylets: the digests of one process, also after a raylet was killed."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live_runs import digests, reached, wait_for
+
+from lockstep.cli.main import main
+from lockstep.processes.exit_codes import BAD_INPUT, DONE, PREEMPTED
+
+pytestmark = [pytest.mark.slow, pytest.mark.extra("ray")]
+
+WORDS = (
+    *("train", "cartpole", "--plan.shards", 4, "--env.count", 4, "--rollout.steps", 64, "--runtime.compile", "off"),
+    *("--run.checkpoint-every", 1, "--total-steps", 4 * 64 * 20, "--name", "run", "--runtime.timeout", 30),
+)
+CPUS = 2
+"""Cores of a node."""
+Begin = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(name="cluster", scope="module")
+def fixture_cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
+    cluster.add_node(num_cpus=CPUS)
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(name="alone", scope="module")
+def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("alone")
+    run_in(folder, *WORDS, "--ranks", 1)
+    return digests(folder / "runs/run")
+
+
+def processes_of(run: Path) -> list[int]:
+    """Return the ids of the ranks of a run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = process.joinpath("cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if f"file://{run}/job/meeting".encode() in words:
+            found.append(int(process.name))
+    return found
+
+
+def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=200)
+    return process.returncode, out, err
+
+
+@pytest.mark.exhaustive
+def test_ranks_on_two_raylets_have_the_digests_of_one_process(
+    alone: list[str], cluster: Any, begin: Begin, tmp_path: Path
+) -> None:
+    driver = begin(*WORDS, "--on", "ray", "--ranks", 4, "--job", f"address={cluster.address}", cold=True)
+    code, out, err = outcome(driver)
+    assert (code, err) == (DONE, "")
+    assert "connecting the 4 ranks that Ray has started" in out
+    assert digests(tmp_path / "runs/run") == alone
+    wait_for(lambda: not processes_of(tmp_path / "runs/run"), "the end of all ranks")
+
+
+@pytest.mark.exhaustive
+def test_run_goes_on_with_the_ranks_of_the_raylet_that_is_left(
+    alone: list[str], cluster: Any, begin: Begin, tmp_path: Path
+) -> None:
+    run, node = tmp_path / "runs/run", cluster.list_all_nodes()[1]
+    driver = begin(*WORDS, "--on", "ray", "--ranks", "2:4", "--job", f"address={cluster.address}", cold=True)
+    wait_for(reached(run, 3), "the third iteration")
+    first = set(processes_of(run))
+    assert len(first) == 4
+    cluster.remove_node(node, allow_graceful=False)
+    wait_for(lambda: not first & set(processes_of(run)), "the end of the first ranks", 30)
+    code, out, err = outcome(driver)
+    cluster.add_node(num_cpus=CPUS)
+    assert code == DONE, err
+    assert "connecting the 2 ranks that Ray has started" in out
+    assert "(restart 1 of 3)" in err
+    assert digests(run) == alone
+
+
+@pytest.mark.exhaustive
+def test_driver_that_is_asked_to_stop_or_killed_leaves_no_rank(
+    alone: list[str], cluster: Any, begin: Begin, tmp_path: Path
+) -> None:
+    run = tmp_path / "runs/run"
+    words = (*WORDS, "--on", "ray", "--ranks", 2, "--job", f"address={cluster.address}", "--resume")
+    driver = begin(*words, cold=True)
+    wait_for(reached(run, 3), "the third iteration")
+    driver.send_signal(signal.SIGTERM)
+    code, out, _ = outcome(driver)
+    assert code == PREEMPTED
+    assert "go on from iteration " in out
+    assert processes_of(run) == []
+    driver = begin(*words, cold=True)
+    wait_for(lambda: len(processes_of(run)) == 2, "the ranks")
+    os.kill(driver.pid, signal.SIGKILL)
+    wait_for(lambda: not processes_of(run), "the end of all ranks", 60)
+    assert outcome(begin(*words, cold=True))[0] == DONE
+    assert digests(run) == alone
+
+
+@pytest.mark.exhaustive
+def test_more_ranks_than_the_cluster_has_room_for_are_refused(cluster: Any, run_cli, tmp_path: Path) -> None:
+    words = ("--on", "ray", "--ranks", "3:4", "--job", f"address={cluster.address}", "cpu=2")
+    done = run_cli(*WORDS, *words)
+    assert (done.rc, done.stdout) == (BAD_INPUT, "")
+    assert done.stderr == "lockstep: --ranks is at least 3: the cluster has room for 2, with 2 CPU per rank\n"
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["address=127.0.0.1:1"], "--job address is '127.0.0.1:1': there is no cluster of Ray (Connection refused); use HOST:PORT"),
+        (["address=nowhere"], "--job address is 'nowhere': there is no cluster of Ray ("),
+        (["cpu=x"], "--job cpu is 'x': it must be a number of CPUs per rank"),
+        (["nodes=2"], "--job nodes: --on ray has no such option; it has address, cpu, gpu"),
+    ],
+)  # fmt: skip
+def test_options_that_can_not_work_are_refused(
+    options: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*map(str, WORDS), "--on", "ray", "--job", *options]) == BAD_INPUT
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"lockstep: {error}")
+    assert output.err.count("\n") == 1
+    assert list((tmp_path / "runs").glob("*")) == []

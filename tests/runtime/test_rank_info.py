@@ -26,6 +26,12 @@ SRUN = {
     "SLURM_NODEID": "1",
     "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
 }
+RAY = {
+    "LOCKSTEP_RAY_RANK": "3",
+    "LOCKSTEP_RAY_SIZE": "4",
+    "LOCKSTEP_RAY_LOCAL_RANK": "1",
+    "LOCKSTEP_RAY_LOCAL_SIZE": "2",
+}
 KUBERNETES = {"JOB_COMPLETION_INDEX": "3", "JOB_COMPLETIONS": "4"}
 # variables of a script of `sbatch --ntasks 4`, and of the shell of an interactive `salloc`
 BATCH = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
@@ -34,7 +40,7 @@ SHELL = BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1", "SL
 
 @pytest.mark.parametrize(
     ("variables", "launcher"),
-    [(TORCHRUN, "torchrun"), (OPEN_MPI, "mpirun"), (HYDRA, "mpiexec"), (SRUN, "srun")],
+    [(TORCHRUN, "torchrun"), (OPEN_MPI, "mpirun"), (HYDRA, "mpiexec"), (SRUN, "srun"), (RAY, "Ray")],
 )
 def test_every_launcher_is_recognized(variables: dict[str, str], launcher: str) -> None:
     assert find_rank_info(variables) == RankInfo(3, 4, 1, 2, launcher)
@@ -51,6 +57,7 @@ def test_pod_of_a_job_of_kubernetes_does_not_know_its_host() -> None:
 
 
 def test_launcher_takes_precedence_over_the_scheduler() -> None:
+    assert find_rank_info(SRUN | {"SLURM_PROCID": "0"} | RAY) == RankInfo(3, 4, 1, 2, "Ray")
     assert find_rank_info(KUBERNETES | {"JOB_COMPLETION_INDEX": "0"} | TORCHRUN) == RankInfo(3, 4, 1, 2, "torchrun")
     assert find_rank_info(SRUN | OPEN_MPI | TORCHRUN | {"RANK": "0"}) == RankInfo(0, 4, 1, 2, "torchrun")
     assert find_rank_info(SRUN | OPEN_MPI | {"OMPI_COMM_WORLD_RANK": "2"}) == RankInfo(2, 4, 1, 2, "mpirun")

@@ -66,6 +66,8 @@ class _Launcher:
 
 
 _LAUNCHERS = (
+    # first, because another launcher may have started the programs of Ray
+    _Launcher("Ray", "LOCKSTEP_RAY_RANK", "LOCKSTEP_RAY_SIZE", "LOCKSTEP_RAY_LOCAL_RANK", "LOCKSTEP_RAY_LOCAL_SIZE"),
     _Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", counts_if_alone=True),
     _Launcher(
         "mpirun",
@@ -77,7 +79,6 @@ _LAUNCHERS = (
     _Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     # not SLURM_NTASKS: a batch script has it too, although no step has been started
     _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
-    _Launcher("Ray", "LOCKSTEP_RAY_RANK", "LOCKSTEP_RAY_SIZE", "LOCKSTEP_RAY_LOCAL_RANK", "LOCKSTEP_RAY_LOCAL_SIZE"),
     _Launcher("Kubernetes", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),  # the second is set by clusters/kubernetes.py
 )
 

@@ -21,6 +21,10 @@ __all__ = ["submit"]
 _OPTIONS = ("address", "cpu", "gpu")
 _FINAL = (BAD_INPUT, IN_USE, NON_FINITE, REPLICAS_DIFFER)
 """Exit codes after which the ranks do not start again: the same error would come back."""
+_PLACEMENT = 30.0
+"""Seconds to wait until all ranks are placed, if a smaller number can be tried. For up to a minute, Ray offers the cores of a lost node."""
+_LAST_PLACEMENT = 120.0
+"""Seconds to wait at the first start, and if no smaller number can be tried."""
 _CONNECT = 10.0
 """Seconds to wait for an answer of a cluster's address."""
 
@@ -119,20 +123,25 @@ def _train(job: Job, resources: Mapping[str, float]) -> int:
     command, folder = own_command(*job.words), str(Path.cwd())
     variables = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ} | {"PYTHONUNBUFFERED": "1"}
     unplaced: set[int] = set()
+    patience = _LAST_PLACEMENT
     while True:
         sizes = [size for size in job.sizes if size <= _fitting(resources) and size not in unplaced]
         if not sizes:
-            _say("the cluster has no room for the smallest number of ranks any more")
+            _say("no allowed number of ranks could be placed (--ranks)")
             return FAILED
+        if len(sizes) == 1:
+            patience = _LAST_PLACEMENT
         try:
-            ended = run_group(sizes[0], resources, command, variables, folder, _write, asked_to_stop)
+            ended = run_group(sizes[0], resources, command, variables, folder, _write, asked_to_stop, patience)
         except NotPlaced as error:
             _say(str(error))
             unplaced.add(sizes[0])
+            patience = _PLACEMENT
             if asked_to_stop():
                 return PREEMPTED
             continue
         unplaced.clear()
+        patience = _PLACEMENT
         code = next((code for code in ended.codes if code in _FINAL), max(ended.codes))
         if code in (DONE, *_FINAL) or asked_to_stop():
             return code

@@ -15,10 +15,8 @@ from lockstep.processes.exit_codes import DONE, FAILED, KILLED, PREEMPTED
 
 __all__ = ["Ended", "NotPlaced", "run_group"]
 
-_PLACEMENT = 30.0
-"""Seconds to wait until all actors are placed. For up to a minute, Ray offers the cores of a node that was lost."""
-_ANSWER = 20.0
-"""Seconds until an actor that does not answer counts as lost."""
+_ANSWER = 30.0
+"""Seconds until a rank's actor that does not answer counts as lost."""
 _OTHERS = 30.0
 """Seconds that the other ranks have to end after the first one."""
 _POLL = 0.2
@@ -45,14 +43,16 @@ def run_group(
     folder: str,
     write: Callable[[str], None],
     asked_to_stop: Callable[[], int],
+    patience: float,
 ) -> Ended:
     """Run `command` as `ranks` ranks, pass their lines to `write`, and return how they have ended. No actor remains.
 
-    `resources` are those of a rank, by Ray's names. When `asked_to_stop`, all ranks are asked to stop. Raises NotPlaced.
+    `resources` are those of a rank, by Ray's names. When `asked_to_stop`, all ranks are asked to stop. Raises NotPlaced if not all actors
+    are placed, or do not answer, within `patience` seconds.
     """
-    with _placed(ranks, resources) as actors:
+    with _placed(ranks, resources, patience) as actors:
         try:
-            ordered, problem = _start(actors, command, variables, folder)
+            ordered, problem = _start(actors, command, variables, folder, patience)
         except RayError as error:
             raise NotPlaced(f"an actor could not be started: {type(error).__name__}") from None
         if problem:
@@ -61,10 +61,10 @@ def run_group(
 
 
 def _start(
-    actors: list[Any], command: Sequence[str], variables: Mapping[str, str], folder: str
+    actors: list[Any], command: Sequence[str], variables: Mapping[str, str], folder: str, patience: float
 ) -> tuple[list[Any], str]:
     """Start the ranks. Return the actors by rank, and the error if a rank can't be started. Ranks of a node are neighbors."""
-    nodes = [_ask(actor.node.remote()) for actor in actors]
+    nodes = _ask([actor.node.remote() for actor in actors], patience)
     order = sorted(range(len(actors)), key=lambda index: (nodes.index(nodes[index]), index))
     for rank, index in enumerate(order):
         node = nodes[index]
@@ -109,13 +109,13 @@ def _state(actor: Any) -> RankState:
 
 
 @contextmanager
-def _placed(ranks: int, resources: Mapping[str, float]) -> Iterator[list[Any]]:
+def _placed(ranks: int, resources: Mapping[str, float], patience: float) -> Iterator[list[Any]]:
     """Create an actor per rank, as close together as possible, and end all of them after the block."""
     group = placement_group([dict(resources)] * ranks, strategy="PACK")
     actors: list[Any] = []
     try:
-        if not group.wait(_PLACEMENT):
-            raise NotPlaced(f"{ranks} ranks were not placed within {_PLACEMENT:g} s")
+        if not group.wait(patience):
+            raise NotPlaced(f"{ranks} ranks were not placed within {patience:g} s")
         for index in range(ranks):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "max_restarts": 0}
@@ -130,9 +130,9 @@ def _placed(ranks: int, resources: Mapping[str, float]) -> Iterator[list[Any]]:
             remove_placement_group(group)
 
 
-def _ask(reference: Any) -> Any:
-    """Return the answer of an actor. Raises NotPlaced if it does not answer in time, and RayError if it has ended."""
+def _ask(reference: Any, timeout: float = _ANSWER) -> Any:
+    """Return the answer of an actor, or those of a list of actors. Raises NotPlaced if it does not answer in time, and RayError if it has ended."""
     try:
-        return ray.get(reference, timeout=_ANSWER)
+        return ray.get(reference, timeout=timeout)
     except ray.exceptions.GetTimeoutError:
-        raise NotPlaced(f"an actor did not answer within {_ANSWER:g} s") from None
+        raise NotPlaced(f"an actor did not answer within {timeout:g} s") from None

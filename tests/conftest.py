@@ -110,7 +110,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("extra"):
         for module in mark.args:
             if importlib.util.find_spec(module) is None:
-                pytest.skip(f"{module} is not installed: pip install 'lockstep-rl[all]'")
+                pytest.skip(f"{module} is not installed: pip install 'lockstep-rl[all,ray]'")
     for mark in item.iter_markers("command"):
         for command in mark.args:
             if shutil.which(command) is None:

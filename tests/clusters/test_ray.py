@@ -86,6 +86,7 @@ def test_run_goes_on_with_the_ranks_of_the_raylet_that_is_left(
     cluster.add_node(num_cpus=CPUS)
     assert code == DONE, err
     assert "connecting the 2 ranks that Ray has started" in out
+    assert "was lost with its actor; starting again from iteration " in err
     assert "(restart 1 of 3)" in err
     assert digests(run) == alone
 
@@ -120,11 +121,23 @@ def test_more_ranks_than_the_cluster_has_room_for_are_refused(cluster: Any, run_
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+@pytest.mark.exhaustive
+def test_error_of_a_rank_is_the_one_of_the_command(cluster: Any, run_cli, tmp_path: Path) -> None:
+    words = ("--on", "ray", "--ranks", 2, "--job", f"address={cluster.address}")
+    done = run_cli(*WORDS, *words, "--runtime.rendezvous", f"file://{tmp_path}/missing/meeting")
+    assert (done.rc, done.stdout) == (BAD_INPUT, "")
+    assert done.stderr == (
+        f"lockstep: runtime.rendezvous is 'file://{tmp_path}/missing/meeting': the file's folder does not exist\n"
+    )
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["address=127.0.0.1:1"], "--job address is '127.0.0.1:1': there is no cluster of Ray (Connection refused); use HOST:PORT"),
-        (["address=nowhere"], "--job address is 'nowhere': there is no cluster of Ray ("),
+        (["address=127.0.0.1:1"], "--job address is '127.0.0.1:1': there is no cluster of Ray (Connection refused)"),
+        (["address=nowhere"], "--job address is 'nowhere': it must be HOST:PORT, such as head:6379"),
+        (["address=ray://head:10001"], "--job address is 'ray://head:10001': it must be HOST:PORT, such as head:6379"),
         (["cpu=x"], "--job cpu is 'x': it must be a number of CPUs per rank"),
         (["nodes=2"], "--job nodes: --on ray has no such option; it has address, cpu, gpu"),
     ],

@@ -1,5 +1,6 @@
 """`lockstep train --on`: what is refused before anything is submitted, and what is left behind."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,19 @@ def test_refused_submission_keeps_the_files_of_an_earlier_one(
     assert read_submission(RunFolder(path)) == Submission("slurm", "12")
     assert main([*WORDS, "--name", "one"]) == BAD_INPUT
     assert "runs/one exists; choose another --name, or go on with --resume" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_ray_that_is_not_installed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "cartpole", "--on", "ray"]) == BAD_INPUT
+    assert capsys.readouterr() == (
+        "",
+        "lockstep: --on is 'ray': Ray is not installed; pip install 'lockstep-rl[ray]'\n",
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_options_of_jobs_need_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:

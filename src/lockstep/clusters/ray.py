@@ -1,20 +1,37 @@
 """Training on a cluster of Ray: this process places the ranks, and starts all of them again after a fault."""
 
 import os
+import re
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lockstep.clusters.job import Job, check_options
+from lockstep.clusters.job import Job, check_options, read_submission
 from lockstep.clusters.request import Request, reserved
 from lockstep.experiment.supervise import RestartLimit
-from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, IN_USE, NON_FINITE, PREEMPTED, REPLICAS_DIFFER
+from lockstep.processes.exit_codes import (
+    BAD_INPUT,
+    DONE,
+    FAILED,
+    IN_USE,
+    NON_FINITE,
+    PREEMPTED,
+    RANK_LOST,
+    REPLICAS_DIFFER,
+)
 from lockstep.processes.parent import own_command
+from lockstep.run.folder import RunFolder, RunInUse
 from lockstep.run.stop import asked_to_stop, listen
 from lockstep.telemetry.attempts import record_fault
+
+if TYPE_CHECKING:
+    from lockstep.clusters.ray_group import Ended
 
 __all__ = ["submit"]
 
@@ -37,20 +54,26 @@ def submit(request: Request) -> int:
     if find_spec("ray") is None:
         raise ValueError("--on is 'ray': Ray is not installed; pip install 'lockstep-rl[ray]'")
     check_options(request.options, "ray", _OPTIONS)
-    resources = _resources(request.options)
-    with reserved(request) as job:
-        _connect(request.options.get("address"))
-        try:
-            _check_capacity(job, resources)
-        except BaseException:
-            _disconnect()
-            raise
-    # from here on, rank 0 locks the run
+    address, resources = _address(request.options), _resources(request.options)
     try:
-        listen()
-        return _train(job, resources)
+        with reserved(request) as job:
+            _connect(address)
+            _check_capacity(job, resources)
+            listen()
+        # from here on, rank 0 locks the run
+        try:
+            return _train(job, resources)
+        finally:
+            _remove_remains(job.folder)
     finally:
         _disconnect()
+
+
+def _address(options: Mapping[str, str]) -> str | None:
+    address = options.get("address")
+    if address is not None and not re.fullmatch(r"[^/]+:\d{1,5}", address):
+        raise ValueError(f"--job address is {address!r}: it must be HOST:PORT, such as head:6379")
+    return address
 
 
 def _resources(options: Mapping[str, str]) -> dict[str, float]:
@@ -82,16 +105,14 @@ def _connect(address: str | None) -> None:
         except ConnectionError:
             ray.init("local", include_dashboard=False, **options)
         return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), _CONNECT):
             pass
         ray.init(address, **options)
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
         reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-        raise ValueError(
-            f"--job address is {address!r}: there is no cluster of Ray ({reason}); use HOST:PORT"
-        ) from None
+        raise ValueError(f"--job address is {address!r}: there is no cluster of Ray ({reason})") from None
 
 
 def _disconnect() -> None:
@@ -117,58 +138,56 @@ def _fitting(resources: Mapping[str, float]) -> int:
 
 def _train(job: Job, resources: Mapping[str, float]) -> int:
     """Run the ranks until training has ended. After a fault, start all of them again, with as many as can be placed."""
-    from lockstep.clusters.ray_group import NotPlaced, run_group
+    from lockstep.clusters.ray_group import NotPlaced, RankCommand, run_group
 
-    limit = RestartLimit(job.restarts)
-    command, folder = own_command(*job.words), str(Path.cwd())
     variables = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ} | {"PYTHONUNBUFFERED": "1"}
-    unplaced: set[int] = set()
-    patience = _LAST_PLACEMENT
-    while True:
-        sizes = [size for size in job.sizes if size <= _fitting(resources) and size not in unplaced]
-        if not sizes:
-            _say("no allowed number of ranks could be placed (--ranks)")
-            return FAILED
-        if len(sizes) == 1:
-            patience = _LAST_PLACEMENT
+    command = RankCommand(own_command(*job.words), variables, str(Path.cwd()))
+    limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
+    while sizes and not asked_to_stop():
+        size = next((size for size in sizes if size <= _fitting(resources)), sizes[-1])
+        patience = _LAST_PLACEMENT if is_first or size == sizes[-1] else _PLACEMENT
+        is_first = False
         try:
-            ended = run_group(sizes[0], resources, command, variables, folder, _write, asked_to_stop, patience)
+            ended = run_group(size, resources, command, _write, asked_to_stop, patience)
         except NotPlaced as error:
             _say(str(error))
-            unplaced.add(sizes[0])
-            patience = _PLACEMENT
-            if asked_to_stop():
-                return PREEMPTED
+            sizes = [smaller for smaller in sizes if smaller < size]
             continue
-        unplaced.clear()
-        patience = _PLACEMENT
-        code = next((code for code in ended.codes if code in _FINAL), max(ended.codes))
-        if code in (DONE, *_FINAL) or asked_to_stop():
-            return code
-        if code != PREEMPTED and not _restarts(job, limit, ended.problem):
-            return code
+        if ended.code in (DONE, *_FINAL) or asked_to_stop():
+            return ended.code
+        if ended.code != PREEMPTED and not _restarts(job, limit, ended):
+            return ended.code
+        sizes = list(job.sizes)
+    return PREEMPTED if asked_to_stop() else FAILED
 
 
-def _restarts(job: Job, limit: RestartLimit, fault: str) -> bool:
+def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
     """Record a fault, and return True after the pause before the next start; False if the ranks do not start again."""
-    reached = job.folder.last_metrics().get("iteration")
+    folder = job.folder
+    reached = folder.last_metrics().get("iteration")
     iteration = reached + 1 if isinstance(reached, int) else 0
-    saved = max(job.folder.checkpoints(), default=0)
-    record_fault(job.folder, fault, iteration)
+    saved = max(folder.checkpoints(), default=0)
+    record_fault(folder, ended.problem, iteration, reported=ended.code == RANK_LOST)
     problem = limit.problem(iteration, saved)
     if problem is not None:
-        _say(f"{fault}; not started again: {problem}")
+        _say(f"{ended.problem}; not started again: {problem}")
         return False
-    _say(
-        f"{fault}; starting again from {f'iteration {saved}' if saved else 'the start'} (restart {limit.used} of {job.restarts})"
-    )
+    place = f"iteration {saved}" if saved else "the start"
+    _say(f"{ended.problem}; starting again from {place} (restart {limit.used} of {job.restarts})")
     time.sleep(limit.pause)
     return True
+
+
+def _remove_remains(folder: RunFolder) -> None:
+    """Remove the folder if no rank has created the run."""
+    with suppress(OSError, RunInUse), folder.locked():
+        if not folder.has_config() and read_submission(folder) is None:
+            shutil.rmtree(folder.path)
 
 
 def _say(text: str) -> None:
     print(f"lockstep: {text}", file=sys.stderr, flush=True)
 
 
-def _write(line: str) -> None:
-    print(line, flush=True)
+def _write(is_error: bool, line: str) -> None:
+    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)

@@ -1,8 +1,11 @@
 """The ranks of a run as actors of Ray, in one placement group."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 import ray
@@ -11,14 +14,19 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ray_rank import RankProcess, RankState
-from lockstep.processes.exit_codes import DONE, FAILED, KILLED, PREEMPTED
+from lockstep.processes.exit_codes import DONE, FAILED, KNOWN, PREEMPTED, RANK_LOST
 
-__all__ = ["Ended", "NotPlaced", "run_group"]
+__all__ = ["Ended", "NotPlaced", "RankCommand", "run_group"]
 
+_STARTUP = 120.0
+"""Seconds until the processes of all actors have started."""
 _ANSWER = 30.0
-"""Seconds until a rank's actor that does not answer counts as lost."""
-_OTHERS = 30.0
-"""Seconds that the other ranks have to end after the first one."""
+"""Seconds until an actor that does not answer counts as lost."""
+_AFTER_FAILURE = 30.0
+"""Seconds that the other ranks have to end after one has failed."""
+_AFTER_SUCCESS = 90.0
+"""Seconds that the other ranks have after one has ended without a failure. If only rank 0 is left, there is no limit: it waits for
+evaluations, videos and trackers, with limits of its own."""
 _POLL = 0.2
 
 
@@ -26,96 +34,138 @@ class NotPlaced(RuntimeError):
     """The actors could not be placed in time."""
 
 
+@dataclass(frozen=True)
+class RankCommand:
+    """Command that every rank runs."""
+
+    words: Sequence[str]
+    variables: Mapping[str, str]
+    """Environment variables besides those of the raylet."""
+    folder: str
+    """Working folder."""
+
+
 class Ended(NamedTuple):
     """End of the ranks."""
 
-    codes: list[int]
-    """Exit codes by rank."""
-    problem: str
-    """Description of the first failure; empty if no rank has failed."""
+    code: int
+    """Exit code of the rank that has failed first, not of one that has lost it."""
+    problem: str = ""
+    """Description of the failure; empty if no rank has failed."""
 
 
 def run_group(
     ranks: int,
     resources: Mapping[str, float],
-    command: Sequence[str],
-    variables: Mapping[str, str],
-    folder: str,
-    write: Callable[[str], None],
+    command: RankCommand,
+    write: Callable[[bool, str], None],
     asked_to_stop: Callable[[], int],
     patience: float,
 ) -> Ended:
-    """Run `command` as `ranks` ranks, pass their lines to `write`, and return how they have ended. No actor remains.
+    """Run `command` as `ranks` ranks, pass their lines to `write`, as in `RankState.output`, and return how they have ended. No actor remains.
 
-    `resources` are those of a rank, by Ray's names. When `asked_to_stop`, all ranks are asked to stop. Raises NotPlaced if not all actors
-    are placed, or do not answer, within `patience` seconds.
+    `resources` are those of a rank, by Ray's names. When `asked_to_stop`, the ranks are asked to stop. Raises NotPlaced if the ranks are not
+    placed within `patience` seconds, and ValueError if a host can't start a rank.
     """
-    with _placed(ranks, resources, patience) as actors:
+    with _placed(ranks, resources, asked_to_stop, patience) as actors:
         try:
-            ordered, problem = _start(actors, command, variables, folder, patience)
+            ordered = _start(actors, command, asked_to_stop)
         except RayError as error:
-            raise NotPlaced(f"an actor could not be started: {type(error).__name__}") from None
-        if problem:
-            return Ended([FAILED] * ranks, problem)
+            text = str(error).strip().splitlines()
+            return Ended(RANK_LOST, f"a rank could not be started: {text[-1] if text else type(error).__name__}")
         return _follow(ordered, write, asked_to_stop)
 
 
-def _start(
-    actors: list[Any], command: Sequence[str], variables: Mapping[str, str], folder: str, patience: float
-) -> tuple[list[Any], str]:
-    """Start the ranks. Return the actors by rank, and the error if a rank can't be started. Ranks of a node are neighbors."""
-    nodes = _ask([actor.node.remote() for actor in actors], patience)
+def _start(actors: list[Any], command: RankCommand, asked_to_stop: Callable[[], int]) -> list[Any]:
+    """Start the ranks, and return the actors by rank. Ranks of a node are neighbors."""
+    answers = [actor.node.remote() for actor in actors]
+
+    def have_started() -> bool:
+        return not ray.wait(answers, num_returns=len(answers), timeout=_POLL)[1]
+
+    _wait(have_started, _STARTUP, asked_to_stop, f"the processes of {len(actors)} ranks did not start")
+    nodes = ray.get(answers)
     order = sorted(range(len(actors)), key=lambda index: (nodes.index(nodes[index]), index))
     for rank, index in enumerate(order):
         node = nodes[index]
         local = [nodes[earlier] for earlier in order[:rank]].count(node)
         numbers = {"RANK": rank, "SIZE": len(actors), "LOCAL_RANK": local, "LOCAL_SIZE": nodes.count(node)}
         own = {f"LOCKSTEP_RAY_{name}": str(number) for name, number in numbers.items()}
-        refusal = _ask(actors[index].start.remote(list(command), {**variables, **own}, folder))
+        started = actors[index].start.remote(list(command.words), {**command.variables, **own}, command.folder)
+        refusal = ray.get(started, timeout=_ANSWER)
         if refusal is not None:
-            return [], f"rank {rank} can't be started: {refusal}"
-    return [actors[index] for index in order], ""
+            raise ValueError(
+                f"rank {rank} can't be started: {refusal}; all hosts of the cluster must share the current folder and the installation"
+            )
+    return [actors[index] for index in order]
 
 
-def _follow(actors: list[Any], write: Callable[[str], None], asked_to_stop: Callable[[], int]) -> Ended:
+def _follow(actors: Sequence[Any], write: Callable[[bool, str], None], asked_to_stop: Callable[[], int]) -> Ended:
     """Wait until all ranks have ended, or until the others have had their time after the end of the first one."""
-    codes: dict[int, int] = {}
-    problem, stopping, deadline = "", False, float("inf")
-    while len(codes) < len(actors) and time.monotonic() < deadline:
+    codes: dict[int, int | None] = {}
+    first_end, stopping = inf, False
+    while len(codes) < len(actors) and time.monotonic() - first_end < _limit(codes, len(actors)):
         if asked_to_stop() and not stopping:
             stopping = True
-            with suppress(RayError, NotPlaced):
-                _ask(actors[0].stop.remote())
+            actors[0].stop.remote()  # the ranks agree on it
         time.sleep(_POLL)
-        for rank in set(range(len(actors))) - set(codes):
-            state = _state(actors[rank])
-            for line in state.lines:
-                write(line)
-            if state.code is None:
-                continue
-            codes[rank] = state.code
-            deadline = min(deadline, time.monotonic() + _OTHERS)
-            if state.code not in (DONE, PREEMPTED) and not problem:
-                problem = f"rank {rank} ended with code {state.code}"
-    return Ended([codes.get(rank, KILLED) for rank in range(len(actors))], problem)
+        states = _states({rank: actor for rank, actor in enumerate(actors) if rank not in codes})
+        for rank, state in states.items():
+            for is_error, line in state.output if state is not None else ():
+                write(is_error, line)
+            if state is None or state.code is not None:
+                codes[rank] = None if state is None else state.code
+                first_end = min(first_end, time.monotonic())
+    return _outcome(codes, len(actors))
 
 
-def _state(actor: Any) -> RankState:
-    try:
-        state: RankState = _ask(actor.state.remote())
-    except (RayError, NotPlaced):
-        return RankState([], KILLED)
-    return state
+def _states(actors: Mapping[int, Any]) -> dict[int, RankState | None]:
+    """Return the states of ranks; None if the actor is lost."""
+    requests = {rank: actor.state.remote() for rank, actor in actors.items()}
+    answered, _ = ray.wait(list(requests.values()), num_returns=len(requests), timeout=_ANSWER)
+    states: dict[int, RankState | None] = dict.fromkeys(actors)
+    for rank, request in requests.items():
+        if request in answered:
+            with suppress(RayError):
+                states[rank] = ray.get(request)
+    return states
+
+
+def _limit(codes: Mapping[int, int | None], ranks: int) -> float:
+    """Return how many seconds after the end of the first rank the others have to end. `codes` has the exit codes of those that have ended."""
+    if _failures(codes):
+        return _AFTER_FAILURE
+    return inf if set(range(1, ranks)) <= set(codes) else _AFTER_SUCCESS
+
+
+def _outcome(codes: Mapping[int, int | None], ranks: int) -> Ended:
+    failures = _failures(codes)
+    if not failures and len(codes) < ranks:
+        return Ended(RANK_LOST, "the ranks did not end together")
+    if not failures:
+        return Ended(PREEMPTED if PREEMPTED in codes.values() else DONE)
+    # a rank that lost another one is the consequence, not the cause
+    rank, code = min(failures.items(), key=lambda failure: failure[1] == RANK_LOST)
+    if code is None:
+        return Ended(FAILED, f"rank {rank} was lost with its actor")
+    if code < 0:
+        return Ended(FAILED, f"rank {rank} was killed by {signal.Signals(-code).name}")
+    return Ended(code if code in KNOWN else RANK_LOST, f"rank {rank} ended with exit code {code}")
+
+
+def _failures(codes: Mapping[int, int | None]) -> dict[int, int | None]:
+    return {rank: code for rank, code in codes.items() if code not in (DONE, PREEMPTED)}
 
 
 @contextmanager
-def _placed(ranks: int, resources: Mapping[str, float], patience: float) -> Iterator[list[Any]]:
+def _placed(
+    ranks: int, resources: Mapping[str, float], asked_to_stop: Callable[[], int], patience: float
+) -> Iterator[list[Any]]:
     """Create an actor per rank, as close together as possible, and end all of them after the block."""
     group = placement_group([dict(resources)] * ranks, strategy="PACK")
     actors: list[Any] = []
     try:
-        if not group.wait(patience):
-            raise NotPlaced(f"{ranks} ranks were not placed within {patience:g} s")
+        _wait(lambda: group.wait(_POLL), patience, asked_to_stop, f"{ranks} ranks were not placed")
         for index in range(ranks):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "max_restarts": 0}
@@ -130,9 +180,9 @@ def _placed(ranks: int, resources: Mapping[str, float], patience: float) -> Iter
             remove_placement_group(group)
 
 
-def _ask(reference: Any, timeout: float = _ANSWER) -> Any:
-    """Return the answer of an actor, or those of a list of actors. Raises NotPlaced if it does not answer in time, and RayError if it has ended."""
-    try:
-        return ray.get(reference, timeout=timeout)
-    except ray.exceptions.GetTimeoutError:
-        raise NotPlaced(f"an actor did not answer within {timeout:g} s") from None
+def _wait(is_ready: Callable[[], bool], seconds: float, asked_to_stop: Callable[[], int], problem: str) -> None:
+    """Wait until `is_ready`, which itself waits a moment. Raise NotPlaced with `problem` after so many seconds, or when asked to stop."""
+    deadline = time.monotonic() + seconds
+    while not is_ready():
+        if asked_to_stop() or time.monotonic() > deadline:
+            raise NotPlaced(problem if asked_to_stop() else f"{problem} within {seconds:g} s")

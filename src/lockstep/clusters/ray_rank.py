@@ -8,22 +8,26 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import ray
 
 from lockstep.processes.parent import die_with_parent
+from lockstep.processes.signals import SIGNALS
 
 __all__ = ["RankProcess", "RankState"]
+
+_LAST_LINES = 2.0
+"""Seconds to wait for the end of the output of a rank that has ended: a process that it has started may keep the pipe open."""
 
 
 class RankState(NamedTuple):
     """Progress of a rank since the last call."""
 
-    lines: list[str]
-    """Lines that it has written."""
+    output: list[tuple[bool, str]]
+    """Lines that it has written, each with True if it was written to the standard error stream."""
     code: int | None
-    """Exit code, as a shell reports it; None: it is running."""
+    """Exit code, minus the signal's number if it was killed; None: it is running."""
 
 
 class RankProcess:
@@ -31,9 +35,9 @@ class RankProcess:
 
     def __init__(self) -> None:
         die_with_parent(os.getppid())
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._output: queue.SimpleQueue[tuple[bool, str]] = queue.SimpleQueue()
         self._process: subprocess.Popen[str] | None = None
-        self._reader: threading.Thread | None = None
+        self._readers: list[threading.Thread] = []
 
     def node(self) -> str:
         """Return the id of the node that runs this actor."""
@@ -49,7 +53,7 @@ class RankProcess:
                 env={**os.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
                 preexec_fn=partial(_prepare, os.getpid()),
@@ -57,35 +61,38 @@ class RankProcess:
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
         self._process = process
-        self._reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-        self._reader.start()
+        for stream in (process.stdout, process.stderr):
+            reader = threading.Thread(target=self._read, args=(stream, stream is process.stderr), daemon=True)
+            reader.start()
+            self._readers.append(reader)
         return None
 
     def state(self) -> RankState:
         """Return the new lines and the exit code, which comes with the last lines."""
         assert self._process is not None
-        assert self._reader is not None
-        code = None if self._reader.is_alive() else self._process.poll()
-        lines = []
+        code = self._process.poll()
+        if code is not None:
+            for reader in self._readers:
+                reader.join(_LAST_LINES)
+        output = []
         with suppress(queue.Empty):
             while True:
-                lines.append(self._lines.get_nowait())
-        return RankState(lines, 128 - code if code is not None and code < 0 else code)
+                output.append(self._output.get_nowait())
+        return RankState(output, code)
 
     def stop(self) -> None:
         """Ask the rank to stop cleanly."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)
 
-    def _read(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        process.wait()
+    def _read(self, stream: IO[str], is_error: bool) -> None:
+        for line in stream:
+            self._output.put((is_error, line.rstrip("\n")))
 
 
 def _prepare(parent: int) -> None:
-    """Tie the child to the actor, and undo what Ray has set for the actor's signals."""
+    """Tie the child to the actor, and undo what Ray has set for the actor's signals. They stay pending until the rank has its handlers."""
     die_with_parent(parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

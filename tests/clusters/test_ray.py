@@ -88,6 +88,7 @@ def test_run_goes_on_with_the_ranks_of_the_raylet_that_is_left(
     assert "connecting the 2 ranks that Ray has started" in out
     assert "was lost with its actor; starting again from iteration " in err
     assert "(restart 1 of 3)" in err
+    assert "(raylet)" not in out
     assert digests(run) == alone
 
 

@@ -72,8 +72,8 @@ class Arguments(argparse.ArgumentParser):
             default=[],
             metavar="KEY=VALUE",
             help="options of the cluster. slurm: those of sbatch, such as partition=gpu time=08:00:00 nodes=2 exclusive=; kubernetes, whose manifest is "
-            "printed: image, claim (the volume of the runs), cpu, memory and gpus of a rank; ray: address (default: the cluster of this host, else a new one), cpu "
-            "and gpu of a rank",
+            "printed: image, claim (the volume of the runs), cpu, memory and gpus of a rank; ray: address (default: Ray is started on this host), cpu and gpu of "
+            "a rank",
         )
 
     @property

@@ -6,11 +6,12 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from lockstep.clusters.job import Job, check_options, read_submission
 from lockstep.clusters.request import Request, reserved
@@ -59,10 +60,12 @@ def submit(request: Request) -> int:
         with reserved(request) as job:
             _connect(address)
             _check_capacity(job, resources)
-            listen()
+            listen(announce=False)  # rank 0 does
         # from here on, rank 0 locks the run
+        write = partial(_write, sys.stdout)
         try:
-            return _train(job, resources)
+            with redirect_stdout(sys.stderr):  # for messages of Ray, such as those about lost nodes
+                return _train(job, resources, write)
         finally:
             _remove_remains(job.folder)
     finally:
@@ -93,17 +96,23 @@ def _resources(options: Mapping[str, str]) -> dict[str, float]:
 
 
 def _connect(address: str | None) -> None:
-    """Connect to the cluster: the one at `address`, else one that runs on this host, else one of this process alone."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # devices of ranks are chosen by runtime.device
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    """Connect to the cluster at `address`; None: start one that ends with this process."""
+    variables = {
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }  # runtime.device chooses devices
+    if address is not None:
+        variables |= {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_BACKEND_LOG_LEVEL": "error"}  # 40 seconds, not 14 minutes
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
     import ray
 
     options = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         try:
-            ray.init("auto", **options)
-        except ConnectionError:
             ray.init("local", include_dashboard=False, **options)
+        except Exception as error:  # Ray raises this class itself
+            raise ValueError(f"--on is 'ray': Ray did not start on this host ({_one_line(error)})") from None
         return
     host, _, port = address.rpartition(":")
     try:
@@ -111,8 +120,11 @@ def _connect(address: str | None) -> None:
             pass
         ray.init(address, **options)
     except (OSError, ValueError, OverflowError, RuntimeError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-        raise ValueError(f"--job address is {address!r}: there is no cluster of Ray ({reason})") from None
+        raise ValueError(f"--job address is {address!r}: there is no cluster of Ray ({_one_line(error)})") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
 
 
 def _disconnect() -> None:
@@ -136,7 +148,7 @@ def _fitting(resources: Mapping[str, float]) -> int:
     return min(int(total.get(name, 0) // number) for name, number in resources.items())
 
 
-def _train(job: Job, resources: Mapping[str, float]) -> int:
+def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str], None]) -> int:
     """Run the ranks until training has ended. After a fault, start all of them again, with as many as can be placed."""
     from lockstep.clusters.ray_group import NotPlaced, RankCommand, run_group
 
@@ -148,7 +160,7 @@ def _train(job: Job, resources: Mapping[str, float]) -> int:
         patience = _LAST_PLACEMENT if is_first or size == sizes[-1] else _PLACEMENT
         is_first = False
         try:
-            ended = run_group(size, resources, command, _write, asked_to_stop, patience)
+            ended = run_group(size, resources, command, write, asked_to_stop, patience)
         except NotPlaced as error:
             _say(str(error))
             sizes = [smaller for smaller in sizes if smaller < size]
@@ -189,5 +201,5 @@ def _say(text: str) -> None:
     print(f"lockstep: {text}", file=sys.stderr, flush=True)
 
 
-def _write(is_error: bool, line: str) -> None:
-    print(line, file=sys.stderr if is_error else sys.stdout, flush=True)
+def _write(output: TextIO, is_error: bool, line: str) -> None:
+    print(line, file=sys.stderr if is_error else output, flush=True)

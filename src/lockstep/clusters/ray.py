@@ -180,9 +180,9 @@ def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
     iteration = reached + 1 if isinstance(reached, int) else 0
     saved = max(folder.checkpoints(), default=0)
     record_fault(folder, ended.problem, iteration, reported=ended.code == RANK_LOST)
-    problem = limit.problem(iteration, saved)
-    if problem is not None:
-        _say(f"{ended.problem}; not started again: {problem}")
+    reason = limit.reason_to_end(iteration, saved)
+    if reason is not None:
+        _say(f"{ended.problem}; not started again: {reason}")
         return False
     place = f"iteration {saved}" if saved else "the start"
     _say(f"{ended.problem}; starting again from {place} (restart {limit.used} of {job.restarts})")

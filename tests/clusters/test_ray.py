@@ -28,10 +28,12 @@ Begin = Callable[..., "subprocess.Popen[str]"]
 def fixture_cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
-    cluster.add_node(num_cpus=CPUS)
-    yield cluster
-    cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # Ray's default is 15: other tests could take all of the time
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "include_dashboard": False})
+        cluster.add_node(num_cpus=CPUS)
+        yield cluster
+        cluster.shutdown()
 
 
 @pytest.fixture(name="alone", scope="module")

@@ -102,7 +102,7 @@ def _connect(address: str | None) -> None:
         "RAY_USAGE_STATS_ENABLED": "0",
     }  # runtime.device chooses devices
     if address is not None:
-        variables |= {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_BACKEND_LOG_LEVEL": "error"}  # 40 seconds, not 14 minutes
+        variables["RAY_NUM_REDIS_GET_RETRIES"] = "1"  # of 40 seconds; Ray's default is 20
     for name, value in variables.items():
         os.environ.setdefault(name, value)
     import ray

@@ -62,9 +62,9 @@ def train_uninterrupted(run_cli, case: str, run: Path) -> None:
     "case",
     [
         "cartpole",
-        "gymnasium",
+        pytest.param("gymnasium", marks=pytest.mark.exhaustive),
         pytest.param("envpool", marks=[pytest.mark.extra("envpool"), pytest.mark.exhaustive]),
-        pytest.param("reacher", marks=pytest.mark.extra("mujoco")),
+        pytest.param("reacher", marks=[pytest.mark.extra("mujoco"), pytest.mark.exhaustive]),
         pytest.param("lunarlander", marks=[pytest.mark.extra("Box2D"), pytest.mark.exhaustive]),
         "lstm",
         pytest.param("ngu", marks=pytest.mark.exhaustive),
@@ -106,6 +106,7 @@ def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_pa
     same(tmp_path / "whole", run, ITERATIONS)
 
 
+@pytest.mark.exhaustive
 def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_path: Path) -> None:
     train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"

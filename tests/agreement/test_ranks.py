@@ -62,9 +62,8 @@ def test_one_two_and_four_ranks_give_the_same_bits(run_cli, same, case: str) -> 
     same("ranks1", "ranks4", ITERATIONS)
 
 
-@pytest.mark.parametrize(
-    "ranks", [pytest.param(1, marks=pytest.mark.exhaustive), 2, pytest.param(3, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive  # tests/cli/test_plans.py compares a plan under torchrun
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_torchrun_gives_the_same_bits(run_cli, same, ranks: int) -> None:
     train(run_cli, "cartpole", "own")
     train(run_cli, "cartpole", "torchrun", prefix=(*TORCHRUN, str(ranks), "-m"))

@@ -168,6 +168,7 @@ def test_bfloat16_gives_the_same_bits_on_any_number_of_ranks(alone: list[str], d
     assert digests_of("fabric", *bf16, *FABRIC, "--plan", "1:1") == found
 
 
+@pytest.mark.exhaustive
 def test_bfloat16_learns_cartpole(run_cli, tmp_path: Path) -> None:
     words = ("--runtime.precision", "bf16", "--total-steps", 40_000, "--run.progress", "off", "--name", "long")
     rc, out, err = run_cli("train", "cartpole", *words, "--run.stop-at-return", 200)

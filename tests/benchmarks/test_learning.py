@@ -177,6 +177,7 @@ def command(root: Path, *words: object) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_benchmark_continues(root: Path, tmp_path: Path, environ: dict[str, str], run_cli) -> None:
     config = {"cwd": tmp_path, "env": environ, "stdout": subprocess.PIPE, "text": True}
     killed = subprocess.Popen(command(root), **config)

@@ -26,27 +26,37 @@ from lockstep.cli.main import main
 from lockstep.config import Config
 from lockstep.run.folder import RunFolder
 
-_create, _start = lockstep.experiment.execute.create_run, lockstep.cli.train.start
+_create, _open_or_create = lockstep.experiment.execute.create_run, lockstep.experiment.execute.open_or_create_run
+_start = lockstep.cli.train.start
 _RUN_HERE = ("lockstep ", "timeout ")
 _TESTED_ELSEWHERE = ("lockstep bench", "lockstep sweep", "lockstep dashboard")
 """Prefixes of commands that other tests run."""
 
 
-def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
-    """Call `create_run` with a config that is cut to two short iterations."""
+def shortened(config: Config) -> Config:
+    """Return the config, cut to two short iterations."""
     steps = config.rollout.steps
     while steps > 256 and steps % (2 * (config.rollout.sequence_length or 1)) == 0:
         steps //= 2
     two = 2 * config.env.count * steps
     once = None if config.ppo.policy_epochs is None else 1
-    config = dataclasses.replace(
+    return dataclasses.replace(
         config,
         rollout=dataclasses.replace(config.rollout, steps=steps),
         ppo=dataclasses.replace(config.ppo, epochs=min(2, config.ppo.epochs), policy_epochs=once, value_epochs=once),
         runtime=dataclasses.replace(config.runtime, compile="off"),
         run=dataclasses.replace(config.run, total_steps=min(two, config.run.total_steps), checkpoint_every=1),
     )
-    return _create(config, preset, ranks)
+
+
+def create_short_run(config: Config, preset: str | None, ranks: int) -> object:
+    """Call `create_run` with a shortened config."""
+    return _create(shortened(config), preset, ranks)
+
+
+def open_or_create_short_run(config: Config, preset: str | None, ranks: int) -> object:
+    """Call `open_or_create_run` with a shortened config."""
+    return _open_or_create(shortened(config), preset, ranks)
 
 
 def start_if_needed(
@@ -109,6 +119,7 @@ def run_page(page: Path, before: list[str]) -> None:
     """Run the commands in `before`, then all blocks of the page."""
     text = page.read_text(encoding="utf-8")
     lockstep.experiment.begin.create_run = create_short_run  # type: ignore[assignment]
+    lockstep.experiment.begin.open_or_create_run = open_or_create_short_run  # type: ignore[assignment]
     lockstep.cli.train.start = lockstep.cli.resume.start = partial(start_if_needed, text)
     sys.path.insert(0, str(Path.cwd()))
     for block in blocks(page):

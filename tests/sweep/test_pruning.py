@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -32,16 +33,24 @@ def make_trial(folder: Path, number: int, returns: list[float | None]) -> list[M
     return members
 
 
-@pytest.fixture(name="trials")
-def fixture_trials(tmp_path: Path) -> Trials:
+@pytest.fixture(name="five_trials", scope="module")
+def fixture_five_trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five complete trials with returns of 1, 2, …, 20 over the iterations, and a batch of two, 5 and 6."""
-    trials = make_trials(tmp_path)
+    folder = tmp_path_factory.mktemp("trials")
+    trials = make_trials(folder)
     for number, _ in trials.next(5, 5):
-        members = make_trial(tmp_path, number, [float(row) for row in range(1, 21)])
+        members = make_trial(folder, number, [float(row) for row in range(1, 21)])
         assert Pruning(trials, {number: members}, print).update() == set()
         trials.tell(number, 20.0)
     assert [number for number, _ in trials.next(2, 7)] == [5, 6]
-    return trials
+    return folder
+
+
+@pytest.fixture(name="trials")
+def fixture_trials(five_trials: Path, tmp_path: Path) -> Trials:
+    """Copy `five_trials`, whose database needs seconds to fill, to `tmp_path`."""
+    copytree(five_trials, tmp_path, dirs_exist_ok=True)
+    return make_trials(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,10 @@ def test_driver_that_is_asked_to_stop_or_killed_leaves_no_rank(
     wait_for(lambda: len(processes_of(run)) == 2, "the ranks")
     os.kill(driver.pid, signal.SIGKILL)
     wait_for(lambda: not processes_of(run), "the end of all ranks", 60)
-    assert outcome(begin(*words, cold=True))[0] == DONE
+    resume = ("resume", "run", "--on", "ray", "--ranks", 2, "--job", f"address={cluster.address}")
+    code, out, err = outcome(begin(*resume, cold=True))
+    assert (code, err) == (DONE, "")
+    assert "resuming run from iteration " in out
     assert digests(run) == alone
 
 

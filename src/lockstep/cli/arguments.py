@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from lockstep.runtime.settings import RESTARTS
 
-__all__ = ["Arguments", "parser_of", "rank_range", "whole_number"]
+__all__ = ["Arguments", "is_on_cluster", "parser_of", "rank_range", "whole_number"]
 
 
 class _ParserFound(BaseException):
@@ -131,6 +131,13 @@ def parser_of(main: Callable[[Sequence[str]], int]) -> Arguments:
     finally:
         _only_parsers.reset(token)
     raise AssertionError("the command made no parser")
+
+
+def is_on_cluster(args: argparse.Namespace) -> bool:
+    """Return True if `--on`, of `add_cluster`, names a cluster. Raises ValueError for `--job` without one."""
+    if args.job and args.on == "local":
+        raise ValueError("--job needs --on with the name of a cluster")
+    return bool(args.on != "local")
 
 
 def rank_range(text: str) -> range:

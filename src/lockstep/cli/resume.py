@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.arguments import Arguments, is_on_cluster, whole_number
 from lockstep.cli.start import (
     announce_connecting,
     check_hook_of_run,
@@ -13,6 +13,7 @@ from lockstep.cli.start import (
     report_once,
     start,
 )
+from lockstep.clusters.submit import CLUSTERS
 from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.config.flags import flag_of, parse_flags
 from lockstep.processes.portable import restart_portable
@@ -22,12 +23,14 @@ from lockstep.runtime.rank_info import RankInfo, find_rank_info
 
 __all__ = ["main"]
 
+_COMMAND_FLAGS = ("--iteration", "--job", "--on", "--ranks", "--restarts", "--total-steps")
+
 
 def main(argv: Sequence[str]) -> int:
     """Resume the run and return the exit code. Raises ValueError for bad input, before any process starts."""
     rank_info = find_rank_info()
     with report_once(rank_info):
-        tree, rest = parse_flags(argv, ("--ranks", "--restarts", "--iteration", "--total-steps"))
+        tree, rest = parse_flags(argv, _COMMAND_FLAGS)
         args = _parser().read(rest)
         folder = RunFolder.open(locate(args.run))
     # Lock the run before its config and checkpoints are read: another process may be changing them. Under a launcher, rank 0
@@ -59,6 +62,10 @@ def _resume(
         check_hook_of_run(config, tree.get("run", {}))
         extended = extended_by(config, tree, args.total_steps)
         hook = import_hook(extended.run.hooks)
+        if is_on_cluster(args):
+            from lockstep.cli.submit import submit_existing
+
+            return submit_existing(args, tree, folder, extended, rank_info)
         if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
             restart_portable(["resume", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)
@@ -87,6 +94,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument("run", metavar="RUN", help="run folder, or its name in runs/")
     parser.add_ranks("one per core, at most one per shard, or the number that the plan requires")
+    parser.add_cluster(list(CLUSTERS))
     parser.add_argument(
         "--iteration",
         type=whole_number(0),

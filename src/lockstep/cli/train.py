@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from lockstep import presets
-from lockstep.cli.arguments import Arguments
+from lockstep.cli.arguments import Arguments, is_on_cluster
 from lockstep.cli.start import announce_connecting, listen_under_launcher, report_once, start
 from lockstep.clusters.submit import CLUSTERS
 from lockstep.config.compose import dropped_fields, import_env_module, load
@@ -36,12 +36,10 @@ def main(argv: Sequence[str]) -> int:
         preset = presets.read(args.preset) if args.preset else None
         flags = import_env_module(preset, args.config, tree, example=presets.example(args.preset))
         config = load(preset, args.config, flags)
-        if args.on != "local":
+        if is_on_cluster(args):
             from lockstep.cli.submit import submit
 
             return submit(args, flags, config, rank_info)
-        if args.job:
-            raise ValueError("--job needs --on with the name of a cluster")
         if config.runtime.bits == "portable" and (rank_info is not None or not args.restarts):
             restart_portable(["train", *argv])  # this process becomes a rank
         listen_under_launcher(rank_info)

@@ -192,6 +192,8 @@ def _restarts(job: Job, limit: RestartLimit, ended: "Ended") -> bool:
 
 def _remove_remains(folder: RunFolder) -> None:
     """Remove the folder if no rank has created the run."""
+    if folder.has_config():
+        return
     with suppress(OSError, RunInUse), folder.locked():
         if not folder.has_config() and read_submission(folder) is None:
             shutil.rmtree(folder.path)

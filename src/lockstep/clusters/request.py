@@ -12,7 +12,7 @@ from lockstep.config.flags import as_flags
 from lockstep.experiment.execute import open_run, reserve_run
 from lockstep.experiment.same_experiment import first_difference
 from lockstep.files import make_folder
-from lockstep.run.folder import JOB_FOLDER
+from lockstep.run.folder import JOB_FOLDER, RunFolder
 
 __all__ = ["Request", "reserved"]
 
@@ -21,9 +21,11 @@ __all__ = ["Request", "reserved"]
 class Request:
     """A run as the user asks for it."""
 
+    existing: RunFolder | None
+    """The run to resume, which the caller has locked; None: a new run, or the one with the name in `resolved`."""
     preset: str | None
     fields: Mapping[str, Mapping[str, object]]
-    """Fields of the config that the user has set besides those of the preset, by section."""
+    """Fields of the config that the user has set, by section, besides those of the preset or of the existing run."""
     resolved: Config
     """The resolved config, with the devices and the compiler of this host."""
     sizes: Sequence[int]
@@ -35,16 +37,18 @@ class Request:
     resume: bool
     """Accept a run that exists, and resume it."""
 
-    def words(self, name: str, meeting: Path) -> list[str]:
-        """Return the words after `lockstep` that every rank runs. They start the run `name`, or resume it, on any number of ranks.
+    def words(self, path: Path, meeting: Path) -> list[str]:
+        """Return the words after `lockstep` that every rank runs. They start or resume the run in the folder `path`, on any number of ranks.
 
         Ranks meet in files beside `meeting`, unless the user has set `runtime.rendezvous`: names of hosts need not resolve then.
         """
         fields = {section: dict(values) for section, values in self.fields.items()}
-        fields.setdefault("run", {})["name"] = name
-        fields.setdefault("plan", {}).setdefault("shards", self.resolved.plan.shards)
-        if self.resolved.runtime.rendezvous is None:
-            fields.setdefault("runtime", {})["rendezvous"] = f"file://{meeting}"
+        if self.existing is None:
+            fields.setdefault("run", {})["name"] = path.name
+            fields.setdefault("plan", {}).setdefault("shards", self.resolved.plan.shards)
+        fields.setdefault("runtime", {}).setdefault("rendezvous", f"file://{meeting}")
+        if self.existing is not None:
+            return ["resume", str(path), *as_flags(fields)]
         return ["train", *([self.preset] if self.preset else []), *as_flags(fields), "--resume"]
 
 
@@ -54,13 +58,14 @@ def reserved(request: Request) -> Iterator[Job]:
 
     Raises RunInUse, and ValueError if the run exists and may not be resumed, or has another config.
     """
-    folder = reserve_run(request.resolved, request.preset, request.resume)
+    folder = request.existing or reserve_run(request.resolved, request.preset, request.resume)
     is_new = not any(folder.path.iterdir())
     try:
-        if folder.has_config() and (difference := first_difference(open_run(folder.path)[1], request.resolved)):
+        is_named = request.existing is None and folder.has_config()
+        if is_named and (difference := first_difference(open_run(folder.path)[1], request.resolved)):
             raise ValueError(f"{difference} when {folder.path} was created; set it back, or choose another --name")
         make_folder(folder.path / JOB_FOLDER)
-        words = request.words(folder.path.name, folder.path.absolute() / JOB_FOLDER / "meeting")
+        words = request.words(folder.path.absolute(), folder.path.absolute() / JOB_FOLDER / "meeting")
         yield Job(folder, words, request.sizes, request.restarts, request.options)
     except BaseException:
         if is_new:

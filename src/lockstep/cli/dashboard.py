@@ -2,6 +2,7 @@
 
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lockstep.cli.arguments import Arguments, whole_number
@@ -45,8 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if args.open:
             webbrowser.open(address)
 
-    try:
+    with suppress(KeyboardInterrupt):
         serve(args.folder or Path(RunConfig.folder), args.port, announce)
-    except KeyboardInterrupt:
-        print()  # the terminal shows ^C
+    print()  # the terminal shows ^C
     return 0

@@ -21,9 +21,10 @@ from lockstep.experiment.hooks import Hook, import_hook, importable_hook
 from lockstep.experiment.policy import TrainedPolicy, evaluation_seeds, load_policy
 from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.experiment.program import compose_config, settings_tree
-from lockstep.experiment.resolve import importable, iterations, resolve
+from lockstep.experiment.resolve import importable, resolve
 from lockstep.experiment.start import (
     extended_by,
+    is_complete,
     raise_for_exit_code,
     resolve_resume,
     resolve_start,
@@ -79,8 +80,7 @@ class Run:
     @property
     def stopped(self) -> bool:
         """True if the run has not completed its last iteration. `resume` continues it."""
-        done = int(self._last("iteration", 0))
-        return done != iterations(self.config) and not self.folder.training_ended(done)
+        return not is_complete(self.folder, self.config, int(self._last("iteration", 0)))
 
     @property
     def return_mean(self) -> float | None:

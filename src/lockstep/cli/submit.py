@@ -62,8 +62,7 @@ def submit_existing(
     ValueError, in one line, if the run can't be resumed.
     """
     from lockstep.clusters.request import Request
-    from lockstep.experiment.resolve import iterations
-    from lockstep.experiment.start import choose_sizes, completion_text
+    from lockstep.experiment.start import choose_sizes, completion_text, is_complete
 
     _check_launcher(args, rank_info)
     if args.iteration is not None:
@@ -71,7 +70,7 @@ def submit_existing(
             f"--iteration is {args.iteration}: with --on, every start resumes from the newest checkpoint; leave it out"
         )
     newest = max(folder.checkpoints(), default=0)
-    if newest >= iterations(config) or folder.training_ended(newest):
+    if is_complete(folder, config, newest):
         print(completion_text(folder, config))
         return DONE
     sizes = choose_sizes(config, args.ranks or default_ranks(config.plan, sys.maxsize))

@@ -97,10 +97,8 @@ def _resources(options: Mapping[str, str]) -> dict[str, float]:
 
 def _connect(address: str | None) -> None:
     """Connect to the cluster at `address`; None: start one that ends with this process."""
-    variables = {
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }  # runtime.device chooses devices
+    # the first one: Ray must not hide GPUs from ranks, whose devices runtime.device chooses
+    variables = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     if address is not None:
         variables["RAY_NUM_REDIS_GET_RETRIES"] = "1"  # of 40 seconds; Ray's default is 20
     for name, value in variables.items():
@@ -152,7 +150,9 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
     """Run the ranks until training has ended. After a fault, start all of them again, with as many as can be placed."""
     from lockstep.clusters.ray_group import NotPlaced, RankCommand, run_group
 
-    variables = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ} | {"PYTHONUNBUFFERED": "1"}
+    variables = {"PYTHONUNBUFFERED": "1"}
+    if "PYTHONPATH" in os.environ:
+        variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
     command = RankCommand(own_command(*job.words), variables, str(Path.cwd()))
     limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
     while sizes and not asked_to_stop():

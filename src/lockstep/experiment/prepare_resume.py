@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from lockstep.config import Config
 from lockstep.experiment.execute import check_checkpoint, open_run, save_config
-from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import announce_start
+from lockstep.experiment.start import announce_start, is_complete
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged, newest_whole, with_advice
@@ -36,7 +35,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
         for error in damaged:
             print(f"lockstep: {error}; resuming from an earlier one", file=sys.stderr, flush=True)
         damaged.clear()
-        if found.iteration >= iterations(config) or folder.training_ended(found.iteration):
+        if is_complete(folder, config, found.iteration):
             return None
         announce_start(folder, config, ranks, found.iteration)
         try:

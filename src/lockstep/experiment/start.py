@@ -32,6 +32,7 @@ __all__ = [
     "completion_text",
     "exit_codes_by_error",
     "extended_by",
+    "is_complete",
     "raise_for_exit_code",
     "resolve_resume",
     "resolve_start",
@@ -120,6 +121,11 @@ def announce_start(folder: RunFolder, config: Config, ranks: int, resume_from: i
     devices = device if player in (None, device) else f"{device}, players on {player}"
     count = f"{ranks} rank{'s' * (ranks > 1)}"
     print(f"{verb} {folder.path.name}{origin}: {config.env.id}, {count}, {devices}, in {folder.path}", flush=True)
+
+
+def is_complete(folder: RunFolder, config: Config, iteration: int) -> bool:
+    """Return True if training is complete with the checkpoint of `iteration`: at the end of the budget, or ended before by a goal or a hook."""
+    return iteration >= iterations(config) or folder.training_ended(iteration)
 
 
 def completion_text(folder: RunFolder, config: Config) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.experiment.execute import open_run
-from lockstep.experiment.resolve import iterations
-from lockstep.experiment.start import completion_text
+from lockstep.experiment.start import completion_text, is_complete
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import newest_whole
@@ -95,14 +94,13 @@ def supervise(
             found = newest_whole(folder, checkpoints)
             for error in found.damaged:
                 print(f"lockstep: {error}", file=sys.stderr, flush=True)
-            if (
-                checkpoints and found.state is None
-            ):  # a start from iteration 0 would remove them: that is the user's decision
+            # a start from iteration 0 would remove the damaged checkpoints: that is the user's decision
+            if checkpoints and found.state is None:
                 text = f"no checkpoint is whole; start from the beginning with: {again} --iteration 0"
                 print(f"lockstep: not started again: {text}", file=sys.stderr, flush=True)
                 return outcome.code
             resume_from = found.iteration
-        if resume_from >= iterations(config) or folder.training_ended(resume_from):
+        if is_complete(folder, config, resume_from):
             # the fault came after the last iteration, while rank 0 waited for evaluations or trackers
             print(completion_text(folder, config), flush=True)
             return DONE

@@ -11,9 +11,9 @@ from pathlib import Path
 from lockstep.algorithm.plan import default_ranks
 from lockstep.config import Config
 from lockstep.experiment.execute import create_run, open_run
-from lockstep.experiment.resolve import iterations, resolve
+from lockstep.experiment.resolve import resolve
 from lockstep.experiment.same_experiment import first_difference
-from lockstep.experiment.start import resolve_start
+from lockstep.experiment.start import is_complete, resolve_start
 from lockstep.run.folder import RunFolder
 
 __all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare"]
@@ -102,6 +102,4 @@ def prepare(member: Member, preset: str | None) -> None:
 def is_done(member: Member) -> bool:
     """Return True if the run has a checkpoint of its last iteration."""
     checkpoints = member.folder.checkpoints()
-    if not checkpoints:
-        return False
-    return checkpoints[-1] >= iterations(member.config) or member.folder.training_ended(checkpoints[-1])
+    return bool(checkpoints) and is_complete(member.folder, member.config, checkpoints[-1])

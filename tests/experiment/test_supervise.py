@@ -85,8 +85,7 @@ def test_no_restart_after_the_last_iteration(
     supervised: Supervise, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A rank may be killed while it waits for evaluations or closes environments."""
-    for place in (module, start):
-        monkeypatch.setattr(place, "iterations", lambda config: 20)
+    monkeypatch.setattr(start, "iterations", lambda config: 20)
     assert supervised([fault(20)]) == (DONE, [(2, 0)])
     assert "is complete" in capsys.readouterr().out
 

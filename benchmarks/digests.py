@@ -2,8 +2,8 @@
 
     python benchmarks/digests.py [PRESET …] [--compile off on]
 
-With `runtime.bits: portable` digests are the same on every x86-64 processor with AVX2 and FMA, so the file has one per preset, compiled and not. Digests that
-are not recorded yet are added. The exit code is 1 if one differs. The pinned packages of constraints.txt have to be installed; compiled ones depend on the C++
+With `runtime.bits: portable` digests are the same on every x86-64 processor with AVX2 and FMA, so the file has one per preset, compiled and not, with the types of
+the processors that gave it. Digests and processors that are not recorded yet are added. The exit code is 1 if one differs. The pinned packages of constraints.txt have to be installed; compiled ones depend on the C++
 compiler as well. A deliberate change of the algorithm or of a preset makes all of them out of date: remove the file first.
 """
 
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep import presets
+from lockstep.run.environment import processor_type
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "digests.json"
@@ -57,6 +58,16 @@ def compute(preset: str, compiled: str) -> str | None:
         return last_digest(Path(folder) / preset)
 
 
+def record(preset: str, compiled: str, digest: str) -> str:
+    """Return the recorded digest. Add the digest if there is none, and the type of this processor if it gives the recorded one."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    entry = results.setdefault(preset, {}).setdefault(f"compile {compiled}", {"digest": digest, "processors": []})
+    if entry["digest"] == digest:
+        entry["processors"] = sorted({*entry["processors"], processor_type(portable=False)})
+    RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    return str(entry["digest"])
+
+
 def main() -> int:
     """Train, and write the file after every run."""
     fast = [name for name in presets.names() if name not in SLOW and presets.family(name) is None]
@@ -70,9 +81,7 @@ def main() -> int:
             digest = compute(preset, compiled)
             if digest is None:
                 continue
-            results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-            recorded = results.setdefault(preset, {}).setdefault(f"compile {compiled}", digest)
-            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+            recorded = record(preset, compiled, digest)
             differ += recorded != digest
             state = "as recorded" if recorded == digest else f"differs from {recorded}"
             print(f"{preset}, compile {compiled}: {digest} {state}", flush=True)

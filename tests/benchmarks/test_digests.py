@@ -22,7 +22,20 @@ def test_preset_has_the_recorded_digest(
 
     finished = run_cli(*digests.words(preset, compiled, tmp_path), cwd=root / "benchmarks")
     assert finished.rc == 0, finished
-    recorded = json.loads(digests.RESULTS.read_text())[preset][f"compile {compiled}"]
+    recorded = json.loads(digests.RESULTS.read_text())[preset][f"compile {compiled}"]["digest"]
     assert digests.last_digest(tmp_path / preset) == recorded, (
         "if the change is deliberate, remove benchmarks/digests.json, run `python benchmarks/digests.py`, and explain it in CHANGELOG.md"
     )
+
+
+def test_processors_that_give_the_recorded_digest_are_added(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    import digests
+
+    monkeypatch.setattr(digests, "RESULTS", tmp_path / "digests.json")
+    for processor, digest in (("first", "aa"), ("second", "aa"), ("third", "bb"), ("first", "aa")):
+        monkeypatch.setattr(digests, "processor_type", lambda portable, name=processor: name)
+        assert digests.record("cartpole", "on", digest) == "aa"
+    assert json.loads(digests.RESULTS.read_text()) == {
+        "cartpole": {"compile on": {"digest": "aa", "processors": ["first", "second"]}}
+    }

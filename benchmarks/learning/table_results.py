@@ -75,19 +75,37 @@ class TableResults:
         return balanced([runs[name].normalized for name in self.table.tasks])
 
 
+def counted(table: Table, found: dict[str, Sequence[Record]]) -> dict[str, Sequence[Record]]:
+    """Return the runs of each task that the page reports, without tasks that have none.
+
+    These are the runs of all seeds, once all are there. Before that they are the runs of the seeds that all unfinished tasks have, so that a table
+    which is written while runs are missing does not have more runs of one task than of another.
+    """
+    unfinished = [len(records) for name, records in found.items() if 0 < len(records) < table.tasks[name].seeds]
+    return {
+        name: records if len(records) >= table.tasks[name].seeds else records[: min(unfinished)]
+        for name, records in found.items()
+        if records
+    }
+
+
 def read_results(table: Table, results: Path) -> TableResults:
     """Read the stored runs of a table. Raises ValueError if an environment has no random score yet."""
     random_scores = json.loads(RANDOM_SCORES.read_text())
 
+    for task in table.tasks.values():
+        if task.environment not in random_scores:
+            raise ValueError(f"{task.environment} has no random score: run random_scores.py first")
+
     def runs(folders: Sequence[str]) -> dict[str, Runs]:
-        found = {}
-        for name, task in table.tasks.items():
-            if task.environment not in random_scores:
-                raise ValueError(f"{task.environment} has no random score: run random_scores.py first")
-            records = next(filter(None, (read_records(results, folder, name) for folder in folders)), [])
-            if records:
-                found[name] = Runs(task, records, random_scores[task.environment]["mean"])
-        return found
+        found = {
+            name: next(filter(None, (read_records(results, folder, name) for folder in folders)), [])
+            for name in table.tasks
+        }
+        return {
+            name: Runs(table.tasks[name], records, random_scores[table.tasks[name].environment]["mean"])
+            for name, records in counted(table, found).items()
+        }
 
     return TableResults(table, runs([table.name]), runs([f"{table.name}-sb3", f"{table.baseline}-sb3"]))
 

@@ -104,6 +104,16 @@ def test_every_table_is_readable_and_has_random_scores_and_markers(learning: Sim
         learning.tasks.read_table("atrai")
 
 
+def test_seeds_that_other_unfinished_tasks_do_not_have_are_not_counted(learning: SimpleNamespace) -> None:
+    table = learning.tasks.read_table("presets-mujoco")
+    found = {name: list("abcd") for name in table.tasks} | {"Reacher-v5": list("abc"), "Pusher-v5": []}
+    found["Ant-v5"] = list("abcde")  # all planned seeds
+    counted = learning.table_results.counted(table, found)
+    assert {name: "".join(records) for name, records in counted.items()} == {
+        name: "abcde" if name == "Ant-v5" else "abc" for name in table.tasks if name != "Pusher-v5"
+    }
+
+
 def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path: Path) -> None:
     page, results = tmp_path / "learning.md", tmp_path / "results"
     names = [*learning.tasks.table_names(), "comparison"]

@@ -28,7 +28,9 @@ def test_preset_has_the_recorded_digest(
     )
 
 
-def test_processors_that_give_the_recorded_digest_are_added(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_that_give_the_recorded_digest_are_added(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(root / "benchmarks")
     import digests
 

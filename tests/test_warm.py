@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+import torch
+
 MODULE = """
 import os
 from pathlib import Path
@@ -14,6 +17,7 @@ gym.register("Mine-v0", CartPoleEnv, max_episode_steps=50)
 """
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA does not work in forked processes")
 def test_commands_ranks_and_sidecars_are_forked_from_servers(run_cli, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     short = ("--total-steps", 512, "--rollout.steps", 32, "--ppo.minibatches", 4, "--run.progress", "off")

@@ -26,6 +26,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple, NoReturn, Protocol
 
+import torch
 from tests.forked import SERVERS, ForkedPopen, fork_ranks, request, suits
 
 from lockstep.processes.parent import die_with_parent
@@ -214,6 +215,8 @@ def run_program(
     tempfile.tempdir = None  # the server's, which may have another TMPDIR
     if "LOCKSTEP_PARENT" in environ:  # with which a rank ends
         os.environ["LOCKSTEP_PARENT"] = str(os.getppid())
+    if torch.cuda.is_available():
+        execute(module, words, safe)
     if SERVERS in environ:
         fork_ranks(_started_with)
     sys.argv[1:] = words
@@ -224,6 +227,13 @@ def run_program(
         sys.path.append(str(ROOT))
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     exit_without_cleanup()
+
+
+def execute(module: str, words: list[str], safe: bool) -> NoReturn:
+    """Start the program as usual in this process: CUDA does not work in a process that was forked from one that has looked for GPUs."""
+    if module.startswith("tests."):
+        os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT)])
+    os.execv(sys.executable, [sys.executable, *["-P"] * safe, "-m", module, *words])
 
 
 def exit_without_cleanup() -> NoReturn:

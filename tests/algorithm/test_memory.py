@@ -74,6 +74,7 @@ def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, sh
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part:UserWarning")  # as in every rank
 @pytest.mark.parametrize("core", CORES)
 def test_gpu_gives_the_same_values_up_to_rounding(core: str) -> None:
     agents = agent_of(core), agent_of(core, device="cuda")

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lockstep.algorithm.acting_step import ActingStep, StepOutputs
 from lockstep.distributions.joint import Distribution
 from lockstep.models.numpy_policy import NumpyPolicy, silent
-from lockstep.models.policy import Policy
 
 __all__ = [
     "Actor",
@@ -134,17 +134,16 @@ class TorchActor:
 
     def __init__(
         self,
-        policy: Policy,
+        step: ActingStep,
         distribution: Distribution,
-        normalize: Callable[[Tensor], Tensor],
         fit: ArrayTransform,
         noise: Tensor,
         actions: NDArray[Any],
         value: Callable[[Tensor, Tensor], Tensor],
         memory: Memory | None,
     ) -> None:
-        """Create the actor as `NumpyActor` does. Noise and normalized observations are on the networks' device."""
-        self._policy, self._distribution, self._normalize, self._fit = policy, distribution, normalize, fit
+        """Create the actor as `NumpyActor` does. `step` computes each step; noise is on the networks' device."""
+        self._step, self._distribution, self._fit = step, distribution, fit
         self._noise, self._actions, self._value, self._memory = noise, torch.from_numpy(actions), value, memory
         self._parameters: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -155,23 +154,22 @@ class TorchActor:
         if self._memory is not None:
             self._memory.store(t, len(self._noise))
         images = None if pixels is None else torch.from_numpy(pixels)
-        parameters = self._forward(torch.from_numpy(observations), images)
+        outputs = self._forward(t, torch.from_numpy(observations), images)
         if self._memory is not None:
             self._memory.reset_ended(t)
-        self._parameters.append(parameters)
-        self._actions[t] = self._distribution.sample(parameters, self._noise[t])
+        self._parameters.append(outputs.parameters)
+        self._actions[t] = outputs.actions
         return self._fit(self._actions[t].numpy())
 
-    def _forward(self, observations: Tensor, pixels: Tensor | None) -> Tensor:
-        """Return the distribution parameters; update the memory, and keep the values if the policy computes them along."""
-        rows, memory = self._normalize(observations), self._memory
-        images = None if pixels is None else pixels.to(rows.device)
-        parameters, values, state = self._policy.act(rows, images, None if memory is None else memory.state)
-        if values is not None:
-            self._values.append(values)
-        if memory is not None and state is not None:
-            memory.state = state
-        return parameters
+    def _forward(self, t: int, observations: Tensor, pixels: Tensor | None) -> StepOutputs:
+        """Compute a step with the noise of step t; update the memory, and keep the values if the policy computes them along."""
+        memory = self._memory
+        outputs = self._step(self._noise[t], observations, pixels, None if memory is None else memory.state)
+        if outputs.values is not None:
+            self._values.append(outputs.values)
+        if memory is not None and outputs.state is not None:
+            memory.state = outputs.state
+        return outputs
 
     @torch.inference_mode()
     def log_probs(self) -> Tensor:
@@ -187,7 +185,7 @@ class TorchActor:
             return self._value(observations, pixels)
         if len(self._values) < len(observations):  # the last observations, with which the next rollout starts again
             before = None if self._memory is None else self._memory.state
-            self._forward(observations[-1], pixels[-1])
+            self._forward(0, observations[-1], pixels[-1])
             if self._memory is not None and before is not None:
                 self._memory.state = before
         return torch.stack(self._values).cpu()

@@ -21,8 +21,11 @@ from lockstep.algorithm.acting import (
     normalize,
     squash,
 )
+from lockstep.algorithm.acting_step import ActingStep
 from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
+from lockstep.compiling.graphs import cuda_graph
+from lockstep.compiling.kernels import eager
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.distributions.joint import joint_of
@@ -34,6 +37,7 @@ from lockstep.models.normalization import RunningStatistics
 from lockstep.models.numpy_policy import NumpyPolicy
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
+from lockstep.models.registry import is_registered
 from lockstep.models.settings import PolicyConfig
 from lockstep.models.state import check_finite, check_state
 from lockstep.processes.heartbeat import beat
@@ -104,8 +108,15 @@ class Agent:
         with autocast():
             native_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
         use_numpy = native_precision and self.policy.is_mlp
+        registered = any(is_registered(kind, getattr(config, kind)) for kind in ("encoder", "core", "distribution"))
+        self._recordable = device.type == "cuda" and not registered and not changed
+        self._step = ActingStep(
+            self.policy, self.distribution, self.normalize, cuda_graph if self._recordable else eager
+        )
         self._numpy_policy = NumpyPolicy(self.policy, config.activation) if use_numpy else None
         self._numpy_dtype = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
+        if config.normalize_observations:
+            self._shift, self._scale = torch.zeros(2, spaces.observation_size, device=device, dtype=dtype).unbind()
         self.refresh()
 
     @property
@@ -125,13 +136,22 @@ class Agent:
         """True if rows are the only input of the networks: there are no images and no memory."""
         return self.policy.is_mlp and not self.state_size
 
+    @property
+    def has_kernels(self) -> bool:
+        """True if the gradient is a formula whose kernels can be compiled on a CPU or recorded on a GPU."""
+        if self.device.type != "cuda":
+            return self.plain
+        # curiosity normalizes images by statistics that are not at a fixed address
+        return self._recordable and not self.state_size and (self.plain or self.curiosity is None)
+
     def refresh(self) -> None:
         """Update the normalization after the running statistics have changed."""
         if self.observation_statistics is not None:
             shift, scale = self.observation_statistics.mean, self.observation_statistics.std.reciprocal()
             mask = shift.new_zeros(self.spaces.mask_size)  # the action mask is not normalized
-            self._shift = torch.cat([shift, mask]).to(self.device, self.dtype)
-            self._scale = torch.cat([scale, mask + 1]).to(self.device, self.dtype)
+            # in place: a recorded step of acting reads these tensors
+            self._shift.copy_(torch.cat([shift, mask]))
+            self._scale.copy_(torch.cat([scale, mask + 1]))
         if self.curiosity is not None:
             self.curiosity.refresh()
 
@@ -148,7 +168,7 @@ class Agent:
         fit = self._action_transform(count)
         if self._numpy_policy is None:
             drawn = torch.from_numpy(noise).to(self.device, self.dtype)
-            return TorchActor(self.policy, self.distribution, self.normalize, fit, drawn, actions, self.values, memory)
+            return TorchActor(self._step, self.distribution, fit, drawn, actions, self.values, memory)
         transform: ArrayTransform = identity
         if self.observation_statistics is not None:
             transform = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)

@@ -137,12 +137,12 @@ class ImageRows:
     """Images of several shards, indexed by row without being concatenated: a copy would take too much memory and time."""
 
     def __init__(self, shards: Sequence[Tensor], count: int) -> None:
-        """Wrap the images of each shard, `[N + count, P]`: N rows of `count` environments, then the final observations."""
+        """Wrap the images of each shard, `[N + count, P]`, on any device: N rows of `count` environments, then the final observations."""
         self._shards = shards
         self._count = count
 
     def __getitem__(self, numbers: Tensor) -> Tensor:
-        """Return images `[K, P]` of rows `[K]`, which are numbered over all shards, N per shard."""
+        """Return images `[K, P]` of rows `[K]`, on the CPU, which are numbered over all shards, N per shard."""
         return self._gather(numbers, 0)
 
     def next(self, numbers: Tensor) -> Tensor:
@@ -154,11 +154,12 @@ class ImageRows:
         shards, places = numbers // rows, numbers % rows + offset
         first = int(shards[0])
         if bool((shards == first).all()):  # always so for a part of a minibatch, unless data are shared
-            return self._shards[first].index_select(0, places)
+            return self._shards[first].index_select(0, places.to(self._shards[first].device))
         gathered = self._shards[0].new_empty(len(numbers), self._shards[0].shape[1])
         for number, images in enumerate(self._shards):
             selected = (shards == number).nonzero().squeeze(1)
-            gathered.index_copy_(0, selected, images.index_select(0, places[selected]))
+            chosen = images.index_select(0, places[selected].to(images.device))
+            gathered.index_copy_(0, selected.to(images.device), chosen)
         return gathered
 
 

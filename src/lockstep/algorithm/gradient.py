@@ -31,8 +31,8 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class GradientFormula:
-    """A function of weights `[P]`, rows `[K, W]` and LOSS_SCALARS `[5]` that returns sums `[P + 5 + n]` over the rows:
-    the gradient, STATISTICS and the losses of curiosity.
+    """A function of weights `[P]`, rows `[K, W]`, LOSS_SCALARS `[5]` and, if there are images, pixels `[K, P]` that returns sums
+    `[P + 5 + n]` over the rows: the gradient, STATISTICS and the losses of curiosity.
     """
 
     loss: Loss
@@ -44,11 +44,13 @@ class GradientFormula:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
         """Evaluate the function."""
-        weights, rows, scalars = tensors
+        weights, rows, scalars, *pixels = tensors
         agent = self.loss.agent
         parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
         networks = partial(functional_call, agent.networks, parameters)
-        gradient = self._differentiate(lambda *inputs: networks(inputs), list(parameters.values()), Part(rows), scalars)
+        gradient = self._differentiate(
+            lambda *inputs: networks(inputs), list(parameters.values()), Part(rows, *pixels), scalars
+        )
         return (gradient,)
 
     def eager(self, part: Part, scalars: Tensor) -> Tensor:
@@ -91,33 +93,37 @@ class OrderedGradient:
 
     def _part_sum(self, part: Part, scalars: Tensor, trained: TrainMask) -> Tensor:
         weights, total = self._agent.flat.buffer, None
-        if not self._agent.plain or self._make_kernel is eager:
+        if not self._agent.has_kernels or self._make_kernel is eager:
             return GradientFormula(Loss(self._agent, self._config, trained)).eager(part, scalars)
+        pixels = () if part.pixels is None else (part.pixels,)
         for block in self._blocks(part.rows):
-            (block_sum,) = self._kernel(block, trained)(weights, block, scalars)
+            (block_sum,) = self._kernel(trained, block, pixels)(weights, block, scalars, *pixels)
             total = block_sum if total is None else total.add_(block_sum)
         assert total is not None
         return total
 
     def _blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Split rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows."""
-        if self._make_kernel is eager or len(rows) <= BLOCK:
+        """Split rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows.
+
+        A GPU computes all rows at once.
+        """
+        if self._make_kernel is eager or rows.is_cuda or len(rows) <= BLOCK:
             return [rows]
         count, stride = math.ceil(len(rows) / BLOCK), predictor_stride(self._agent)
         blocks: Sequence[Tensor] = rows.split(math.ceil(len(rows) / count / stride) * stride)
         return blocks
 
     def make_kernels(self, rows: Tensor, trained: TrainMask) -> None:
-        """Compile the kernels for parts with the shape of `rows`."""
+        """Compile the kernels for parts with the shape of `rows`, without images."""
         for block in self._blocks(rows):
-            self._kernel(block, trained)
+            self._kernel(trained, block)
 
-    def _kernel(self, rows: Tensor, trained: TrainMask) -> Kernel:
+    def _kernel(self, trained: TrainMask, rows: Tensor, pixels: Sequence[Tensor] = ()) -> Kernel:
         kernel = self._kernels.get((rows.shape, trained))
         if kernel is None:
             agent = self._agent
             formula = GradientFormula(Loss(agent, self._config, trained))
-            examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)))
+            examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *pixels)
             kernel = self._kernels[rows.shape, trained] = self._make_kernel(formula, examples)
         return kernel
 

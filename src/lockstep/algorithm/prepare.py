@@ -195,7 +195,8 @@ class Preparation:
     def _add_images(self, batch: Batch, samples: _Samples, environments: int) -> None:
         if samples.images:
             curiosity = self._agent.curiosity
-            batch.pixels = ImageRows(samples.images, environments)
+            # to the GPU once, since each epoch needs all of them
+            batch.pixels = ImageRows([images.to(self._agent.device) for images in samples.images], environments)
             batch.needs_next_pixels = curiosity is not None and curiosity.sees_images
 
     def _add_states(self, batch: Batch, samples: _Samples, starts: Tensor, environments: int) -> None:

@@ -106,9 +106,12 @@ class Update:
         return () if self.agent.curiosity is None else self.agent.curiosity.losses
 
     def make_kernels(self, samples: int) -> None:
-        """Compile all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration."""
+        """Compile all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration.
+
+        Kernels with images, which only GPUs have, are made when they are first used.
+        """
         agent, config = self.agent, self._config
-        if not self._shards or not agent.plain or not isinstance(self._gradient, OrderedGradient):
+        if not (self._shards and agent.plain and agent.has_kernels and isinstance(self._gradient, OrderedGradient)):
             return
         rows = (samples // config.minibatch_count) * (len(self._shards) if self.fused else 1)
         policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None

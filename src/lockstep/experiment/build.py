@@ -17,6 +17,7 @@ from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
+from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import MakeKernel, ahead_of_time, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
@@ -90,7 +91,7 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
             recompute_states=config.rollout.recompute_states,
         ),
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=_compiler(group.rank) if config.runtime.compile == "on" else eager,
+        make_kernel=_make_kernel(config, agent.device, group.rank),
     )
     enter("compile")
     update.make_kernels(env.count // shards * config.rollout.steps)
@@ -104,6 +105,12 @@ def _bounded(config: Config) -> EnvConfig:
     if env.on_fault == "stop":
         return env
     return replace(env, timeout=min(env.timeout, config.runtime.timeout / 2))
+
+
+def _make_kernel(config: Config, device: torch.device, rank: int) -> MakeKernel:
+    if device.type == "cuda":
+        return cuda_graph
+    return _compiler(rank) if config.runtime.compile == "on" else eager
 
 
 def _compiler(rank: int) -> MakeKernel:

@@ -1,12 +1,14 @@
 """Choice of the devices that a rank computes on, and the check that the devices of all ranks are compatible."""
 
 import os
+import warnings
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
+from torch.utils import deterministic
 
 from lockstep.group.group import Group
 from lockstep.run.stop import exit_silently
@@ -97,4 +99,8 @@ def _set_up_cuda(device: torch.device) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # has the effect of `use_deterministic_algorithms`, which imports the whole compiler and so takes seconds
     torch.set_deterministic_debug_mode("warn")
+    # it would fill each new tensor with NaN before its values are computed, with a GPU kernel of its own
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # a recurrent layer copies its weights, which are few, to the layout of cuDNN in each call
+    warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
     torch.cuda.set_device(device)

@@ -147,6 +147,29 @@ def test_results_keep_their_dtype_under_autocast(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.05)
 
 
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights are not part:UserWarning")  # as in every rank
+@pytest.mark.parametrize("pattern", [no_resets, random_rows])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_gpu_gives_the_same_gradients_up_to_rounding_and_the_same_bits_again(
+    name: str, pattern: Callable[[Tensor], None]
+) -> None:
+    gradients = []
+    for device in ("cpu", "cuda", "cuda"):
+        core = core_of(name, 2).to(device)
+        resets = torch.zeros(12, 3, dtype=torch.bool)
+        pattern(resets)
+        features, state = (
+            draw(kind, *shape).to(device)
+            for kind, shape in (("features", (12, 3, INPUT)), ("state", (3, core.state_size)))
+        )
+        outputs, after = core.sequence(features, state, resets.to(device))
+        (outputs.square().sum() + after.sum()).backward()
+        gradients.append(torch.cat([parameter.grad.flatten().cpu() for parameter in core.parameters()]))
+    assert torch.allclose(gradients[0], gradients[1], rtol=0, atol=1e-9)
+    assert torch.equal(gradients[1], gradients[2])
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_initial_weights_follow_from_the_generator(name: str) -> None:
     first, second = core_of(name), core_of(name)

@@ -5,8 +5,6 @@ one by one. A graph launches the same kernels on the same addresses, so its resu
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,12 +54,6 @@ def _record(function: Callable[[], Sequence[Tensor]]) -> tuple[Callable[[], None
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # thread_local: other threads, such as those of NCCL, may use the GPU meanwhile
-    with torch.cuda.graph(graph, pool=_memory_pool(torch.cuda.current_device()), capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = function()
     return graph.replay, outputs
-
-
-@cache
-def _memory_pool(device: int) -> Any:
-    """Return the memory of all graphs of a GPU. They can share it because they run one after the other and results are copied."""
-    return torch.cuda.graph_pool_handle()

@@ -18,8 +18,13 @@ from lockstep.models.scan import linear_recurrence
 
 __all__ = ["Core", "Gru", "Lstm", "MinGru"]
 
-_KERNEL_OPTIONS = (1, 0.0, False, False, False)
-"""Last arguments of `torch.lstm` and `torch.gru`: num_layers, dropout, train, bidirectional, batch_first."""
+
+def _kernel_options(rows: Tensor) -> tuple[int, float, bool, bool, bool]:
+    """Return the last arguments of `torch.lstm` and `torch.gru`: num_layers, dropout, train, bidirectional, batch_first.
+
+    Without dropout, `train` does not affect results, but cuDNN computes gradients only with it.
+    """
+    return 1, 0.0, rows.is_cuda, False, False
 
 
 class Core(nn.Module):
@@ -142,9 +147,9 @@ class Lstm(_Sequential):
         state = [part.contiguous().unsqueeze(0) for part in before.split(self.output_size, 1)]
         if torch.is_autocast_enabled(rows.device.type) and rows.device.type == "cpu" and not _has_bfloat16_lstm():
             with torch.autocast("cpu", enabled=False):
-                outputs, _, cell = torch.lstm(rows.float(), state, weights, len(weights) > 2, *_KERNEL_OPTIONS)
+                outputs, _, cell = torch.lstm(rows.float(), state, weights, len(weights) > 2, *_kernel_options(rows))
         else:
-            outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_KERNEL_OPTIONS)
+            outputs, _, cell = torch.lstm(rows, state, weights, len(weights) > 2, *_kernel_options(rows))
         return [outputs.to(before.dtype), cell[0].to(before.dtype)]
 
 
@@ -154,7 +159,7 @@ def _has_bfloat16_lstm() -> bool:
     rows, state = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)
     try:
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            torch.lstm(rows, [state, state], [torch.zeros(4, 1), torch.zeros(4, 1)], False, *_KERNEL_OPTIONS)
+            torch.lstm(rows, [state, state], [torch.zeros(4, 1), torch.zeros(4, 1)], False, *_kernel_options(rows))
     except RuntimeError:
         return False
     return True
@@ -177,7 +182,9 @@ class Gru(_Sequential):
         return torch.cat([closed, closed, rest]), torch.cat([closed, -closed, rest])
 
     def _kernel(self, rows: Tensor, before: Tensor, weights: list[Tensor]) -> list[Tensor]:
-        outputs, _ = torch.gru(rows, before.contiguous().unsqueeze(0), weights, len(weights) > 2, *_KERNEL_OPTIONS)
+        outputs, _ = torch.gru(
+            rows, before.contiguous().unsqueeze(0), weights, len(weights) > 2, *_kernel_options(rows)
+        )
         return [outputs.to(before.dtype)]
 
 

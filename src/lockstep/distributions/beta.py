@@ -46,6 +46,7 @@ class Beta(ContinuousDistribution):
         low, high = low.astype(np.float64), high.astype(np.float64)
         self.size = len(low)
         self._low, self._range = map(torch.from_numpy, (low, high - low))
+        self._on_gpu: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor, Tensor]] = {}
         # on [-1, 1], the variance for α = β is 1 / (2 α + 1)
         smallest, largest = _INITIAL_RANGE
         excess = min(max((math.exp(-2 * log_std) - 1) / 2, smallest), largest) - 1
@@ -108,7 +109,7 @@ class Beta(ContinuousDistribution):
 
     def log_prob_and_entropy(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """See `ContinuousDistribution.log_prob_and_entropy`."""
-        low, width = self._low.to(actions), self._range.to(actions)
+        low, width, _ = self._bounds(actions)
         fraction = ((actions - low) / width).clamp(_SMALLEST, 1 - _SMALLEST)
         alpha_excess, beta_excess = self._excess(parameters).split(self.size, -1)
         alpha, beta = alpha_excess + 1, beta_excess + 1
@@ -125,11 +126,20 @@ class Beta(ContinuousDistribution):
         """See `ContinuousDistribution.named`."""
         return dict(zip(self.meanings, (self._excess(parameters) + 1).split(self.size, -1), strict=True))
 
+    def _bounds(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return lowest values, ranges and highest values `[A]`, with the device and dtype of `like`."""
+        key = like.device, like.dtype
+        if key in self._on_gpu:
+            return self._on_gpu[key]
+        low, width, high = (tensor.to(like) for tensor in (self._low, self._range, self._low + self._range))
+        if like.is_cuda:  # nothing may be copied from the CPU while a CUDA graph is recorded
+            self._on_gpu[key] = low, width, high
+        return low, width, high
+
     def _excess(self, parameters: Tensor) -> Tensor:
         """Return α - 1 and β - 1, `[N, 2 A]`."""
         return softplus(parameters, threshold=_LINEAR) + _SMALLEST
 
     def _to_bounds(self, fractions: Tensor) -> Tensor:
-        low, width = self._low.to(fractions), self._range.to(fractions)
-        high = (self._low + self._range).to(fractions)  # rounding may exceed the bounds
+        low, width, high = self._bounds(fractions)
         return torch.minimum(torch.maximum(low + fractions * width, low), high)

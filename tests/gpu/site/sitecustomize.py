@@ -8,6 +8,8 @@ from types import SimpleNamespace
 LIBRARY = ctypes.CDLL(os.environ["LOCKSTEP_TEST_GPU"])
 
 import torch  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from lockstep.compiling import graphs  # noqa: E402
 from lockstep.runtime import checks  # noqa: E402
@@ -35,9 +37,25 @@ for name, found in {
     setattr(torch.cuda, name, lambda *_, found=found, **__: found)
 
 
+class Recording(TorchDispatchMode):
+    """Refuses what PyTorch refuses while a CUDA graph is recorded: to copy from or to the CPU, and to wait for results."""
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        name = str(operation.overloadpacket)
+        tensors = [tensor for tensor in tree_leaves((args, kwargs, result)) if isinstance(tensor, torch.Tensor)]
+        if name.startswith(("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.is_nonzero")):
+            raise RuntimeError(f"{name} waits for the GPU while a graph is recorded")
+        if "copy" in name and len({tensor.device.type for tensor in tensors}) > 1:
+            raise RuntimeError(f"{name} between CPU and GPU while a graph is recorded")
+        return result
+
+
 def record(function):
     """Stand for `lockstep.compiling.graphs._record`: run the function again instead of replaying it."""
-    outputs = function()
+    function()
+    with Recording():
+        outputs = function()
 
     def replay():
         for output, repeated in zip(outputs, function(), strict=True):

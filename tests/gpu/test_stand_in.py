@@ -26,6 +26,12 @@ for wrong in (lambda: there + here, lambda: there + beyond, lambda: torch.cat([t
         print(wrong())
     except (RuntimeError, TypeError) as error:
         print("refused")
+from lockstep.compiling.graphs import cuda_graph
+for formula in (lambda x: (x + here.to("cuda"),), lambda x: (x.nonzero(),), lambda x: (x * x.sum().item(),), lambda x: (x + 1,)):
+    try:
+        print(cuda_graph(formula, [there])(there)[0].cpu().tolist())
+    except RuntimeError as error:
+        print("not recorded")
 torch.cuda.set_device(beyond.device)
 print((beyond * 2).device, torch.ones(2, device="cuda").device, there.new_ones(1).device, beyond.cpu().to("cuda:0").device)
 print((there * 2)[here.long()].cpu().tolist(), there.sum().item(), (there + torch.tensor(1.0)).device)
@@ -46,7 +52,8 @@ def fixture_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_simulated_gpus_refuse_tensors_of_different_devices(gpu: dict[str, str]) -> None:
     finished = subprocess.run([sys.executable, "-c", MIXED], env=gpu, capture_output=True, text=True, check=True)
-    assert finished.stdout.splitlines() == ["refused"] * 6 + [
+    assert finished.stdout.splitlines() == ["refused"] * 6 + ["not recorded"] * 3 + [
+        "[1.0, 2.0, 3.0]",
         "cuda:1 cuda:1 cuda:0 cuda:0",
         "[0.0, 2.0, 4.0] 3.0 cuda:0",
     ]

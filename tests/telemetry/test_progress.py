@@ -51,6 +51,13 @@ def fixture_folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "first", {"env": {"id": "CartPole-v1"}}, {})
 
 
+@pytest.fixture(name="clock")
+def fixture_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
+    return now
+
+
 def test_a_line_per_iteration_is_complete_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(3, None, 0)
     for iteration in (1, 2, 3):
@@ -66,6 +73,19 @@ def test_a_line_per_iteration_is_complete_and_in_order(capsys: pytest.CaptureFix
     ]
 
 
+def test_last_line_of_a_run_that_was_stopped_has_no_time_left(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(9, None, 5)
+    for iteration in (1, 2):
+        lines.write(METRICS | {"iteration": iteration})
+        lines.flush()
+    lines.close()
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.endswith(" left")
+    assert last == "iteration 2/9  22%  steps 2,000  return 8  fps 1,234"
+
+
 def test_line_names_replaced_environments(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(3, None, 0)
     for iteration, count in ((1, 0), (2, 1)):
@@ -74,13 +94,6 @@ def test_line_names_replaced_environments(capsys: pytest.CaptureFixture[str]) ->
     first, second = capsys.readouterr().out.splitlines()
     assert "env_faults" not in first
     assert second.endswith("  env_faults 1")
-
-
-@pytest.fixture(name="clock")
-def fixture_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    now = [100.0]
-    monkeypatch.setattr(progress, "perf_counter", lambda: now[0])
-    return now
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[int]:

@@ -77,16 +77,20 @@ class Lines:
         """Print the line of the newest iteration, if it has not been printed."""
         self.flush()
         if self._status.newest != self._printed:
-            _print(self._line(self._status.newest))
+            _print(self._line(self._status.newest, ended=True))
 
     def _reaches_goal(self, row: Mapping[str, object]) -> bool:
         mean = number(row.get("return_mean_20"))
         return self._goal is not None and mean is not None and mean >= self._goal
 
-    def _line(self, row: Mapping[str, object]) -> str:
+    def _line(self, row: Mapping[str, object], ended: bool = False) -> str:
         iteration = int(number(row["iteration"]) or 0)
         share, left = f"/{self.last}  {100 * iteration // self.last}%" if self.last else "", ""
-        if self.last and (seconds := self._status.seconds_left(self.last)) is not None:
+        if (
+            self.last
+            and not (ended and iteration < self.last)
+            and (seconds := self._status.seconds_left(self.last)) is not None
+        ):
             left = f"  {clock(seconds)} left"
         steps, fps = (f"{number(row.get(name)) or 0.0:,.0f}" for name in ("env_steps", "fps"))
         mean = _text(row, "return_mean" if row.get("return_mean_20") is None else "return_mean_20")

@@ -1,0 +1,153 @@
+"""Measure what evaluation, a hook and the dashboard cost together. Write benchmarks/observed.json and .md after every repeat.
+
+    python benchmarks/observed.py [--repeats 5] [--out benchmarks/observed.json]
+
+Each run is trained twice in turn: as it is, and with an evaluation every 10 iterations, a hook that records a metric after each iteration, and a
+dashboard that is asked for everything about the run every two seconds, as its page does. The browser is not part of it. The ratio is that of the
+speeds within a pair. With two ranks, training uses both cores of the machine.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from urllib.request import urlopen
+
+from lockstep.bench.repeats import interleave, ratios, spread
+from lockstep.processes.children import module_environment
+from lockstep.run.environment import packages, processor_type
+
+HOOK = "def on_iteration(iteration):\n    return {'twice': 2.0 * iteration.number}\n"
+EVALUATION = ("--run.evaluate-every", "10", "--run.evaluate-episodes", "5")
+WORKS: Mapping[str, Sequence[str]] = {
+    "`mujoco` on HalfCheetah-v5, 1 rank": (
+        "mujoco",
+        "--env",
+        "HalfCheetah-v5",
+        "--ranks",
+        "1",
+        "--total-steps",
+        "122880",
+    ),
+    "`mujoco` on HalfCheetah-v5, 2 ranks": (
+        "mujoco",
+        "--env",
+        "HalfCheetah-v5",
+        "--ranks",
+        "2",
+        "--total-steps",
+        "204800",
+    ),
+    "`cartpole`, 2 ranks": ("cartpole", "--plan.shards", "2", "--ranks", "2", "--total-steps", "600000"),
+}
+PERIOD = 2.0
+"""Seconds between two requests of the page."""
+UNCOUNTED = 3
+"""Iterations at the start that are not counted."""
+
+
+@contextmanager
+def dashboard(folder: Path) -> Iterator[None]:
+    """Serve the runs in `folder`, and ask for all of them every two seconds."""
+    command = [sys.executable, "-m", "lockstep", "dashboard", str(folder), "--port", "0"]
+    ended = threading.Event()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=module_environment()) as server:
+        assert server.stdout is not None
+        client = threading.Thread(target=_poll, args=(server.stdout.readline().strip(), ended))
+        client.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            client.join()
+            server.terminate()
+
+
+def _poll(address: str, ended: threading.Event) -> None:
+    """Ask the dashboard at an address with a token for all runs, in turn, until the end."""
+    server, _, token = address.partition("?")
+    while not ended.wait(PERIOD):
+        with urlopen(f"{server}runs?{token}") as answer:
+            runs = json.load(answer)["runs"]
+        for run in runs:
+            urlopen(f"{server}runs/{run['key']}?{token}").read()
+
+
+def speed(words: Sequence[str], *, observed: bool) -> float:
+    """Train one run, and return its environment steps per second."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "measured_hook.py").write_text(HOOK)
+        command = [sys.executable, "-m", "lockstep", "train", *words, "--out", temporary, "--name", "run"]
+        command += ["--run.progress", "off"]
+        environment = module_environment()
+        environment["PYTHONPATH"] = os.pathsep.join([temporary, environment.get("PYTHONPATH", "")])
+        if observed:
+            command += [*EVALUATION, "--run.hooks", "measured_hook"]
+            with dashboard(folder):
+                subprocess.run(command, env=environment, check=True, capture_output=True, cwd=temporary)
+        else:
+            subprocess.run(command, env=environment, check=True, capture_output=True, cwd=temporary)
+        rows = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert ("twice" in rows[-1]) == observed
+    seconds = sum(row["t_iter"] for row in rows[UNCOUNTED:])
+    return float(rows[-1]["env_steps"] - rows[UNCOUNTED - 1]["env_steps"]) / seconds
+
+
+def page(results: Mapping[str, Mapping[str, Sequence[float]]], machine: str) -> str:
+    """Return the Markdown page."""
+    lines = [
+        "# Cost of evaluation, a hook and the dashboard",
+        "",
+        "    python benchmarks/observed.py",
+        "",
+        f"Speed with an evaluation of {EVALUATION[3]} episodes every {EVALUATION[1]} iterations, a hook and the dashboard, relative to the run without them: median of pairs of runs,",
+        f"minimum and maximum. {machine}.",
+        "",
+        "| | steps/s without | steps/s with | ratio |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for work, found in results.items():
+        count = min(map(len, found.values()))
+        plain, observed = (list(found[name][:count]) for name in ("plain", "observed"))
+        ratio = ratios(observed, plain)
+        cells = f"{spread(plain).median:,.0f} | {spread(observed).median:,.0f}"
+        lines.append(f"| {work} | {cells} | {ratio.median:.3f} ({ratio.least:.3f} … {ratio.most:.3f}) |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure all runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("observed.json"))
+    arguments = parser.parse_args()
+    torch = packages()["torch"]
+    machine = f"{os.cpu_count()} cores of {processor_type(False)}, PyTorch {torch}"
+    results: dict[str, dict[str, list[float]]] = {}
+
+    def save(_: int, name: str, found: float) -> None:
+        work, _, variant = name.rpartition(": ")
+        results.setdefault(work, {"plain": [], "observed": []})[variant].append(found)
+        print(f"{name}  {found:,.0f} steps/s", file=sys.stderr, flush=True)
+        arguments.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+        if all(all(variants.values()) for variants in results.values()):
+            arguments.out.with_suffix(".md").write_text(page(results, machine))
+
+    runs = {
+        f"{work}: {variant}": partial(speed, words, observed=variant == "observed")
+        for work, words in WORKS.items()
+        for variant in ("plain", "observed")
+    }
+    interleave(runs, arguments.repeats, save)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,9 @@ from lockstep.group.memory import usable_cores
 from lockstep.group.solo import Solo
 from lockstep.runtime import hosts
 from lockstep.runtime.hosts import HostSlot, find_host_slot
+from lockstep.runtime.join import join
+from lockstep.runtime.rank_info import RankInfo
+from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.threads import share_of_cores
 
 needs_affinity = pytest.mark.skipif(
@@ -65,6 +68,27 @@ def test_bound_ranks_keep_their_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         assert find_host_slot(FakeGroup(2, 3, others)) == HostSlot(2, 2, 2)
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(2, [None] * 2), (3, [4, 5, 9]), (4, [None] * 4)])
+def test_ranks_have_cores_of_their_own_if_there_are_as_many(
+    size: int, expected: list[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "usable_cores", lambda: 3)
+    monkeypatch.setattr(hosts, "_cores", lambda: [4, 5, 9])
+    assert [find_host_slot(FakeGroup(rank, size, {})).own_core for rank in range(size)] == expected
+
+
+@needs_affinity
+def test_rank_is_bound_to_its_core_until_the_runtime_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed = os.sched_getaffinity(0)
+    with join(RankInfo(0, 1, 0, 1), RuntimeConfig(device="cpu"), [0], [0]) as runtime:
+        runtime.make_room_for_idle_processes()
+        assert os.sched_getaffinity(0) == allowed, "a single rank is not bound"
+        monkeypatch.setattr(runtime, "_host_slot", HostSlot(0, 1, 1, max(allowed)))
+        runtime.make_room_for_idle_processes()
+        assert os.sched_getaffinity(0) == {max(allowed)}
+    assert os.sched_getaffinity(0) == allowed
 
 
 def test_core_set_has_one_bit_per_core() -> None:

@@ -175,6 +175,8 @@ def _execute(
     attempt.run = run
     try:
         _restore(components, run, group, resume_from, config.runtime.compile == "on")
+        if config.run.capture_video or config.run.evaluate_every:
+            runtime.make_room_for_idle_processes()
         _train(components, run)
     finally:
         try:

@@ -118,6 +118,9 @@ class Group(ABC):
         If there is a core for each rank, ranks spin while they wait.
         """
 
+    def avoid_long_yields(self) -> None:  # noqa: B027
+        """Let a waiting rank sleep, and not yield, after a yield that took long: processes that only use idle time are about to run."""
+
     @abstractmethod
     def close(self) -> None:
         """Leave the group, and close the groups and channels that it created."""

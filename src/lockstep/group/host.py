@@ -21,6 +21,10 @@ __all__ = ["Host", "SharedMemoryChannel"]
 
 _SPINS = 100
 _YIELDS = 1000
+_LONG_YIELD = 2e-4
+"""Seconds after which a call of `sched_yield` has given the core to another program for a time slice."""
+_WAITS_AFTER_LONG_YIELD = 500
+"""Number of waits in which a rank then sleeps instead: the kernel gives the core back to a process that wakes up at once."""
 _SLEEPS = (5e-5, 1e-3)
 """Seconds of the shortest and of the longest sleep between two polls."""
 _LIVENESS_INTERVAL = 0.2
@@ -58,6 +62,9 @@ class Host:
         else:
             heartbeat.attach(self._cells_of(rank), watched=False)
         self._lock = Lock()
+        self.avoids_long_yields = False
+        """Sleep instead of yielding after a yield that took long, because processes run that only use idle time."""
+        self._waits_to_sleep = 0
         self.set_core_count(usable_cores())
 
     def set_core_count(self, count: int) -> None:
@@ -84,10 +91,8 @@ class Host:
         for _ in range(self._spins):
             if counters[index] >= target:
                 return
-        for _ in range(_YIELDS):
-            if counters[index] >= target:
-                return
-            os.sched_yield()
+        if self._yield(counters, index, target):
+            return
         start = checked = heard = now = time.monotonic()
         own, line = Heartbeat(self._cells_of(self.rank)), Heartbeat(self._cells_of(peer))
         signs = line.signs
@@ -107,6 +112,23 @@ class Host:
                 elif now - heard > patience * self._timeout:
                     why = f"no sign of life for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"
                     self._raise_lost(peer, phase, why)
+
+    def _yield(self, counters: memoryview, index: int, target: int) -> bool:
+        """Yield the core to other processes until the counter has reached the target. Return False if it soon has not."""
+        if self._waits_to_sleep:
+            self._waits_to_sleep -= 1
+            return counters[index] >= target
+        before = time.monotonic()
+        for _ in range(_YIELDS):
+            if counters[index] >= target:
+                return True
+            os.sched_yield()
+            now = time.monotonic()
+            if self.avoids_long_yields and now - before > _LONG_YIELD:
+                self._waits_to_sleep = _WAITS_AFTER_LONG_YIELD
+                return False
+            before = now
+        return False
 
     def _raise_lost(self, peer: int, phase: str, why: str = "its process has ended") -> NoReturn:
         """Raise RankLost for `peer`, or for the rank that `peer` found lost if this is why `peer` has ended."""

@@ -205,6 +205,11 @@ class NetworkGroup(Group):
         if self.host is not None:
             self.host.set_core_count(count)
 
+    def avoid_long_yields(self) -> None:
+        """See `Group.avoid_long_yields`."""
+        if self.host is not None:
+            self.host.avoids_long_yields = True
+
     def close(self) -> None:
         """See `Group.close`."""
         for owned in self._owned:

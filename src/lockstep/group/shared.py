@@ -183,6 +183,10 @@ class SharedMemoryGroup(Group):
         """See `Group.set_core_count`."""
         self._host.set_core_count(count)
 
+    def avoid_long_yields(self) -> None:
+        """See `Group.avoid_long_yields`."""
+        self._host.avoids_long_yields = True
+
     def close(self) -> None:
         """See `Group.close`."""
         for owned in self._owned:

@@ -26,6 +26,8 @@ class HostSlot:
     """Number of cores for this rank alone: the usable cores are split among the ranks; 1 if there are fewer cores."""
     host_cores: int
     """Number of cores that the host's ranks may use together."""
+    own_core: int | None = None
+    """Core for this rank, if the ranks that may use the same cores are exactly as many as these; else None."""
 
 
 def find_host_slot(group: Group) -> HostSlot:
@@ -42,17 +44,23 @@ def find_host_slot(group: Group) -> HostSlot:
     host_cores = [0] * _WORDS
     for row in rows[on_host].tolist():
         host_cores = [word | other for word, other in zip(host_cores, row[1:], strict=True)]
+    place, count = int(same_cores[: group.rank].sum()), int(same_cores.sum())
     return HostSlot(
         local_rank=int(on_host[: group.rank].sum()),
-        cores=share_of_cores(int(same_cores[: group.rank].sum()), int(same_cores.sum()), usable_cores()),
+        cores=share_of_cores(place, count, usable_cores()),
         host_cores=max(1, sum(word.bit_count() for word in host_cores)),
+        own_core=_cores()[place] if count == usable_cores() else None,
     )
+
+
+def _cores() -> list[int]:
+    """Return the cores that this process may use, ascending."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _core_set() -> list[int]:
     """Return the cores that this process may use, as bits of 32-bit words."""
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     words = [0] * _WORDS
-    for core in cores:
+    for core in _cores():
         words[core // 32 % _WORDS] |= 1 << core % 32
     return words

@@ -1,5 +1,6 @@
 """Runtime of one rank: its group, its devices and its precision."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -37,6 +38,19 @@ class Runtime(ABC):
         self.player_device = devices.player
         self.cores = host_slot.cores
         """Number of cores for work that may use several without changing bits."""
+        self._unbound: set[int] | None = None
+
+    def make_room_for_idle_processes(self) -> None:
+        """Prepare for processes that only use idle time, such as that of evaluations, until `close`.
+
+        If there are exactly as many cores as ranks, bind this thread to a core of its own. Otherwise such a process has a core to itself for up to a
+        tenth of a second while two ranks share another one: a rank that waits for another hardly ever sleeps, so the kernel rarely moves it.
+        With more cores than ranks there is room, and other runs may be bound to the same cores.
+        """
+        if self._host_slot.own_core is not None and hasattr(os, "sched_setaffinity"):
+            self._unbound = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {self._host_slot.own_core})
+            self.group.avoid_long_yields()
 
     @abstractmethod
     def autocast(self, device: torch.device) -> Autocast:
@@ -61,6 +75,8 @@ class Runtime(ABC):
 
     def close(self, failed: bool = False) -> None:
         """Leave the other ranks: together with them at the end of training, or alone after a failure."""
+        if self._unbound is not None:
+            os.sched_setaffinity(0, self._unbound)
         if not failed:
             self.group.close()
         self._world.close(failed)

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from tests.algorithm.test_update import CONTINUOUS, DISCRETE, agent_of
 from torch import Tensor
 
+from lockstep.algorithm.acting_step import ActingStep
 from lockstep.algorithm.batch import Part
 from lockstep.algorithm.gradient import GradientFormula, OrderedGradient
 from lockstep.algorithm.loss import Loss
@@ -52,6 +54,22 @@ def test_recorded_gradient_has_the_bits_of_the_operations(spaces: Spaces) -> Non
         expected = GradientFormula(Loss(agent, config, (True, True))).eager(Part(rows), scalars)
         assert torch.equal(gradient([Part(rows)], scalars, (True, True)), expected)
         agent.flat.buffer.mul_(0.9)
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_recorded_acting_has_the_bits_of_the_operations(spaces: Spaces) -> None:
+    agent = agent_of(spaces, normalize=True, device="cuda")
+    parts = agent.policy, agent.distribution, agent.normalize
+    recorded, plain = ActingStep(*parts, cuda_graph), ActingStep(*parts)
+    for iteration in range(3):
+        noise = agent.distribution.noise(np.random.default_rng(iteration), 1, 4)
+        drawn = torch.from_numpy(noise[0]).to("cuda", agent.dtype)
+        observations = torch.full((4, spaces.observation_size), iteration / 3, dtype=agent.dtype)
+        with torch.inference_mode():
+            found, expected = (step(drawn, observations, None, None) for step in (recorded, plain))
+        assert torch.equal(found.actions, expected.actions)
+        assert torch.equal(found.parameters, expected.parameters)
+        agent.flat.buffer.mul_(0.9)  # a recorded step reads the current weights
 
 
 def test_recorded_optimizer_has_the_bits_of_the_operations() -> None:

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def packages() -> dict[str, str]:
     return {name: found for name in _REPORTED if (found := _version(name))}
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -28,7 +28,7 @@ _HEADER, _FOOTER = 12, 4
 _EVENT_START = 20
 """Bytes of an event that hold its time and its step."""
 _POLYNOMIAL = 0x82F63B78
-_BLOCK = 4096
+_BLOCK = 512
 """Largest number of bytes per step of the checksum; the table takes 1 KB for each of them."""
 _NO_TENSOR = b"\x08\x01\x12\x04\x12\x02\x08\x01\x2a\x04" + bytes(4)
 """The float32 tensor [0]. The hparams plugin stores its content in the metadata, but TensorBoard ignores values without

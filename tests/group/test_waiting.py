@@ -1,13 +1,17 @@
 """How a rank waits for another one of its host."""
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lockstep.group import host as host_module
+from lockstep.group.group import RankLost
 from lockstep.group.host import Host
 from lockstep.group.memory import create_memory
 from lockstep.processes import heartbeat
+from lockstep.processes.heartbeat import Heartbeat
 
 
 @pytest.fixture(name="host")
@@ -40,3 +44,42 @@ def test_rank_sleeps_in_the_waits_after_a_long_yield(
         host.wait(counters, 0, target, 1, "gradients")
         counts.append(len(yields))
     assert counts == expected
+
+
+def waiting_hosts(monkeypatch: pytest.MonkeyPatch, size: int) -> list[Host]:
+    """Return the hosts of `size` ranks with a timeout of half a second, each for a thread."""
+    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched: None)
+    file = create_memory(size)
+    return [Host(os.dup(file), rank, range(size), 0.5) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_wait_for_each_other_are_lost(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank waits for the next one, and the last one for the first."""
+    counters = memoryview(bytearray(8)).cast("q")
+
+    def wait(host: Host) -> str:
+        with pytest.raises(RankLost) as caught:
+            host.wait(counters, 0, 1, (host.rank + 1) % size, "gradients")
+        return str(caught.value)
+
+    with ThreadPoolExecutor(size) as threads:
+        for message in threads.map(wait, waiting_hosts(monkeypatch, size)):
+            assert (
+                "it and this rank have been waiting for each other for 1 s in stage start (see runtime.timeout)"
+                in message
+            )
+
+
+def test_a_rank_that_waits_for_a_third_one_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters, hosts = memoryview(bytearray(16)).cast("q"), waiting_hosts(monkeypatch, 3)
+    with ThreadPoolExecutor(2) as threads:
+        waits = [threads.submit(hosts[rank].wait, counters, rank, 1, rank + 1, "gradients") for rank in (0, 1)]
+        line = Heartbeat(hosts[2]._cells_of(2))
+        for _ in range(15):  # three times the timeout
+            time.sleep(0.1)
+            line.beat()
+        assert not any(wait.done() for wait in waits)
+        for rank in (1, 0):
+            counters[rank] = 1
+            waits[rank].result(5)

@@ -14,7 +14,7 @@ from lockstep.group.channel import Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
 from lockstep.processes import heartbeat
-from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, Heartbeat
+from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, WAITS_FOR, Heartbeat
 from lockstep.processes.host_name import host_name
 
 __all__ = ["Host", "SharedMemoryChannel"]
@@ -86,7 +86,8 @@ class Host:
     def wait(self, counters: memoryview, index: int, target: int, peer: int, phase: str, patience: float = 1) -> None:
         """Wait until `counters[index]` is `target` or more. `peer` is the rank of the world that increases the counter.
 
-        Raises RankLost if that rank's process has ended, or if its heartbeat stops for `patience` times the timeout.
+        Raises RankLost if that rank's process has ended, or if for `patience` times the timeout its heartbeat stops or it waits for this
+        rank, directly or through other ranks.
         """
         for _ in range(self._spins):
             if counters[index] >= target:
@@ -94,7 +95,7 @@ class Host:
         if self._yield(counters, index, target):
             return
         start = checked = heard = now = time.monotonic()
-        own, line = Heartbeat(self._cells_of(self.rank)), Heartbeat(self._cells_of(peer))
+        own, line = self._cells_of(self.rank), Heartbeat(self._cells_of(peer))
         signs = line.signs
         while counters[index] < target:
             # Sleep for 2 % of the time waited so far: a sleeping rank leaves the core to those that work.
@@ -104,14 +105,30 @@ class Host:
                 heard = checked = now  # the other rank was stopped as well
             if now - checked > _LIVENESS_INTERVAL:
                 checked = now
-                own.beat()
+                Heartbeat(own).beat()
+                own[WAITS_FOR] = 1 + peer
                 if self._ended(peer) and counters[index] < target:
                     self._raise_lost(peer, phase)
-                if line.signs != signs or line.waiting:
+                mutual = self._waits_for_this_rank(peer)
+                if (line.signs != signs and not mutual) or line.waiting:
                     signs, heard = line.signs, now
-                elif now - heard > patience * self._timeout:
-                    why = f"no sign of life for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"
-                    self._raise_lost(peer, phase, why)
+                elif now - heard > patience * self._timeout and counters[index] < target:
+                    what = "it and this rank have been waiting for each other" if mutual else "no sign of life"
+                    self._raise_lost(
+                        peer, phase, f"{what} for {now - heard:.0f} s in {line.place()} (see runtime.timeout)"
+                    )
+        own[WAITS_FOR] = 0
+
+    def _waits_for_this_rank(self, peer: int) -> bool:
+        """Return True if `peer` has been waiting for this rank, or for a rank that has been waiting for it, and so on."""
+        for _ in self.ranks:
+            awaited = self._cells[self._offset[peer] + WAITS_FOR] - 1
+            if awaited == self.rank:
+                return True
+            if awaited not in self._offset:
+                return False
+            peer = awaited
+        return False
 
     def _yield(self, counters: memoryview, index: int, target: int) -> bool:
         """Yield the core to other processes until the counter has reached the target. Return False if it soon has not."""

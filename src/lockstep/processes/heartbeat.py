@@ -14,6 +14,7 @@ from lockstep.phases import STAGES
 __all__ = [
     "ENVIRONMENT",
     "STOPPED_AFTER",
+    "WAITS_FOR",
     "Heartbeat",
     "Heartbeats",
     "attach",
@@ -32,10 +33,11 @@ STOPPED_AFTER = 2.0
 limits of their silence begin anew."""
 LINE_BYTES = 64
 """Bytes of a heartbeat: a cache line, so that ranks do not slow each other down."""
-PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, _WAITING = range(LINE_BYTES // 8)
+PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, WAITS_FOR = range(LINE_BYTES // 8)
 """Cells of a heartbeat, int64: the rank's process id (0: not started), 1 + the rank that it found lost (0: none), 1 + the exit code that it is
-about to return (0: none), number of beats, index of the stage, iteration, 1 + environment that is being stepped (0: none), and 1 while
-the rank waits for another one inside a library, where it can't beat."""
+about to return (0: none), number of beats, index of the stage, iteration, 1 + environment that is being stepped (0: none), and
+1 + the rank that the rank has been waiting for (0: none), or -1 while it waits inside a library, where it can't beat."""
+_IN_LIBRARY = -1
 
 _own = memoryview(bytearray(LINE_BYTES)).cast("q")
 _watched = False
@@ -65,7 +67,7 @@ class Heartbeat:
     @property
     def waiting(self) -> bool:
         """True while the rank waits for another one inside a library."""
-        return bool(self._cells[_WAITING])
+        return self._cells[WAITS_FOR] == _IN_LIBRARY
 
     @property
     def verdict(self) -> int | None:
@@ -160,11 +162,11 @@ def set_verdict(code: int) -> None:
 @contextmanager
 def waiting() -> Iterator[None]:
     """Show that this process waits for another rank inside a library, where it can't beat."""
-    _own[_WAITING] = 1
+    _own[WAITS_FOR] = _IN_LIBRARY
     try:
         yield
     finally:
-        _own[_WAITING] = 0
+        _own[WAITS_FOR] = 0
         beat()
 
 

@@ -18,12 +18,21 @@ import hypothesis
 import pytest
 import torch
 from tests import compiler
+from tests.forked import PORTABLE_SERVER
 from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, connect, serving, start_server
+
+from lockstep.processes.portable import portable_environment
 
 COMPILES = ("torch._inductor.compile_fx", "torch.fx.experimental.proxy_tensor")
 """Modules that a process imports before it compiles a kernel, in 2.5 seconds."""
+WORKS = (
+    *("lockstep.api", "lockstep.cli.main", "lockstep.cli.resume", "lockstep.cli.train", "lockstep.cli.work"),
+    *("lockstep.envs.vector", "lockstep.experiment.build", "lockstep.loop", "lockstep.telemetry.recorder"),
+    *("gymnasium.envs.classic_control", "numpy.ctypeslib"),
+)
+"""Modules that almost every process imports which trains; with portable bits the tests do not compile kernels."""
 FABRIC = ("lockstep.runtime.fabric",) if importlib.util.find_spec("lightning_fabric") else ()
-TRAINS = ("lockstep.cli.work", "lockstep.api", *COMPILES, *FABRIC)
+TRAINS = (*WORKS, *COMPILES, *FABRIC)
 """Modules that a training process imports."""
 SERVERS_FOLDER = pytest.StashKey[Path]()
 """Folder with the addresses of the servers of all workers."""
@@ -47,15 +56,25 @@ def pytest_configure_node(node: Any) -> None:
     """Start a server for each worker of pytest-xdist. It imports its modules while the worker collects the tests.
 
     The tests of agreement need two servers. They use the first one of another worker as well, because each start takes 5 seconds of CPU time.
+    All workers use the same server for portable bits.
     """
-    if SERVERS_FOLDER not in node.config.stash:
-        folder = tempfile.TemporaryDirectory(prefix="warm-")
-        node.config.stash[SERVERS_FOLDER] = Path(folder.name)
-        node.config.add_cleanup(folder.cleanup)
-    folder, own = node.config.stash[SERVERS_FOLDER], node.gateway.id
-    server = start_server(f"{folder}/{own}", plain_environ(), *TRAINS)
-    node.config.add_cleanup(server.wait)
-    node.config.add_cleanup(server.kill)
+
+    def start(name: str, environ: dict[str, str], *modules: str) -> None:
+        server = start_server(f"{node.config.stash[SERVERS_FOLDER]}/{name}", environ, *modules)
+        node.config.add_cleanup(server.wait)
+        node.config.add_cleanup(server.kill)
+
+    own = node.gateway.id
+    first = SERVERS_FOLDER not in node.config.stash
+    if first:
+        created = tempfile.TemporaryDirectory(prefix="warm-")
+        node.config.stash[SERVERS_FOLDER] = Path(created.name)
+        node.config.add_cleanup(created.cleanup)
+    folder = node.config.stash[SERVERS_FOLDER]
+    start(own, plain_environ(), *TRAINS)
+    if first:
+        start("portable", portable_environment(plain_environ()), *WORKS)
+    node.workerinput["portable server"] = f"{folder}/portable"
     other = "gw0" if own != "gw0" else "gw1"
     node.workerinput["servers"] = [
         f"{folder}/{own}",
@@ -182,6 +201,20 @@ def warm(servers: list[str]) -> Iterator[Warm]:
     else:
         with serving(plain_environ(), *TRAINS) as server:
             yield server
+
+
+@pytest.fixture(scope="session")
+def portable_server(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """Environment variable with which ranks that have portable bits are forked."""
+    address, environ = (
+        getattr(request.config, "workerinput", {}).get("portable server"),
+        portable_environment(plain_environ()),
+    )
+    if address:
+        yield {PORTABLE_SERVER: connect(address, environ).address}
+    else:
+        with serving(environ, *WORKS) as server:
+            yield {PORTABLE_SERVER: server.address}
 
 
 @pytest.fixture

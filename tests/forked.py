@@ -10,10 +10,24 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["FIRST", "IMPORT_TORCH", "PLAIN", "SERVERS", "ForkedPopen", "fork_ranks", "request", "suits"]
+from lockstep.processes.portable import portable_environment
+
+__all__ = [
+    "FIRST",
+    "IMPORT_TORCH",
+    "PLAIN",
+    "PORTABLE_SERVER",
+    "SERVERS",
+    "ForkedPopen",
+    "fork_ranks",
+    "request",
+    "suits",
+]
 
 SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
+PORTABLE_SERVER = "LOCKSTEP_TEST_PORTABLE_SERVER"
+"""Environment variable with the address of the server that forks ranks with `runtime.bits: portable`, whose variables it has from its start."""
 PLAIN = ("COLUMNS", "LINES", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep and of pytest."""
 LATE = (
@@ -121,12 +135,19 @@ def fork_ranks(base: dict[str, str]) -> None:
     class Popen(ForkedPopen):
         def __init__(self, args: Sequence[str], *positional: Any, **options: Any) -> None:
             environ, server = options.get("env"), None
-            if environ and list(args[:1]) == [sys.executable] and "-m" in args and suits(imports(environ), base):
+            if environ and list(args[:1]) == [sys.executable] and "-m" in args:
                 module, word, *_ = [*args[args.index("-m") + 1 :], ""]
-                rank = int(environ.get("LOCKSTEP_RANK", 0))
                 if module == STEPPING or (module == "lockstep" and word in IMPORT_TORCH):
-                    server = servers[rank % len(servers)]
+                    server = server_for(environ)
             super().__init__(args, *positional, server=server, **options)
+
+    def server_for(environ: dict[str, str]) -> str | None:
+        """Return the address of the server that has this environment; None if there is none."""
+        if suits(imports(environ), base):
+            return servers[int(environ.get("LOCKSTEP_RANK", 0)) % len(servers)]
+        if suits(imports(environ), portable_environment(base)):
+            return environ.get(PORTABLE_SERVER)
+        return None
 
     def imports(environ: dict[str, str]) -> dict[str, str]:
         """Return `environ` with the PYTHONPATH of the servers, if its own names the folders from which this process imports."""

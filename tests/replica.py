@@ -57,7 +57,7 @@ def train(case: str, group: Group, shards: tuple[int, ...], replicate: object = 
     agent = agent_of(*kind, normalize=True, curiosity=curiosity, encoder=words.pop("encoder", "auto"))
     rollouts = rollouts_of(agent, SHARDS)
     perturb(agent)
-    config = PPOConfig(minibatches=2, learning_rate=0.01, **words)
+    config = PPOConfig(**{"minibatches": 2, "learning_rate": 0.01, "epochs": 3} | words)
     update = Update(agent, config, group, shards, SEED, UpdateOptions(**options), replicate=replicate)
     steps = 0.0
     for iteration in (ITERATION, ITERATION + 1):

@@ -27,9 +27,10 @@ from threading import Thread
 from typing import NamedTuple, NoReturn, Protocol
 
 import torch
-from tests.forked import SERVERS, ForkedPopen, fork_ranks, request, suits
+from tests.forked import PORTABLE_SERVER, SERVERS, ForkedPopen, fork_ranks, request, suits
 
 from lockstep.processes.parent import die_with_parent
+from lockstep.processes.portable import is_portable
 
 ROOT = Path(__file__).parents[1]
 _PIECE = 65536
@@ -218,6 +219,8 @@ def run_program(
     if torch.cuda.is_available():
         execute(module, words, safe)
     if SERVERS in environ:
+        if is_portable():  # sidecars of a rank have its variables
+            os.environ[SERVERS] = environ[PORTABLE_SERVER]
         fork_ranks(_started_with)
     sys.argv[1:] = words
     path = environ.get("PYTHONPATH", "")

@@ -11,7 +11,7 @@ from tests.live_runs import digests, ranks_of, reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 
-ITERATIONS = 16
+ITERATIONS = 12
 ADAPTIVE = ("--ppo.learning-rate-kl", 0.01)
 COSINE = ("--ppo.learning-rate", "cosine(1e-3, 0)")
 CASES = {

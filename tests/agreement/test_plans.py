@@ -8,6 +8,7 @@ from tests.agreement.matrix import PLANS, Digests, Trained, check_columns, every
 from tests.agreement.member import MATRICES
 
 COLUMNS = MATRICES["plans"]
+SHARED = list(PLANS)[1:]
 NETWORK = ["coupled x 2", "2:1", "2:2"]
 FABRIC = [plan for plan in PLANS if plan not in ("coupled x 3", "one-player", "one-trainer")]
 FEW = ["solo", "coupled x 2", "1:1", "1:2", "2:2"]
@@ -35,18 +36,20 @@ def fixture_alone(trained: Trained, tmp_path_factory: pytest.TempPathFactory) ->
     return found
 
 
-@pytest.mark.parametrize("plan", list(PLANS)[1:])
+@pytest.mark.parametrize("plan", SHARED)
 def test_plans_over_shared_memory_give_the_digests_of_one_rank(
     plan: str, trained: Trained, tmp_path: Path, alone: Digests
 ) -> None:
-    check_columns(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
+    """Each plan trains a third of the columns. Each column has a plan in which all ranks train, and one with separate players."""
+    columns = every(COLUMNS, 3, SHARED.index(plan))
+    check_columns(trained(tmp_path / "runs", "plans", plan, "shared", "torch", columns), alone)
 
 
 @pytest.mark.parametrize("plan", NETWORK)
 def test_plans_over_the_network_give_the_digests_of_one_rank(
     plan: str, trained: Trained, tmp_path: Path, alone: Digests
 ) -> None:
-    """Each plan trains a third of the columns; over shared memory it trains all."""
+    """Each plan trains a third of the columns."""
     columns = every(COLUMNS, 3, NETWORK.index(plan))
     check_columns(trained(tmp_path / "runs", "plans", plan, "gloo", "torch", columns), alone)
 
@@ -61,6 +64,14 @@ def test_plans_under_fabric_give_the_digests_of_one_rank(
     """With a quarter of the columns for each plan; the plans of FEW have all columns together."""
     columns = every(COLUMNS, 4, FABRIC.index(plan))
     check_columns(trained(tmp_path / "runs", "plans", plan, "auto", "fabric", columns), alone)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("plan", SHARED)
+def test_all_columns_over_shared_memory_give_the_digests_of_one_rank(
+    plan: str, trained: Trained, tmp_path: Path, alone: Digests
+) -> None:
+    check_columns(trained(tmp_path / "runs", "plans", plan, "shared", "torch"), alone)
 
 
 @pytest.mark.exhaustive

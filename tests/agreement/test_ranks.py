@@ -13,7 +13,7 @@ SHORT = (
     "--ppo.minibatches",
     2,
     "--ppo.epochs",
-    3,
+    2,
     "--run.checkpoint-every",
     3,
     "--run.progress",
@@ -29,7 +29,7 @@ CASES = {
     "lunarlander": ("--env", "LunarLander-v3", "--policy.shared", "--ppo.surrogate", "kl", "--policy.hidden", 32),
     "pendulum-squashed": ("--env", "Pendulum-v1", "--policy.squash", *BOTH_MOMENTS, "--ppo.policy-epochs", 1),
 }
-ITERATIONS = 8
+ITERATIONS = 4
 
 
 def words_of(case: str, name: str, *more: object) -> list[object]:

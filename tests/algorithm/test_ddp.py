@@ -1,13 +1,12 @@
 """Training with DistributedDataParallel on three processes: same bits on every rank, equal to the ordered sum up to rounding."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import plain_environ
 from tests.replica import CASES, EQUAL, SHARDS, train
+from tests.warm import Warm
 
 from lockstep.group.solo import Solo
 
@@ -17,13 +16,16 @@ RANKS = len(EQUAL)
 
 
 @pytest.fixture(scope="module", name="replicas")
-def fixture_replicas(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fixture_replicas(warm: Warm, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run three trainers and return the folder with their results."""
     folder = tmp_path_factory.mktemp("replicas")
-    path = os.pathsep.join([str(root), str(root / "src")])
-    environ = os.environ | {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.replica", str(RANKS), str(folder)]
-    subprocess.run(command, env=environ, cwd=root, timeout=100, check=True)
+    environ = plain_environ() | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    program = warm.start(RANKS, folder, cwd=root, environ=environ, module="tests.replica")
+    try:
+        finished = program.wait(100)
+    finally:
+        program.kill()
+    assert finished.rc == 0, finished.stderr
     return folder
 
 

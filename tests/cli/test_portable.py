@@ -26,9 +26,13 @@ RECORDED = {
 
 
 @pytest.mark.parametrize("env_id", RECORDED)
-def test_digest_is_the_recorded_one_on_every_processor(run_cli, tmp_path: Path, env_id: str) -> None:
+def test_digest_is_the_recorded_one_on_every_processor(
+    run_cli, portable_server: dict[str, str], tmp_path: Path, env_id: str
+) -> None:
     for name, ranks in (("alone", 1), ("two", 2)):
-        finished = run_cli(*WORDS, "--total-steps", 256, "--env", env_id, "--ranks", ranks, "--name", name)
+        finished = run_cli(
+            *WORDS, "--total-steps", 256, "--env", env_id, "--ranks", ranks, "--name", name, env=portable_server
+        )
         assert finished.rc == 0, finished
     alone, two = (digests(tmp_path / "runs" / name) for name in ("alone", "two"))
     assert alone == two

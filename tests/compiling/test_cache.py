@@ -72,6 +72,15 @@ def test_damaged_library_is_compiled_again(stored: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr().err == ""
 
 
+def test_missing_interface_for_loading_libraries_is_reported(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C._aoti, "AOTIModelContainerRunnerCpu")
+    with pytest.raises(
+        CompilerFailed, match=r"no torch\._C\._aoti\.AOTIModelContainerRunnerCpu.*'torch>=2\.13,<2\.14'"
+    ):
+        double()
+    assert stored.exists()
+
+
 def test_cache_that_other_users_can_write_is_refused(stored: Path) -> None:
     stored.parent.chmod(0o777)
     with pytest.raises(

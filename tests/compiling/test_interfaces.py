@@ -1,14 +1,12 @@
 """Private interfaces of PyTorch that are missing: one line that names the versions, or no compilation."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import Tensor
+from tests.compiling.doubled import Doubled
 
 from lockstep.compiling import interfaces, rewrites
 from lockstep.compiling.build import CompilerFailed
@@ -18,21 +16,6 @@ from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.experiment.resolve import resolve
 from lockstep.experiment.start import start_warnings
-
-
-@dataclass(frozen=True)
-class Doubled:
-    """Minimal formula to compile."""
-
-    key = "double"
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return (tensors[0] * 2,)
-
-
-def compile_doubled(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Sequence[Tensor]:
-    monkeypatch.setenv("LOCKSTEP_CACHE", str(folder))
-    return ahead_of_time(Doubled(), (torch.ones(3),))(torch.ones(3))
 
 
 def test_supported_versions_equal_the_requirement_of_the_package(root: Path) -> None:
@@ -65,21 +48,12 @@ def test_missing_interface_of_the_compiler_is_reported(
 ) -> None:
     private_interface(module, name)
     monkeypatch.delattr(sys.modules[module], name)
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
     with pytest.raises(
         CompilerFailed, match=rf"has no {module}\.{name}.*install 'torch>=2\.13,<2\.14', or use"
     ) as caught:
-        compile_doubled(tmp_path, monkeypatch)
+        ahead_of_time(Doubled("missing"), (torch.ones(3),))
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.slow
-def test_missing_interface_for_loading_libraries_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compile_doubled(tmp_path, monkeypatch)[0].tolist() == [2, 2, 2]
-    monkeypatch.delattr(torch._C._aoti, "AOTIModelContainerRunnerCpu")
-    with pytest.raises(
-        CompilerFailed, match=r"no torch\._C\._aoti\.AOTIModelContainerRunnerCpu.*'torch>=2\.13,<2\.14'"
-    ):
-        compile_doubled(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("has_operation", [True, False])

@@ -1,7 +1,7 @@
 """Run the commands and programs of a page in order, in the current folder: python -m tests.pages.reader PAGE [COMMAND …]
 
 Blocks with a title are written as files, `lockstep` commands run in this process, and Python blocks are executed. COMMANDs run before those of the
-page. To save time, runs end after two iterations of at most 256 steps and two epochs and are not compiled, evaluations are of two episodes, and
+page. To save time, runs end after two iterations of at most 256 steps and one epoch and are not compiled, evaluations are of two episodes, and
 `check` does not measure speed. A run on several ranks that the page does not use later is created and resolved, but not started.
 """
 
@@ -43,7 +43,7 @@ def shortened(config: Config) -> Config:
     return dataclasses.replace(
         config,
         rollout=dataclasses.replace(config.rollout, steps=steps),
-        ppo=dataclasses.replace(config.ppo, epochs=min(2, config.ppo.epochs), policy_epochs=once, value_epochs=once),
+        ppo=dataclasses.replace(config.ppo, epochs=1, policy_epochs=once, value_epochs=once),
         runtime=dataclasses.replace(config.runtime, compile="off"),
         run=dataclasses.replace(config.run, total_steps=min(two, config.run.total_steps), checkpoint_every=1),
     )

@@ -49,7 +49,7 @@ CASES = {
     "mujoco": Case("InvertedPendulum-v5", 12_288, 40),
     "memory": Case("cartpole-no-velocity", 4_096, 20),
     "sparse": Case("pendulum-sparse", 8_192, None),
-    "atari": Case("ALE/Pong-v5", 2_048, None),
+    "atari": Case("ALE/Pong-v5", 768, None, ("--rollout.steps", "32")),
 }
 
 

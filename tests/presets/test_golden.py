@@ -25,8 +25,8 @@ def test_every_family_has_a_case() -> None:
 @pytest.mark.parametrize(
     "preset", [pytest.param(name, marks=pytest.mark.exhaustive) if name == "box2d" else name for name in CASES]
 )
-def test_short_runs_learn_as_recorded(run_cli, tmp_path: Path, preset: str) -> None:
-    finished = run_cli(*CASES[preset].words(preset))
+def test_short_runs_learn_as_recorded(run_cli, portable_server: dict[str, str], tmp_path: Path, preset: str) -> None:
+    finished = run_cli(*CASES[preset].words(preset), env=portable_server)
     assert finished.rc == 0, finished
     outcome, recorded = Outcome.read(tmp_path / "runs" / preset), json.loads(GOLDEN.read_text())[preset]
     least = CASES[preset].least

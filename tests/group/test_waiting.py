@@ -17,7 +17,7 @@ from lockstep.processes.heartbeat import Heartbeat
 @pytest.fixture(name="host")
 def fixture_host(monkeypatch: pytest.MonkeyPatch) -> Host:
     """Rank 0 of two, for which every yield takes long."""
-    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched: None)
+    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched, place: None)
     monkeypatch.setattr(host_module, "_LONG_YIELD", -1.0)
     monkeypatch.setattr(host_module, "_WAITS_AFTER_LONG_YIELD", 2)
     host = Host(create_memory(2), 0, (0, 1), 5.0)
@@ -48,7 +48,8 @@ def test_rank_sleeps_in_the_waits_after_a_long_yield(
 
 def waiting_hosts(monkeypatch: pytest.MonkeyPatch, size: int) -> list[Host]:
     """Return the hosts of `size` ranks with a timeout of half a second, each for a thread."""
-    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched: None)
+    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched, place: None)
+    monkeypatch.setattr(host_module, "_GRACE", 0.0)
     file = create_memory(size)
     return [Host(os.dup(file), rank, range(size), 0.5) for rank in range(size)]
 

@@ -16,6 +16,7 @@ from lockstep.group.memory import create_memory
 from lockstep.processes.exit_codes import DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.processes.heartbeat import Heartbeats
 from lockstep.run import stop
+from lockstep.runtime import silence
 from lockstep.runtime import watch as module
 from lockstep.runtime.watch import Outcome, watch
 
@@ -41,7 +42,7 @@ Watched = Callable[..., Outcome]
 @pytest.fixture
 def watched(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     """Function that runs a program for each rank and returns their outcome. The limit of a silence is a second."""
-    monkeypatch.setattr(module, "_START_LIMIT", 0.0)
+    monkeypatch.setattr(silence, "_START_LIMIT", 0.0)
     monkeypatch.setattr(stop, "_asked", 0)
     started: list[subprocess.Popen[bytes]] = []
 
@@ -119,8 +120,8 @@ def test_time_in_which_the_launcher_was_stopped_does_not_count(
 def test_silence_that_is_long_for_the_stage_is_announced(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "_WARN_AFTER", 0.5)
-    monkeypatch.setattr(module, "_WARN_FACTOR", 1.0)
+    monkeypatch.setattr(silence, "_WARN_AFTER", 0.5)
+    monkeypatch.setattr(silence, "_WARN_FACTOR", 1.0)
     assert watched("heartbeat.enter('learn'); work(0.3); time.sleep(0.9); work(0.1); end(0)").code == DONE
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1, lines

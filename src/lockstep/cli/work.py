@@ -28,6 +28,7 @@ from lockstep.run.stop import StoppedEarly, exit_silently
 from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RESTARTS
+from lockstep.runtime.watchdog import watchdog
 
 __all__ = ["resume_under_launcher", "train_alone", "train_rank", "train_under_launcher"]
 
@@ -91,7 +92,10 @@ def _train_together(
     """Join the other ranks, train the run that rank 0 gets from `prepare`, and return the exit code. `config` is the same on all ranks."""
 
     def work() -> int:
-        with join(rank_info, config.runtime, plan.training, plan.playing) as runtime:
+        with (
+            join(rank_info, config.runtime, plan.training, plan.playing) as runtime,
+            watchdog(rank_info.rank, rank_info.size, config.runtime.timeout),
+        ):
             check_same_start(runtime.group, config)
             folder, run_config, resume_from = _choose_on_rank_0(runtime.group, prepare)
             if resume_from is not None:

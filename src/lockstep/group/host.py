@@ -29,8 +29,8 @@ _SLEEPS = (5e-5, 1e-3)
 """Seconds of the shortest and of the longest sleep between two polls."""
 _LIVENESS_INTERVAL = 0.2
 """Seconds between two checks that the awaited process is alive."""
-_WATCHED_GRACE = 3.0
-"""Seconds by which the launcher, which prints stack traces, is ahead of the ranks in ending a silent rank."""
+_GRACE = 3.0
+"""Seconds by which the launcher or the watchdog, which lets a silent rank print its stack traces, is ahead of the other ranks."""
 
 
 class Host:
@@ -53,14 +53,12 @@ class Host:
         self.rank = rank
         self.ranks = tuple(ranks)
         self.memory = Memory(file)
-        self._timeout = timeout
+        self._timeout = timeout + _GRACE
         self._cells = memoryview(self.memory.region(len(ranks) * CACHE_LINE)).cast("q")
         self._offset = {peer: index * CACHE_LINE // 8 for index, peer in enumerate(ranks)}
         self._cells[self._offset[rank] + PROCESS] = os.getpid()
-        if heartbeat.is_watched():
-            self._timeout += _WATCHED_GRACE
-        else:
-            heartbeat.attach(self._cells_of(rank), watched=False)
+        if not heartbeat.is_watched():
+            heartbeat.attach(self._cells_of(rank), watched=False, place=(file, self.ranks.index(rank)))
         self._lock = Lock()
         self.avoids_long_yields = False
         """Sleep instead of yielding after a yield that took long, because processes run that only use idle time."""

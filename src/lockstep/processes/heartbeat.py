@@ -23,6 +23,7 @@ __all__ = [
     "is_watched",
     "keep_alive",
     "own_cells",
+    "place",
     "set_iteration",
     "set_verdict",
     "waiting",
@@ -41,6 +42,7 @@ _IN_LIBRARY = -1
 
 _own = memoryview(bytearray(LINE_BYTES)).cast("q")
 _watched = False
+_place: tuple[int, int] | None = None
 
 
 class Heartbeat:
@@ -113,10 +115,13 @@ class Heartbeats:
         return Heartbeat(self.cells_of(index))
 
 
-def attach(cells: memoryview, watched: bool) -> None:
-    """Beat in `cells` from now on. `watched` is True if a launcher ends this process when its heartbeat stops."""
-    global _own, _watched
-    _own, _watched = cells, watched
+def attach(cells: memoryview, watched: bool, place: tuple[int, int] | None = None) -> None:
+    """Beat in `cells` from now on. `watched` is True if a launcher ends this process when its heartbeat stops.
+
+    `place` are the file descriptor of the memory and the number of the heartbeat in it, for other processes that watch.
+    """
+    global _own, _watched, _place
+    _own, _watched, _place = cells, watched, place
     _own[PROCESS] = os.getpid()
     beat()
 
@@ -129,6 +134,11 @@ def own_cells() -> memoryview:
 def is_watched() -> bool:
     """Return True if a launcher watches the heartbeat of this process."""
     return _watched
+
+
+def place() -> tuple[int, int] | None:
+    """Return the file descriptor of the memory with the heartbeat of this process, and its number there; None: the memory is private."""
+    return _place
 
 
 def beat(environment: int = -1) -> None:
@@ -171,8 +181,8 @@ def waiting() -> Iterator[None]:
 
 
 def _detach() -> None:
-    global _own, _watched
-    _own, _watched = memoryview(bytearray(LINE_BYTES)).cast("q"), False
+    global _own, _watched, _place
+    _own, _watched, _place = memoryview(bytearray(LINE_BYTES)).cast("q"), False, None
 
 
 _INDEX = {stage: index for index, stage in enumerate(STAGES)}

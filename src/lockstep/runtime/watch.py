@@ -7,16 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
 
 from lockstep.processes import exit_codes
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
-from lockstep.processes.host_name import host_name
 from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
 from lockstep.run.stop import asked_to_stop, record_signal
+from lockstep.runtime.silence import STACKS_TIME, Silence
 
 __all__ = ["REPORTED", "Outcome", "watch"]
 
@@ -31,14 +30,6 @@ _GRACE_AFTER_VERDICT = 20.0
 """Seconds that a rank has to end after it has decided on its exit code: threads of foreign code may keep it alive."""
 _GRACE_AFTER_SIGNAL = 20.0
 """Seconds that the ranks have to stop after a signal: schedulers kill a job 30 seconds after SIGTERM."""
-_START_LIMIT = 60.0
-"""Smallest timeout in seconds of a rank before its first iteration: it imports PyTorch, which takes long on a busy machine."""
-_STACKS_TIME = 0.5
-"""Seconds that a silent rank has to print its stack traces before it is killed."""
-_WARN_AFTER, _WARN_AT_START = 10.0, 40.0
-"""Least seconds of silence for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
-_WARN_FACTOR = 50.0
-"""Multiple of the longest silence so far, in the same stage, for a warning."""
 
 
 class Outcome(NamedTuple):
@@ -59,12 +50,8 @@ class _Rank:
 
     number: int
     process: "subprocess.Popen[bytes]"
-    signs: tuple[int, int] = (0, 0)
-    last_sign: float = 0.0
-    stage: str = "start"
-    longest: dict[str, float] = field(default_factory=dict)
-    """The longest silence so far, in seconds, by stage."""
-    warned: bool = False
+    silence: Silence | None = None
+    """None: the ranks have no memory for heartbeats."""
     verdict_at: float | None = None
     killed: bool = False
     """True if this process has killed the rank."""
@@ -133,13 +120,13 @@ class _Watch:
     def __init__(self, ranks: Sequence[_Rank], heartbeats: Heartbeats | None, timeout: float) -> None:
         self._ranks = ranks
         self._heartbeats = heartbeats
-        self._timeout = timeout
         self._deadline = float("inf")
         self._failure: Outcome | None = None
         self._asked_at: float | None = None
         self._now = time.monotonic()
-        for rank in ranks:
-            rank.last_sign = self._now
+        if heartbeats is not None:
+            for rank in ranks:
+                rank.silence = Silence(rank.number, rank.process.pid, heartbeats.of_rank(rank.number), timeout)
 
     def wait(self) -> Outcome:
         """Return when all ranks have ended, or when those that are left are to be killed."""
@@ -164,7 +151,8 @@ class _Watch:
         if self._asked_at is not None:
             self._asked_at += seconds
         for rank in self._ranks:
-            rank.last_sign += seconds
+            if rank.silence is not None:
+                rank.silence.skip(seconds)
             if rank.verdict_at is not None:
                 rank.verdict_at += seconds
 
@@ -226,35 +214,21 @@ class _Watch:
                 if now - rank.verdict_at > _GRACE_AFTER_VERDICT:
                     rank.kill()
                 continue
-            silence, signs = now - rank.last_sign, line.signs
-            if signs != rank.signs or (line.waiting and not _is_stopped(rank.process.pid)):
-                rank.longest[rank.stage] = max(silence, rank.longest.get(rank.stage, 0.0))
-                rank.signs, rank.last_sign, rank.stage, rank.warned = signs, now, line.stage, False
-            elif silence > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
-                self._end_silent(rank, f"{silence:.0f} s in {line.place()}")
-            elif not rank.warned and silence > self._warn_after(rank, line.iteration):
-                rank.warned = True
-                text = f"rank {rank.number} has not moved for {silence:.0f} s in {line.place()}; it is ended after runtime.timeout"
-                print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
+            fault = rank.silence.find_fault(now) if rank.silence is not None else None
+            if fault is not None:
+                self._end_silent(rank, fault)
 
-    def _warn_after(self, rank: _Rank, iteration: int) -> float:
-        least = _WARN_AFTER if iteration else _WARN_AT_START
-        return max(least, _WARN_FACTOR * rank.longest.get(rank.stage, 1.0))
-
-    def _end_silent(self, rank: _Rank, where: str) -> None:
+    def _end_silent(self, rank: _Rank, fault: str) -> None:
         """Let a rank print its stack traces, then kill it."""
-        stopped = _is_stopped(rank.process.pid)
-        what = "was stopped by a signal" if stopped else "did not move"
-        fault = f"rank {rank.number} on host {host_name()} {what} for {where} (see runtime.timeout)"
         if self._failure is None or self._failure.fault == _LOST:
             self._failure = Outcome(exit_codes.RANK_LOST, fault)
-            self._deadline = time.monotonic() + _STACKS_TIME + _GRACE_AFTER_FAILURE
-            text = fault if stopped else f"{fault}; its stack traces:"
-            print(f"lockstep: {text}", file=sys.stderr, flush=True)
+            self._deadline = time.monotonic() + STACKS_TIME + _GRACE_AFTER_FAILURE
+            assert rank.silence is not None
+            rank.silence.report(fault)
         with suppress(ProcessLookupError):
             rank.process.send_signal(STACKS_SIGNAL)
         with suppress(subprocess.TimeoutExpired):
-            rank.process.wait(_STACKS_TIME)
+            rank.process.wait(STACKS_TIME)
         rank.kill()
 
     def _check_stop(self, now: float) -> None:
@@ -289,11 +263,3 @@ _DIFFER = "the ranks hold different weights"
 """Fault of ranks that have reported it."""
 REPORTED = _LOST, _DIFFER
 """Faults that a rank has reported itself, in more words."""
-
-
-def _is_stopped(process: int) -> bool:
-    """Return True if a signal such as SIGSTOP has stopped the process."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except (OSError, IndexError):
-        return False

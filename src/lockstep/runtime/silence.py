@@ -1,0 +1,73 @@
+"""Silence of a rank: how long its heartbeat has stood still, when to warn, and when to end the rank."""
+
+import sys
+import time
+from pathlib import Path
+
+from lockstep.processes.heartbeat import Heartbeat
+from lockstep.processes.host_name import host_name
+
+__all__ = ["STACKS_TIME", "Silence"]
+
+STACKS_TIME = 0.5
+"""Seconds that a silent rank has to print its stack traces before it is killed."""
+_START_LIMIT = 60.0
+"""Smallest timeout in seconds of a rank before its first iteration: it imports PyTorch, which takes long on a busy machine."""
+_WARN_AFTER, _WARN_AT_START = 10.0, 40.0
+"""Least seconds of silence for a warning: in an iteration, and before the first one, while a rank imports PyTorch."""
+_WARN_FACTOR = 50.0
+"""Multiple of the longest silence so far, in the same stage, for a warning."""
+
+
+class Silence:
+    """Silence of one rank, which another process of its host watches."""
+
+    def __init__(self, rank: int, process: int, heartbeat: Heartbeat, timeout: float) -> None:
+        """Begin to watch. `timeout` is the number of seconds that a rank may be silent in an iteration."""
+        self._rank = rank
+        self._process = process
+        self._heartbeat = heartbeat
+        self._timeout = timeout
+        self._signs = (0, 0)
+        self._last_sign = time.monotonic()
+        self._stage = "start"
+        self._longest: dict[str, float] = {}
+        """The longest silence so far, in seconds, by stage."""
+        self._warned = False
+
+    def skip(self, seconds: float) -> None:
+        """Ignore a time in which the watching process did not run."""
+        self._last_sign += seconds
+
+    def find_fault(self, now: float) -> str | None:
+        """Return the fault if the rank has been silent for too long. Print a warning once it is silent for much longer than before."""
+        line = self._heartbeat
+        silence, signs = now - self._last_sign, line.signs
+        if signs != self._signs or (line.waiting and not self.is_stopped()):
+            self._longest[self._stage] = max(silence, self._longest.get(self._stage, 0.0))
+            self._signs, self._last_sign, self._stage, self._warned = signs, now, line.stage, False
+        elif silence > (self._timeout if line.iteration else max(self._timeout, _START_LIMIT)):
+            what = "was stopped by a signal" if self.is_stopped() else "did not move"
+            where = f"{silence:.0f} s in {line.place()}"
+            return f"rank {self._rank} on host {host_name()} {what} for {where} (see runtime.timeout)"
+        elif not self._warned and silence > self._warn_after():
+            self._warned = True
+            text = f"rank {self._rank} has not moved for {silence:.0f} s in {line.place()}; it is ended after runtime.timeout"
+            print(f"lockstep: {text} = {self._timeout:g} s", file=sys.stderr, flush=True)
+        return None
+
+    def report(self, fault: str) -> None:
+        """Print the fault, before the rank prints its stack traces."""
+        text = fault if self.is_stopped() else f"{fault}; its stack traces:"
+        print(f"lockstep: {text}", file=sys.stderr, flush=True)
+
+    def _warn_after(self) -> float:
+        least = _WARN_AFTER if self._heartbeat.iteration else _WARN_AT_START
+        return max(least, _WARN_FACTOR * self._longest.get(self._stage, 1.0))
+
+    def is_stopped(self) -> bool:
+        """Return True if a signal such as SIGSTOP has stopped the rank."""
+        try:
+            return Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (OSError, IndexError):
+            return False

@@ -176,7 +176,7 @@ def write(out: Path, results: list[Result], kills: dict[str, dict[str, float]]) 
         f"A run of {ITERATIONS} iterations with one player and two trainers, `runtime.timeout` and `env.timeout` of {TIMEOUT} seconds, a checkpoint every",
         "5 iterations, and a fault in the middle. *Noticed*: from the fault to the first message. *All ranks again*: until the ranks of the next start were",
         "connected, which includes the import of PyTorch. An exit code of 1 without a restart is an error that would come back: the line names the",
-        "environment. After the launcher was killed, the run was resumed by hand. Tests ran on the same cores, which makes some times longer.",
+        "environment. After the launcher was killed, the run was resumed by hand.",
         f"A *{REPLACED}* is a worker with `env.on_fault: replace`. One that is silent is killed after half of `runtime.timeout`. Its run goes on without",
         "the unfinished episode, so its digest is another one. With *ulimit*, an environment of one of two ranks takes all the memory that its rank",
         "may have; *held*: it keeps the memory and goes on, so that the rank itself runs out of it.",

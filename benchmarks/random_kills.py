@@ -19,7 +19,7 @@ from lockstep.run.manifest import verify
 __all__ = ["kill_and_resume", "kill_supervised", "kills_table", "soak"]
 
 EVERY = ("--run.checkpoint-every", "1", "--rollout.steps", "16", "--ppo.epochs", "1", "--run.loggers", "")
-SHORT, LONG = 400, 700
+SHORT, LONG = 400, 1500
 """Iterations of a run that is resumed after every kill, and of one whose ranks are killed until it ends."""
 FIRST_MINUTE = 60.0
 COUNTED = (

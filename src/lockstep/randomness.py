@@ -21,6 +21,7 @@ All streams, and their keys:
     evaluation                     seeds of the episodes of `lockstep eval`: episode
     evaluation-actions             sampled actions there
     videos                         sampled actions of videos during training: environment, iteration
+    check, check-actions           seeds of episodes and random actions of checks of an environment: episode
     bench-actions, export          random inputs of benchmarks and of the comparison with an exported policy
 """
 

@@ -343,7 +343,7 @@ def test_terminal_shows_a_run_that_is_trained_and_stopped(begin, tmp_path: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_ctrl_c_is_acknowledged_at_once_in_the_live_view(tmp_path: Path, environ: dict[str, str], ranks: int) -> None:
     reading_end, writing_end = pty.openpty()
     words = (

@@ -47,7 +47,7 @@ class ActingStep:
         inputs = [tensor for tensor in (noise, observations, pixels, state) if tensor is not None]
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes not in self._kernels:
-            formula = _StepFormula(self, pixels is not None, state is not None)
+            formula = _ActingFormula(self, pixels is not None, state is not None)
             self._kernels[shapes] = self._make_kernel(formula, inputs)
         actions, parameters, *others = self._kernels[shapes](*inputs)
         # a policy with memory always computes values along
@@ -63,7 +63,7 @@ class ActingStep:
 
 
 @dataclass(frozen=True)
-class _StepFormula:
+class _ActingFormula:
     """`ActingStep.evaluate` as a formula: its arguments and results are tensors, without None."""
 
     step: ActingStep

@@ -96,7 +96,7 @@ class Shard:
         self._drop_lost()
 
     def _drop_lost(self) -> None:
-        """Drop the current episodes of environments that failed while the engine began: their first row is a reset row."""
+        """Drop the current episodes of environments that failed during the reset or the restore of the engine: their first row is a reset row."""
         for index in self.engine.lost:
             self.ended[index] = True
             self.running[:, index] = 0
@@ -150,7 +150,7 @@ def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool =
 
 
 def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) -> None:
-    """Fill `wide`, whose columns are the environments of all these shards."""
+    """Fill the rollout `wide`, which holds the environments of all these shards side by side."""
     steps, count = wide.rewards.shape[0], wide.rewards.shape[1] // len(shards)
     shard_noise = [
         agent.distribution.noise(stream(shard.seed, "actions", shard.index, iteration), steps, count)

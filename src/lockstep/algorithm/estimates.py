@@ -46,7 +46,7 @@ class Estimator:
         """Schedule of the weight of intrinsic rewards or, with two value heads, of their advantages."""
 
     def __call__(self, rollout: Rollout, bonus: Bonus | None, progress: float, current: bool = False) -> Estimates:
-        """Compute the estimates of one rollout, with `current` by value estimates of the current weights. `progress` is in [0, 1]."""
+        """Compute the estimates of one rollout. `progress` is in [0, 1]. With `current`, use values that are computed with the current weights."""
         config, valid = self._config, rollout.valid
         rewards, weight = self._rewards(rollout), self.intrinsic_weight(progress)
         values, log_probs, intrinsic_values = self._evaluate(rollout, current)

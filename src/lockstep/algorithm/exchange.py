@@ -3,8 +3,8 @@
 Both send tensors of fixed shapes, and nothing where a rank is player and trainer at once. With a lag of 1 the players' agent is one
 update behind on every rank, so that the results do not depend on the assignment of shards to ranks:
 
-    lag 0   collect k with agent k-1, train on k, publish agent k
-    lag 1   collect k with agent k-2, meanwhile train on k-1; publish agent k-1
+    lag 0   iteration k: players collect with agent k-1; trainers train and publish agent k; players load agent k
+    lag 1   iteration k: players collect with agent k-2; trainers train and publish agent k; players load agent k-1
 
 `lag + 1` slots per channel are enough. A player reuses the slot of a rollout only after it has received the agent that was trained on
 it, and a trainer reuses the slot of an agent only after it has received the rollout that this agent collected.

@@ -28,7 +28,7 @@ _TEXT = 400
 
 @dataclass(frozen=True)
 class GradientStep:
-    """One gradient step, as far as a part of its minibatch determines it."""
+    """Inputs of one gradient step, restricted to the rows of one shard."""
 
     iteration: int
     epoch: int
@@ -46,7 +46,7 @@ class GradientStep:
     """`[P + 5 + n]`: the sums over all parts, if they were computed."""
 
     def trace(self, agent: Agent, config: PPOConfig) -> Finding | None:
-        """Run the step with the agent's weights. Return the first number that is not finite in the part, or else in the total."""
+        """Run the step with the agent's weights. Return the first non-finite value in the part, or else in the total."""
         finding = trace_part(agent, config, self.part, self.scalars, self.trained)
         return trace_total(agent, self.total) if finding is None and self.total is not None else finding
 
@@ -118,7 +118,8 @@ class NumericGuard:
     ) -> None:
         """Leave out a step that is not finite: count it, and report the first one. Raises NonFinite on all ranks if the run is to end instead.
 
-        `problem` describes a step without a number that is not finite. It is not `dumped` if `lockstep replay` could not find one either.
+        `problem` is the message if no non-finite value is found. With `dumped` False no dump is written, because `lockstep replay` could not
+        find one either.
         """
         self._skipped += 1
         if self.skips and self._reported:
@@ -140,7 +141,7 @@ class NumericGuard:
     def end(self, taken: float) -> dict[str, float]:
         """End the update after `taken` gradient steps. Return the metric of those that were left out.
 
-        Raises NonFinite on all ranks if this and the iterations before had no finite one.
+        Raises NonFinite on all ranks after three consecutive iterations without a finite gradient step.
         """
         if not self.skips:
             return {}

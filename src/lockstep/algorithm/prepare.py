@@ -108,7 +108,7 @@ class Preparation:
         return rows, torch.cat(sums if bonus is None else [*sums, bonus.metric_sums])
 
     def _normalized(self, observations: Tensor) -> Tensor:
-        """Normalize observations, except for infinite ones, which would become the largest normalized one: the numeric guard finds them."""
+        """Normalize observations. Infinite values stay infinite: clamping would hide them from the numeric guard."""
         normalized = self._agent.normalize(observations).cpu()
         if self._agent.observation_statistics is None:
             return normalized

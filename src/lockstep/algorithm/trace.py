@@ -1,4 +1,4 @@
-"""Running one gradient step operation by operation, to find the first number that is not finite."""
+"""Running one gradient step operation by operation, to find the first non-finite value."""
 
 import math
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Finding:
 
 
 def trace_part(agent: Agent, config: PPOConfig, part: Part, scalars: Tensor, trained: TrainMask) -> Finding | None:
-    """Compute the gradient of a part with the agent's weights. Return the first number that is not finite; None if all are.
+    """Compute the gradient of a part with the agent's weights. Return the first non-finite value; None if all are.
 
     Arguments as in `OrderedGradient`. Inputs come first: parameters, the columns of the rows, and the statistics of the advantages.
     """
@@ -143,9 +143,9 @@ def _layers(networks: nn.Module, watcher: "_Watcher") -> Iterator[None]:
 
 
 class _Watcher(TorchDispatchMode):
-    """Sees all operations of PyTorch, and keeps the first that gives a number that is not finite from inputs that are.
+    """Records the first operation of PyTorch whose inputs are finite and whose output is not.
 
-    So an infinity of the config, such as no limit of the ratio, is no finding.
+    Infinite values of the config, such as no limit of the ratio, are ignored in this way.
     """
 
     def __init__(self, rows: int, states: Tensor | None) -> None:

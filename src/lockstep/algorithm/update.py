@@ -175,8 +175,8 @@ class Update:
     def _merge_statistics(self, rollouts: Sequence[Rollout]) -> tuple[tuple[Tensor, Tensor] | None, bool]:
         """Reduce the statistics of observations and returns, and merge those of returns, which scale this iteration's rewards.
 
-        Returns the sums of the observations and the means that they are deviations from, the same in all shards; and whether all sums are
-        finite: others are not merged.
+        Returns the sums of the observations and the means that were subtracted before summing, the same in all shards; and whether all sums
+        are finite: non-finite sums are not merged.
         """
         if not rollouts[0].statistics_sums.numel():
             return None, True

@@ -11,10 +11,10 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the step of a dump, and print the first number that is not finite. Return the exit code: 1 if all are finite."""
+    """Run the step of a dump, and print the first non-finite value. Return the exit code: 1 if all are finite."""
     parser = Arguments(
         "replay",
-        "Runs a gradient step that was not finite again, operation by operation on the CPU, and prints the first number that is not finite. "
+        "Runs a gradient step that was not finite again, operation by operation on the CPU, and prints the first non-finite value. "
         "A run writes the file when its first such step ends it or, with ppo.on_non_finite=skip, is left out. The exit code is 1 if all "
         "numbers are finite.",
     )

@@ -59,7 +59,8 @@ def bonuses(rows: Tensor, episodes: Tensor, ellipsoid: Tensor, ridge: float) -> 
     Args:
         rows: `[B, T + 1, size]`, float64.
         episodes: `[B, T + 1]`: which episode a row belongs to; `ellipsoid` is of 0.
-        ellipsoid: `[B, size, size]`: C before the rows; in place, of the last row's episode before that row, which begins the next rollout.
+        ellipsoid: `[B, size, size]`: C before the first row. It is replaced by C of the last row's episode without that row, because that row is
+            the first one of the next rollout.
         ridge: λ.
     """
     ends, size = rows.shape[1] - 1, rows.shape[2]

@@ -42,7 +42,7 @@ class Engine(Protocol):
 
     @property
     def restarts_episodes(self) -> bool:
-        """True if the engine can't be restored: `restart_episodes` is then called at every iteration that writes a checkpoint."""
+        """True if the engine can't be restored: `restart_episodes` is then called at every multiple of `run.checkpoint_every`."""
 
     @property
     def pixels(self) -> NDArray[np.uint8]:

@@ -23,7 +23,7 @@ class ResolvedRun:
     """A run as the user asks for it, after all choices were made."""
 
     asked: Config
-    """The config before choices were made: a field that was left to `auto` still is."""
+    """The config before it is resolved: fields that are `auto` still are."""
     config: Config
     """The resolved config."""
     plan: Plan
@@ -86,8 +86,8 @@ def _check_same(folder: RunFolder, before: Config, run: ResolvedRun) -> None:
         asked, value, chosen = (getattr(config.runtime, name) for config in (run.asked, run.config, before))
         if value == chosen:
             continue
-        # as with `lockstep resume`, the user may choose another device, and `auto` compiles as at the start; what this host happens to have
-        # decides nothing
+        # as with `lockstep resume`, the user may choose another device, and `auto` compiles as at the start; the hardware of this host must
+        # not change the choice
         allowed = asked in ("auto", chosen) if name == "compile" else asked not in ("auto", None)
         if not allowed:
             difference = f"runtime.{name} is {value!r}: it was {chosen!r}"

@@ -191,7 +191,7 @@ def _restore(
 ) -> None:
     """Restore the state of iteration `resume_from` on every rank, if any, and prepare to train."""
     from lockstep.experiment.same_ranks import check_same_kernels
-    from lockstep.group.channel import PATIENCE
+    from lockstep.group.channel import TIMEOUT_FACTOR
     from lockstep.run.checkpoint import Checkpoint
 
     if resume_from:
@@ -203,7 +203,7 @@ def _restore(
         check_same_kernels(group, components.update.kernel_digest())
     if group.rank == 0:
         _remove_after(run.folder, resume_from)
-    group.barrier("resume", PATIENCE)  # copying a large metrics.jsonl takes time
+    group.barrier("resume", TIMEOUT_FACTOR)  # copying a large metrics.jsonl takes time
     run.start(components.shards, components.update)
     gc.freeze()  # these objects live until the end: the garbage collector need not scan them
 
@@ -220,12 +220,12 @@ def _remove_after(folder: RunFolder, iteration: int) -> None:
 
 
 def _meet_after_compiling(group: "Group") -> None:
-    from lockstep.group.channel import PATIENCE
+    from lockstep.group.channel import TIMEOUT_FACTOR
     from lockstep.group.group import RankLost
     from lockstep.run.stop import raise_if_asked
 
     try:
-        group.barrier("resume", PATIENCE)
+        group.barrier("resume", TIMEOUT_FACTOR)
     except RankLost:
         raise_if_asked()  # the other rank may have stopped because of the same signal
         raise

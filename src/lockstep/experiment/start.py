@@ -48,7 +48,7 @@ class ResolvedStart:
     config: Config
     """The config, with resolved devices."""
     rank_info: RankInfo | None
-    """This rank, with its rendezvous; None if no launcher started it."""
+    """This rank, with its rendezvous; None if no other launcher started it."""
     plan: Plan
 
     @property
@@ -78,22 +78,22 @@ def choose_sizes(config: Config, ranks: int | range | None) -> list[int]:
     return sizes
 
 
-def resolve_start(config: Config, place: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
+def resolve_start(config: Config, rank_info: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve what a start depends on, and check it against this host and its launcher.
 
-    `place` is this rank, if a launcher started it; `ranks` has the numbers that the user allows. Raises ValueError in one line if this
+    `rank_info` is this rank, if a launcher started it; `ranks` has the numbers that the user allows. Raises ValueError in one line if this
     host or the launcher can't provide what is asked for.
     """
-    if place is not None and ranks is not None:
+    if rank_info is not None and ranks is not None:
         asked = ranks if isinstance(ranks, int) else ranks[-1]
         raise ValueError(f"--ranks is {asked}: the launcher that started this process has set the number of ranks")
     runtime = resolve_devices(config.runtime)
-    if place is not None:
-        place = choose_rendezvous(place, runtime.rendezvous)
-    size = place.size if place is not None else choose_sizes(config, ranks)[0]
+    if rank_info is not None:
+        rank_info = choose_rendezvous(rank_info, runtime.rendezvous)
+    size = rank_info.size if rank_info is not None else choose_sizes(config, ranks)[0]
     plan = Plan.make(config.plan, size)
-    check_runtime(runtime, place, plan.training, plan.playing)
-    return ResolvedStart(dataclasses.replace(config, runtime=runtime), place, plan)
+    check_runtime(runtime, rank_info, plan.training, plan.playing)
+    return ResolvedStart(dataclasses.replace(config, runtime=runtime), rank_info, plan)
 
 
 def start_warnings(config: Config, resolved: Config) -> list[str]:
@@ -165,9 +165,9 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
     return dataclasses.replace(config, run=dataclasses.replace(config.run, total_steps=total_steps))
 
 
-def resolve_resume(config: Config, place: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
+def resolve_resume(config: Config, rank_info: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host."""
-    start = resolve_start(config, place, ranks)
+    start = resolve_start(config, rank_info, ranks)
     check_compiler(start.config, start.plan)
     return start
 

@@ -32,7 +32,7 @@ def difference(
 ) -> tuple[float, str]:
     """Return the largest difference between the outputs of `run` and of the agent, relative above 1, and the name of that output.
 
-    The difference is infinite for a missing array, another shape, a number that is not finite, and for another choice
+    The difference is infinite for a missing array, another shape, a non-finite value, and for another choice
     than the agent's, unless the options are equally probable up to rounding.
     """
     sampler = ObservationSampler(agent, observation_space, stream(0, "export"))

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lockstep.group.memory import CACHE_LINE
 
-__all__ = ["PATIENCE", "Channel", "LocalChannel", "Spec", "make_slots", "slot_bytes"]
+__all__ = ["TIMEOUT_FACTOR", "Channel", "LocalChannel", "Spec", "make_slots", "slot_bytes"]
 
-PATIENCE = 10
+TIMEOUT_FACTOR = 10
 """Factor on the group's timeout for waits on a rank that may be busy with a whole rollout or update, or with compiling."""
 
 Spec = tuple[tuple[int, ...], torch.dtype]

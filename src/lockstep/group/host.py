@@ -30,7 +30,7 @@ _SLEEPS = (5e-5, 1e-3)
 _LIVENESS_INTERVAL = 0.2
 """Seconds between two checks that the awaited process is alive."""
 _GRACE = 3.0
-"""Seconds by which the launcher or the watchdog, which lets a silent rank print its stack traces, is ahead of the other ranks."""
+"""Seconds that other ranks wait in addition, so that the launcher or the watchdog reports a silent rank first, with its stack traces."""
 
 
 class Host:
@@ -45,7 +45,7 @@ class Host:
     """
 
     def __init__(self, file: int, rank: int, ranks: Sequence[int], timeout: float) -> None:
-        """Map the shared memory of the host's `ranks`, which are numbered as in the world.
+        """Map the shared memory of the host's `ranks`, which are global rank numbers.
 
         `file` is its file descriptor, and `rank` is this rank. `timeout` is the number of seconds without a heartbeat after which
         another rank is lost.

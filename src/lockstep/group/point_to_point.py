@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from lockstep.group.channel import PATIENCE, Channel, Spec, make_slots, slot_bytes
+from lockstep.group.channel import TIMEOUT_FACTOR, Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
 from lockstep.group.store import make_store
 from lockstep.processes.heartbeat import waiting
@@ -234,7 +234,7 @@ class NetworkChannel(Channel):
 
     def _receive_bytes(self, message: Tensor, tag: int) -> None:
         work = self._p2p.receive(message, self._source, tag, self._phase)
-        self._p2p.wait(work, self._source, self._phase, PATIENCE)
+        self._p2p.wait(work, self._source, self._phase, TIMEOUT_FACTOR)
 
     def close(self) -> None:
         """See `Channel.close`."""

@@ -48,7 +48,7 @@ class TrainedBuffers:
             self.rewind()
 
     def append_to(self, row: Tensor) -> Tensor:
-        """Append the F values of the buffers, and a 1 that counts the rows of a sum: `[N]` -> `[N + F + 1]`."""
+        """Append the F values of the buffers, and a constant 1, whose sum is the number of rows: `[N]` -> `[N + F + 1]`."""
         if not self._owners:
             return row
         values = [getattr(owner, leaf).detach().reshape(-1).to(row) for owner, leaf in self._owners]

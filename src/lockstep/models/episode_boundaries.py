@@ -1,4 +1,4 @@
-"""Reset rows inside sequences, which clear the state of a recurrent kernel.
+"""Marker rows inside sequences, which clear the state of a recurrent kernel at the start of an episode.
 
 PyTorch's kernels for sequences cannot reset the state in the middle of a sequence. But a gate whose input is low enough
 is exactly 0, and so is its derivative. Therefore one extra row with a mark of its own is inserted before each row

@@ -32,7 +32,7 @@ class MeanAccumulator:
             self._add_kl(statistics[KL])
 
     def skip(self, policy: bool) -> None:
-        """Count a minibatch that trained nothing, although it was to train the policy, or not."""
+        """Count a minibatch whose gradient step was skipped; `policy` is True if the step would have trained the policy."""
         if policy:
             self._add_kl(None)
 

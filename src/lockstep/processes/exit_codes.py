@@ -22,9 +22,9 @@ FAILED = 1
 BAD_INPUT = 2
 """Wrong usage, or a config that can't run here."""
 NON_FINITE = 3
-"""A loss or gradient is NaN or infinite."""
+"""A loss, a gradient, a weight or a value from the environment is NaN or infinite."""
 RANK_LOST = 4
-"""A rank lost another one or the process of an environment, was ended by foreign code, or hung."""
+"""A rank lost another one or the process of an environment, was ended by code outside of lockstep, or hung."""
 REPLICAS_DIFFER = 5
 """Ranks hold different weights."""
 IN_USE = 6
@@ -42,4 +42,4 @@ KNOWN = (
     *(DONE, FAILED, BAD_INPUT, NON_FINITE, RANK_LOST, REPLICAS_DIFFER, IN_USE),
     *(PREEMPTED, INTERRUPTED, KILLED, PIPE_CLOSED),
 )
-"""All exit codes above. A rank with another exit code was ended by foreign code, for example by `os._exit`."""
+"""All exit codes above. A rank with another exit code was ended by code outside of lockstep, for example by `os._exit` in an environment."""

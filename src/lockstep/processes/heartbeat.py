@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 STOPPED_AFTER = 2.0
-"""Seconds by which a poll is late if the process that polls was stopped itself, for example by Ctrl-Z. The others were stopped as well, so
-limits of their silence begin anew."""
+"""A poll that is late by more seconds means that the polling process was suspended, for example by Ctrl-Z. The others were suspended as
+well, so their timeouts begin again."""
 LINE_BYTES = 64
 """Bytes of a heartbeat: a cache line, so that ranks do not slow each other down."""
 PROCESS, LOST, _VERDICT, _BEATS, _STAGE, _ITERATION, ENVIRONMENT, WAITS_FOR = range(LINE_BYTES // 8)
@@ -63,7 +63,7 @@ class Heartbeat:
 
     @property
     def signs(self) -> tuple[int, int]:
-        """Values of which one changes as long as the rank is alive: the number of beats, and the environment."""
+        """Number of beats, and the environment that is being stepped: at least one of them changes while the rank makes progress."""
         return int(self._cells[_BEATS]), int(self._cells[ENVIRONMENT])
 
     @property
@@ -165,7 +165,7 @@ def set_iteration(iteration: int) -> None:
 
 
 def set_verdict(code: int) -> None:
-    """Show that this process is about to end by itself with this exit code. Without it, foreign code has ended the process."""
+    """Show that this process is about to end by itself with this exit code. Without it, code outside of lockstep has ended the process."""
     _own[_VERDICT] = code + 1
 
 

@@ -2,7 +2,7 @@
 
 import signal
 
-__all__ = ["SIGNALS", "STACKS_SIGNAL", "heeded_signals"]
+__all__ = ["SIGNALS", "STACKS_SIGNAL", "handled_signals"]
 
 SIGNALS = (
     signal.SIGINT,
@@ -17,6 +17,6 @@ STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGABRT)
 """Signal at which a rank prints the stack traces of all threads."""
 
 
-def heeded_signals() -> tuple[signal.Signals, ...]:
+def handled_signals() -> tuple[signal.Signals, ...]:
     """Return SIGNALS, without SIGHUP if this process ignores it because it was started by `nohup`."""
     return tuple(number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)

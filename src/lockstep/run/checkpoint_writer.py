@@ -63,8 +63,8 @@ class CheckpointWriter:
     ) -> None:
         """Write the `states` of all ranks, tensors by file name and tensor name, and begin to complete the checkpoint, with `counters`.
 
-        `wait` must have returned since the last call. Rank 0 first calls `prepare`, and in the thread `before` and `after`, when the checkpoint
-        has got its name, where OSErrors of `after` are ignored. Raises CheckpointFailed on all ranks if one of them can't write, FolderLost on all ranks
+        `wait` must have returned since the last call. Rank 0 first calls `prepare`. Its thread calls `before` first, and `after` once the
+        checkpoint has been renamed; OSErrors of `after` are ignored. Raises CheckpointFailed on all ranks if one of them can't write, FolderLost on all ranks
         if the run folder is gone, and RankLost if a rank does not take part in time.
         """
         folder, final = self._folder, self._folder.checkpoint(iteration)

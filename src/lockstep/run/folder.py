@@ -112,7 +112,7 @@ class RunFolder:
         return (self.path / "config.json").is_file()
 
     def has_only_remains(self) -> bool:
-        """Return True if the folder holds nothing but a job that has not created the run, or what a process leaves that is killed meanwhile."""
+        """Return True if the folder holds only a job that has not created the run yet, or files of a process that was killed while it created the run."""
         names = ("environment.json", JOB_FOLDER)
         return all(file.name in names or file.suffix == ".partial" for file in self.path.iterdir())
 

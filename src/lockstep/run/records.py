@@ -58,7 +58,7 @@ class ShardRecords:
 
     @property
     def episodes(self) -> NDArray[np.float64]:
-        """Rows of `write_episode_row`, `[shards, 86]`."""
+        """Rows of `write_episode_row`, `[shards, EPISODE_ROW]`."""
         return self.rows[:, _PLAYER_END:_EPISODES_END]
 
     @property

@@ -273,7 +273,7 @@ class TrainingRun:
     def save(self, shards: Sequence[Shard], update: Update, acting: Agent) -> None:
         """Write a checkpoint, all ranks together. If that fails, try again at the next one that is due.
 
-        Raises CheckpointFailed if there is none or the one before failed too, FolderLost, and NonFiniteWeights, each on all ranks.
+        Raises CheckpointFailed if no later checkpoint is due or the previous one also failed, FolderLost, and NonFiniteWeights, each on all ranks.
         """
         enter("checkpoint")
         self._write_pending()  # metrics of iterations before a checkpoint must survive a kill

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from lockstep.processes.exit_codes import BAD_INPUT
 from lockstep.processes.heartbeat import set_verdict
-from lockstep.processes.signals import SIGNALS, heeded_signals
+from lockstep.processes.signals import SIGNALS, handled_signals
 
 __all__ = [
     "StoppedEarly",
@@ -34,7 +34,7 @@ _DUPLICATE_WINDOW = 1.0
 """Seconds within which another signal is the same request: schedulers signal every process of a job, and a launcher also forwards
 its own."""
 
-_PATIENCE = 10.0
+_REPORT_SECONDS = 10.0
 """Seconds that another rank has to report an error."""
 
 
@@ -62,7 +62,7 @@ def listen(announce: bool = True) -> None:
     _announce = announce
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in heeded_signals():
+    for number in handled_signals():
         signal.signal(number, _on_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the launcher starts ranks with signals blocked
 
@@ -76,7 +76,7 @@ def listening() -> Iterator[None]:
     global _asked
     _asked = 0
     main = threading.current_thread() is threading.main_thread()
-    _before.update({number: signal.getsignal(number) or signal.SIG_DFL for number in heeded_signals()} if main else {})
+    _before.update({number: signal.getsignal(number) or signal.SIG_DFL for number in handled_signals()} if main else {})
     listen()
     try:
         yield
@@ -125,10 +125,10 @@ def exit_silently(code: int = BAD_INPUT) -> NoReturn:
 
     Launchers kill all ranks when one ends.
     """
-    for number in heeded_signals():
+    for number in handled_signals():
         signal.signal(number, signal.SIG_DFL)
     set_verdict(code)
-    time.sleep(_PATIENCE)
+    time.sleep(_REPORT_SECONDS)
     raise SystemExit(code)
 
 

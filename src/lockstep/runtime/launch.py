@@ -15,7 +15,7 @@ from lockstep.group.memory import create_memory
 from lockstep.processes.heartbeat import Heartbeats
 from lockstep.processes.parent import own_command, own_environment
 from lockstep.processes.portable import portable_environment
-from lockstep.processes.signals import heeded_signals
+from lockstep.processes.signals import handled_signals
 from lockstep.runtime.rendezvous import INHERITED, unique_folder
 from lockstep.runtime.settings import RuntimeConfig
 from lockstep.runtime.watch import Outcome, watch
@@ -40,7 +40,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
         files = _create_files(ranks, config)
         heartbeats = Heartbeats(files[0], ranks) if files else None
         # signals stay pending until the ranks have their handlers, and until this process forwards signals to them
-        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, heeded_signals())
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals())
         try:
             environment = own_environment()
             if config.bits == "portable":

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lockstep.processes import exit_codes
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
-from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
+from lockstep.processes.signals import STACKS_SIGNAL, handled_signals
 from lockstep.run.stop import asked_to_stop, record_signal
 from lockstep.runtime.silence import STACKS_TIME, Silence
 
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
     """The exit code, one of `exit_codes`."""
     fault: str = ""
     """Description of the fault, in one line, if a restart may help: a rank was killed, crashed or hung.
-    Empty if the ranks ended by themselves, also with an error that would come back."""
+    Empty if the ranks ended by themselves, or failed with an error that a restart would repeat."""
     iteration: int = 0
     """The last iteration that a rank has begun; 0: none."""
 
@@ -96,7 +96,7 @@ def watch(
         for rank in ranks:
             rank.signal_group(signal.SIGCONT)
 
-    previous_handlers = {number: signal.signal(number, forward) for number in heeded_signals()}
+    previous_handlers = {number: signal.signal(number, forward) for number in handled_signals()}
     if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
         previous_handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, suspend)
     signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
@@ -176,11 +176,11 @@ class _Watch:
 
     @property
     def _stops(self) -> bool:
-        """True unless a rank has failed: those that are left end by themselves, after the end of training or a signal."""
+        """True if no rank has failed: the remaining ranks end by themselves, after the end of training or a signal."""
         return self._failure is None or self._failure == Outcome(exit_codes.PREEMPTED)
 
     def _ending(self, rank: _Rank) -> Outcome | None:
-        """Return the outcome of the start that follows from the end of this rank; None if it ended with code 0, or if this process killed it."""
+        """Return the outcome that the exit of this rank implies; None if it ended with code 0, or if this process killed it."""
         code = rank.process.returncode
         verdict = self._verdict(rank)
         if verdict is not None:
@@ -193,7 +193,7 @@ class _Watch:
             return None
         if code < 0:
             text = f"rank {rank.number} was killed by {signal.Signals(-code).name}"
-            if asked_to_stop() and -code in heeded_signals():  # the second signal, which ends a rank at once
+            if asked_to_stop() and -code in handled_signals():  # the second signal, which ends a rank at once
                 return Outcome(exit_codes.INTERRUPTED if -code == signal.SIGINT else exit_codes.PREEMPTED)
             return Outcome(exit_codes.FAILED, text)
         return self._fault(f"rank {rank.number} ended with exit code {code}, before the end of training")

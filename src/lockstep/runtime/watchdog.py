@@ -19,7 +19,7 @@ from lockstep.group.memory import create_memory
 from lockstep.processes import heartbeat
 from lockstep.processes.children import module_command, module_environment
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
-from lockstep.processes.signals import STACKS_SIGNAL, heeded_signals
+from lockstep.processes.signals import STACKS_SIGNAL, handled_signals
 from lockstep.runtime.silence import STACKS_TIME, Silence
 
 __all__ = ["watchdog"]
@@ -63,7 +63,7 @@ def _start(rank: int, timeout: float) -> "subprocess.Popen[bytes]":
 def main(file: int, index: int, rank: int, timeout: float) -> None:
     """Watch the parent process until it ends, or end it."""
     parent = os.getppid()
-    for number in heeded_signals():  # schedulers send them to all processes of a job
+    for number in handled_signals():  # schedulers send them to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     silence = Silence(rank, parent, Heartbeats(file, index + 1).of_rank(index), timeout)
     now = time.monotonic()

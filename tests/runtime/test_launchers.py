@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.live_runs import reached, rows, wait_for
+from tests.live_runs import digests, reached, rows, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -159,3 +159,48 @@ def test_invalid_input_is_reported_once_and_creates_no_run(
     assert part in messages[0]
     assert not live_ranks(tmp_path / "run")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.exhaustive  # tests/group/test_store.py shows the same in a second
+def test_torchrun_restarts_the_ranks_to_the_same_digest(environ: dict[str, str], run_cli, tmp_path: Path) -> None:
+    """Twice, because the store of torchrun then holds the addresses of two starts."""
+    task = ["train", "--env", "CartPole-v1", "--plan.shards", "2", "--rollout.steps", "64", "--ppo.epochs", "2"]
+    task += [
+        "--total-steps",
+        str(512 * 100),
+        "--run.checkpoint-every",
+        "5",
+        "--run.progress",
+        "off",
+        "--runtime.compile",
+        "off",
+    ]
+    run = tmp_path / "runs" / "killed"
+    torchrun = [*TORCHRUN[:-1], "--max-restarts", "2", "--standalone", "-m"]
+    command = [*torchrun, "lockstep", *task, "--name", "killed", "--resume", "--runtime.timeout", "15"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=log, stderr=log, start_new_session=True)
+    try:
+        for rank, iterations in ((0, 10), (1, 30)):
+            wait_for(reached(run, iterations), f"{iterations} iterations", 60)
+            os.kill(sorted(ranks_named("killed"))[rank], signal.SIGKILL)
+        assert process.wait(60) == 0, (tmp_path / "log").read_text()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert run_cli(*task, "--name", "whole", "--ranks", 1).rc == 0
+    assert digests(run) == digests(tmp_path / "runs" / "whole")
+
+
+def ranks_named(name: str) -> list[int]:
+    """Return the process ids of the ranks of a run with this name."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = process.joinpath("cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"torch.distributed.run" not in words and {b"train", b"--name", name.encode()} <= {*words}:
+            found.append(int(process.name))
+    return found

@@ -73,6 +73,8 @@ class PointToPoint:
                 self._store = store
                 store.set(_present_key(self.rank), "")
                 dist.init_process_group(backend, timeout=limit, world_size=self.size, rank=self.rank, store=store)
+        except TimeoutError as error:
+            raise RankLost(error.args[0], "start", error.args[1]) from None
         except (RuntimeError, ValueError) as error:
             raise RankLost(self._missing(), "start", _first_line(error)) from error
 

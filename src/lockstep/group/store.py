@@ -1,34 +1,83 @@
 """The store of torch.distributed, through which ranks exchange their addresses."""
 
 import ipaddress
+import secrets
 import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 __all__ = ["is_loopback", "make_store"]
 
-_TCP = "tcp://"
+_ENV, _TCP = "env://", "tcp://"
+_MEETING = "lockstep/meeting"
+"""Key of the token of the newest start."""
+_POLL = 0.02
+"""Seconds between two requests for the same key."""
 
 
 def make_store(address: str, rank: int, size: int, timeout: timedelta) -> Store:
     """Connect to the store at an address of the forms of `runtime.rendezvous`.
 
     For `tcp://HOST:PORT`, rank 0 listens only on the interface with HOST's address; PyTorch alone would listen on all interfaces.
-    Raises RuntimeError or ValueError as PyTorch does.
+    Raises RuntimeError or ValueError as PyTorch does, and TimeoutError(who, why) if not all ranks arrive in time.
     """
     listener = _listen(address) if rank == 0 and address.startswith(_TCP) else None
     if listener is None:
         store, _, _ = next(rendezvous(address, rank, size, timeout=timeout))
-        return store  # type: ignore[no-any-return]
+        return _own_part(store, rank, size, timeout) if address == _ENV else store
     host, port = listener.getsockname()[:2]
     store = TCPStore(host, port, size, is_master=True, timeout=timeout, master_listen_fd=listener.detach())
     assert isinstance(store, Store)
     return store
+
+
+def _own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:
+    """Return a part of the store that only the ranks of this start use.
+
+    torchrun keeps one store over all restarts (despite a comment in `torch.distributed.rendezvous`), which holds the addresses of the
+    ranks of earlier starts. Therefore rank 0 publishes a random token. The other ranks announce a random key each under the token, and
+    wait until rank 0 has repeated it; no rank of an earlier start has the key.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+
+    def wait(condition: Callable[[], bool], who: str) -> None:
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(who, f"timed out waiting at {_ENV}")
+            time.sleep(_POLL)
+
+    def read(key: str) -> str:
+        return store.get(key).decode() if store.check([key]) else ""
+
+    if rank == 0:
+        token, keys = secrets.token_hex(16), {}
+        store.set(_MEETING, token)
+        for other in range(1, size):
+            wait(lambda other=other: bool(read(f"{token}/{other}")), f"rank {other}")  # type: ignore[misc]
+            keys[other] = read(f"{token}/{other}")
+        for other, key in keys.items():
+            store.set(f"{token}/{other}/seen", key)
+        return PrefixStore(token, store)
+
+    key, announced = secrets.token_hex(16), ""
+
+    def is_expected() -> bool:
+        nonlocal announced
+        token = read(_MEETING)
+        if token and token != announced:
+            store.set(f"{token}/{rank}", key)
+            announced = token
+        return bool(token) and read(f"{token}/{rank}/seen") == key
+
+    wait(is_expected, "rank 0")
+    return PrefixStore(announced, store)
 
 
 def is_loopback(address: str) -> bool:

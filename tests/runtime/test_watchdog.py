@@ -2,11 +2,12 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ with watchdog(1, size, 1.0):
     {body}
 print("end")
 """
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
+CONTAINED = (
+    shutil.which("unshare") and subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode == 0
+)
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -33,8 +38,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def fixture_run(environ: dict[str, str]) -> Run:
     """Return `run(body, size)`, which runs a program with a watchdog."""
 
-    def run(body: str, size: int = 2) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-c", PROGRAM.format(body=body), str(size)]
+    def run(body: str, size: int = 2, prefix: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
+        command = [*prefix, sys.executable, "-c", PROGRAM.format(body=body), str(size)]
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
 
     return run
@@ -49,6 +54,14 @@ def test_silent_rank_prints_its_stack_traces_and_is_killed(run: Run, body: str) 
     where = r"rank 1 on host \S+ did not move for 1 s in stage rollout, iteration 5, environment 3"
     assert re.fullmatch(rf"lockstep: {where} \(see runtime.timeout\); its stack traces:", first)
     assert 'File "<string>", line 11 in <module>' in "\n".join(others)
+
+
+@pytest.mark.skipif(not CONTAINED, reason="processes can't be isolated here")
+@pytest.mark.parametrize("body", ["time.sleep(60)", "sum(range(10**11))"])
+def test_silent_rank_that_is_process_1_of_a_container_ends(run: Run, body: str) -> None:
+    done = run(f"assert os.getpid() == 1; {body}", prefix=CONTAINER)
+    assert done.returncode == signal.SIGRTMAX
+    assert "did not move for 1 s in stage rollout" in done.stderr
 
 
 def test_stopped_rank_is_killed(run: Run) -> None:

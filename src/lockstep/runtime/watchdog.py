@@ -6,6 +6,7 @@ FILE is the descriptor of the memory that holds the heartbeat, as number INDEX. 
 `runtime/watch.py` watches the ranks that lockstep itself has launched.
 """
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -26,6 +27,8 @@ __all__ = ["watchdog"]
 
 _POLL = 0.1
 """Seconds between two polls of the heartbeat."""
+_EXIT_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGABRT)
+"""Signal at which process 1 of a container ends: the kernel ignores SIGKILL that is sent to it from inside the container."""
 
 
 @contextmanager
@@ -38,12 +41,21 @@ def watchdog(rank: int, size: int, timeout: float) -> Iterator[None]:
         yield
         return
     faulthandler.register(STACKS_SIGNAL, 2)
+    if os.getpid() == 1:
+        _exit_at(_EXIT_SIGNAL)
     process = _start(rank, timeout)
     try:
         yield
     finally:
         process.kill()
         process.wait()
+
+
+def _exit_at(number: int) -> None:
+    """Exit with code `number` at this signal, at once: the handler is the C library's `_exit`, so it also runs when Python code can't."""
+    library = ctypes.CDLL(None)
+    library.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+    library.signal(number, ctypes.cast(library._exit, ctypes.c_void_p))
 
 
 def _start(rank: int, timeout: float) -> "subprocess.Popen[bytes]":
@@ -78,7 +90,7 @@ def main(file: int, index: int, rank: int, timeout: float) -> None:
             with suppress(ProcessLookupError):
                 os.kill(parent, STACKS_SIGNAL)
                 time.sleep(STACKS_TIME)
-                os.kill(parent, signal.SIGKILL)
+                os.kill(parent, _EXIT_SIGNAL if parent == 1 else signal.SIGKILL)
             return
 
 

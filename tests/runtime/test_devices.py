@@ -43,7 +43,7 @@ def test_single_rank_uses_the_cpu() -> None:
 def test_ranks_on_different_kinds_of_devices_are_refused(
     monkeypatch: pytest.MonkeyPatch, column: int, name: str
 ) -> None:
-    monkeypatch.setattr(stop, "_PATIENCE", 0.0)
+    monkeypatch.setattr(stop, "_REPORT_SECONDS", 0.0)
     config, others = RuntimeConfig(device="cpu"), {1: {column: 1}}
     with pytest.raises(ValueError, match=f"runtime.{name} {MIXED}"):
         choose_devices(rank_info_of(0), config, FakeGroup(0, 3, others), HOST_SLOT, ALL_RANKS, ALL_RANKS)

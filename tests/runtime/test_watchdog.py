@@ -90,7 +90,7 @@ def test_watchdog_ends_with_its_rank(environ: dict[str, str]) -> None:
     with subprocess.Popen(command, env=environ | {"MARK": str(os.getpid())}, stdout=subprocess.PIPE, text=True) as rank:
         assert rank.stdout is not None
         rank.stdout.readline()
-        assert watchdogs_of(rank.pid)
+        wait_for(lambda: watchdogs_of(rank.pid), "the watchdog", 10)
         rank.kill()
     wait_for(lambda: not watchdogs_of(rank.pid), "no watchdog", 5)
 

@@ -22,9 +22,15 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+@pytest.mark.parametrize("kind", ["tcp", "env"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_store_listens_only_on_the_named_interface(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    address, limit, before = f"tcp://{host}:{free_port()}", timedelta(seconds=60), listening([os.getpid()])
+def test_store_listens_only_on_the_named_interface(host: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, port = f"tcp://{host}:{free_port()}", free_port()
+    if kind == "env":
+        address = "env://"
+        monkeypatch.setenv("MASTER_ADDR", host)
+        monkeypatch.setenv("MASTER_PORT", str(port))
+    limit, before = timedelta(seconds=60), listening([os.getpid()])
     values = []
     other = Thread(target=lambda: values.append(make_store(address, 1, 2, limit).get("key")))
     other.start()

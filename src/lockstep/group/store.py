@@ -1,6 +1,7 @@
 """The store of torch.distributed, through which ranks exchange their addresses."""
 
 import ipaddress
+import os
 import secrets
 import socket
 import time
@@ -25,13 +26,28 @@ _POLL = 0.02
 def make_store(address: str, rank: int, size: int, timeout: timedelta) -> Store:
     """Connect to the store at an address of the forms of `runtime.rendezvous`.
 
-    For `tcp://HOST:PORT`, rank 0 listens only on the interface with HOST's address; PyTorch alone would listen on all interfaces.
+    For `tcp://HOST:PORT`, and for the MASTER_ADDR and MASTER_PORT of `env://`, rank 0 listens only on the interface with the host's address;
+    PyTorch alone would listen on all interfaces.
     Raises RuntimeError or ValueError as PyTorch does, and TimeoutError(who, why) if not all ranks arrive in time.
     """
+    if address == _ENV:
+        return _own_part(_make_store(_launcher_address(), rank, size, timeout), rank, size, timeout)
+    return _make_store(address, rank, size, timeout)
+
+
+def _launcher_address() -> str:
+    """Return the address of the store whose host and port the launcher has set. `env://` if the launcher has created the store itself."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return _ENV
+    host = os.environ["MASTER_ADDR"]
+    return f"{_TCP}{f'[{host}]' if ':' in host else host}:{os.environ['MASTER_PORT']}"
+
+
+def _make_store(address: str, rank: int, size: int, timeout: timedelta) -> Store:
     listener = _listen(address) if rank == 0 and address.startswith(_TCP) else None
     if listener is None:
         store, _, _ = next(rendezvous(address, rank, size, timeout=timeout))
-        return _own_part(store, rank, size, timeout) if address == _ENV else store
+        return store  # type: ignore[no-any-return]
     host, port = listener.getsockname()[:2]
     store = TCPStore(host, port, size, is_master=True, timeout=timeout, master_listen_fd=listener.detach())
     assert isinstance(store, Store)

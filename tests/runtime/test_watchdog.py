@@ -51,7 +51,7 @@ def test_silent_rank_prints_its_stack_traces_and_is_killed(run: Run, body: str) 
     done = run(body)
     assert done.returncode == -signal.SIGKILL
     first, *others = done.stderr.splitlines()
-    where = r"rank 1 on host \S+ did not move for 1 s in stage rollout, iteration 5, environment 3"
+    where = r"rank 1 on host \S+ did not move for \d s in stage rollout, iteration 5, environment 3"
     assert re.fullmatch(rf"lockstep: {where} \(see runtime.timeout\); its stack traces:", first)
     assert 'File "<string>", line 11 in <module>' in "\n".join(others)
 
@@ -61,13 +61,13 @@ def test_silent_rank_prints_its_stack_traces_and_is_killed(run: Run, body: str) 
 def test_silent_rank_that_is_process_1_of_a_container_ends(run: Run, body: str) -> None:
     done = run(f"assert os.getpid() == 1; {body}", prefix=CONTAINER)
     assert done.returncode == signal.SIGRTMAX
-    assert "did not move for 1 s in stage rollout" in done.stderr
+    assert re.search(r"did not move for \d s in stage rollout", done.stderr)
 
 
 def test_stopped_rank_is_killed(run: Run) -> None:
     done = run("os.kill(os.getpid(), signal.SIGSTOP)")
     assert done.returncode == -signal.SIGKILL
-    assert "was stopped by a signal for 1 s in stage rollout" in done.stderr
+    assert re.search(r"was stopped by a signal for \d s in stage rollout", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,9 @@ def test_player_that_hangs_is_named_after_the_timeout(
     finally:
         launcher.kill()
     assert time.monotonic() - begun < 20, "ten times the timeout"
-    assert "did not move for 2 s in stage rollout, iteration 4, environment 0 (see runtime.timeout)" in done.stderr
+    assert re.search(
+        r"did not move for \d s in stage rollout, iteration 4, environment 0 \(see runtime.timeout\)", done.stderr
+    )
     assert "hanging.py" in done.stderr, "the stack trace shows the environment"
     assert re.search(
         r"lockstep: rank 1 .*on host \S+ is lost in phase '\w+': its (connection was closed|process has ended)",

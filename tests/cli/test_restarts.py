@@ -43,7 +43,7 @@ gym.register("Faulty-v0", Faulty)
 """
 SIZE = ("--plan.shards", 2, "--env.count", 4, "--rollout.steps", 32)
 WORDS = ("train", *SIZE, "--ppo.epochs", 2)
-PLAIN = ("--runtime.compile", "off")
+ENDLESS = (*WORDS, "--env", "CartPole-v1", "--total-steps", 10**6, "--runtime.compile", "off")
 ITERATIONS = 8
 SHAPE = ("--total-steps", 128 * ITERATIONS, "--run.checkpoint-every", 3, "--run.progress", "off")
 
@@ -112,20 +112,7 @@ def test_fault_that_comes_back_ends_the_run(run_cli, tmp_path: Path) -> None:
 
 def test_killed_rank_ends_the_run_without_restarts(begin, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [
-        *WORDS,
-        "--env",
-        "CartPole-v1",
-        "--total-steps",
-        10**6,
-        *PLAIN,
-        "--out",
-        tmp_path,
-        "--name",
-        "run",
-        "--ranks",
-        2,
-    ]
+    words = [*ENDLESS, "--out", tmp_path, "--name", "run", "--ranks", 2]
     process = begin(*words, "--restarts", 0)
     wait_for(reached(run, 3), "3 iterations")
     os.kill(ranks_of(run)[0], signal.SIGKILL)
@@ -137,20 +124,7 @@ def test_killed_rank_ends_the_run_without_restarts(begin, tmp_path: Path) -> Non
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2])
 def test_signals_that_stop_with_a_checkpoint(begin, tmp_path: Path, number: int) -> None:
     run = tmp_path / "run"
-    words = [
-        *WORDS,
-        "--env",
-        "CartPole-v1",
-        "--total-steps",
-        10**6,
-        *PLAIN,
-        "--out",
-        tmp_path,
-        "--name",
-        "run",
-        "--ranks",
-        1,
-    ]
+    words = [*ENDLESS, "--out", tmp_path, "--name", "run", "--ranks", 1]
     process = begin(*words, "--restarts", 7)
     wait_for(reached(run, 2), "2 iterations")
     process.send_signal(number)

@@ -1,6 +1,7 @@
 """How a rank waits for another one of its host."""
 
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +18,7 @@ from lockstep.processes.heartbeat import Heartbeat
 @pytest.fixture(name="host")
 def fixture_host(monkeypatch: pytest.MonkeyPatch) -> Host:
     """Rank 0 of two, for which every yield takes long."""
-    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched, place: None)
+    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched, handle: None)
     monkeypatch.setattr(host_module, "_LONG_YIELD", -1.0)
     monkeypatch.setattr(host_module, "_WAITS_AFTER_LONG_YIELD", 2)
     host = Host(create_memory(2), 0, (0, 1), 5.0)
@@ -48,7 +49,7 @@ def test_rank_sleeps_in_the_waits_after_a_long_yield(
 
 def waiting_hosts(monkeypatch: pytest.MonkeyPatch, size: int) -> list[Host]:
     """Return the hosts of `size` ranks with a timeout of half a second, each for a thread."""
-    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched, place: None)
+    monkeypatch.setattr(heartbeat, "attach", lambda cells, watched, handle: None)
     monkeypatch.setattr(host_module, "_GRACE", 0.0)
     file = create_memory(size)
     return [Host(os.dup(file), rank, range(size), 0.5) for rank in range(size)]
@@ -66,9 +67,8 @@ def test_ranks_that_wait_for_each_other_are_lost(size: int, monkeypatch: pytest.
 
     with ThreadPoolExecutor(size) as threads:
         for message in threads.map(wait, waiting_hosts(monkeypatch, size)):
-            assert (
-                "it and this rank have been waiting for each other for 1 s in stage start (see runtime.timeout)"
-                in message
+            assert re.search(r"it and this rank have been waiting for each other for \d s in stage start", message), (
+                message
             )
 
 

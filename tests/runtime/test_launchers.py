@@ -177,13 +177,24 @@ def test_torchrun_restarts_the_ranks_to_the_same_digest(environ: dict[str, str],
     ]
     run = tmp_path / "runs" / "killed"
     torchrun = [*TORCHRUN[:-1], "--max-restarts", "2", "--standalone", "-m"]
-    command = [*torchrun, "lockstep", *task, "--name", "killed", "--resume", "--runtime.timeout", "15"]
+    command = [
+        *torchrun,
+        "lockstep",
+        *task,
+        "--out",
+        str(run.parent),
+        "--name",
+        run.name,
+        "--resume",
+        "--runtime.timeout",
+        "15",
+    ]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=log, stderr=log, start_new_session=True)
     try:
         for rank, iterations in ((0, 10), (1, 30)):
             wait_for(reached(run, iterations), f"{iterations} iterations", 60)
-            os.kill(sorted(ranks_named("killed"))[rank], signal.SIGKILL)
+            os.kill(sorted(live_ranks(run))[rank], signal.SIGKILL)
         assert process.wait(60) == 0, (tmp_path / "log").read_text()
     finally:
         if process.poll() is None:
@@ -191,16 +202,3 @@ def test_torchrun_restarts_the_ranks_to_the_same_digest(environ: dict[str, str],
             process.wait()
     assert run_cli(*task, "--name", "whole", "--ranks", 1).rc == 0
     assert digests(run) == digests(tmp_path / "runs" / "whole")
-
-
-def ranks_named(name: str) -> list[int]:
-    """Return the process ids of the ranks of a run with this name."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = process.joinpath("cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"torch.distributed.run" not in words and {b"train", b"--name", name.encode()} <= {*words}:
-            found.append(int(process.name))
-    return found

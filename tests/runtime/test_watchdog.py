@@ -18,7 +18,6 @@ PROGRAM = """
 import os, signal, sys, time
 from lockstep.processes import heartbeat
 from lockstep.runtime.watchdog import watchdog
-heartbeat.set_iteration(5)
 size = int(sys.argv[1])
 with watchdog(1, size, 1.0):
     heartbeat.set_iteration(5)
@@ -53,7 +52,7 @@ def test_silent_rank_prints_its_stack_traces_and_is_killed(run: Run, body: str) 
     first, *others = done.stderr.splitlines()
     where = r"rank 1 on host \S+ did not move for \d s in stage rollout, iteration 5, environment 3"
     assert re.fullmatch(rf"lockstep: {where} \(see runtime.timeout\); its stack traces:", first)
-    assert 'File "<string>", line 11 in <module>' in "\n".join(others)
+    assert 'File "<string>", line 10 in <module>' in "\n".join(others)
 
 
 @pytest.mark.skipif(not CONTAINED, reason="processes can't be isolated here")
@@ -138,20 +137,9 @@ def test_player_that_hangs_is_named_after_the_timeout(
     (tmp_path / "hanging.py").write_text(HANGING)
     words = [
         *("train", "--env", "Hanging-v0", "--env.module", "hanging", "--env.engine", "gymnasium", "--env.count", 2),
-        *(
-            "--plan",
-            "1:1",
-            "--rollout.steps",
-            32,
-            "--ppo.minibatches",
-            1,
-            "--total-steps",
-            6400,
-            "--run.progress",
-            "off",
-        ),
-        *("--runtime.backend", backend, "--runtime.timeout", 2, "--runtime.compile", "off"),
-        *("--runtime.rendezvous", f"file://{tmp_path}/meet"),
+        *("--plan", "1:1", "--rollout.steps", 32, "--ppo.minibatches", 1, "--total-steps", 6400),
+        *("--run.progress", "off", "--runtime.compile", "off"),
+        *("--runtime.backend", backend, "--runtime.timeout", 2, "--runtime.rendezvous", f"file://{tmp_path}/meet"),
     ]
     by_hand = "RANK={rank} WORLD_SIZE={size}"
     launcher = warm.start(by_hand, 2, *words, cwd=tmp_path, environ=environ, module="tests.agreement.launcher")

@@ -58,7 +58,7 @@ class Host:
         self._offset = {peer: index * CACHE_LINE // 8 for index, peer in enumerate(ranks)}
         self._cells[self._offset[rank] + PROCESS] = os.getpid()
         if not heartbeat.is_watched():
-            heartbeat.attach(self._cells_of(rank), watched=False, place=(file, self.ranks.index(rank)))
+            heartbeat.attach(self._cells_of(rank), watched=False, handle=(file, self.ranks.index(rank)))
         self._lock = Lock()
         self.avoids_long_yields = False
         """Sleep instead of yielding after a yield that took long, because processes run that only use idle time."""

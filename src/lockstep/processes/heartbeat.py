@@ -20,10 +20,10 @@ __all__ = [
     "attach",
     "beat",
     "enter",
+    "handle",
     "is_watched",
     "keep_alive",
     "own_cells",
-    "place",
     "set_iteration",
     "set_verdict",
     "waiting",
@@ -42,7 +42,7 @@ _IN_LIBRARY = -1
 
 _own = memoryview(bytearray(LINE_BYTES)).cast("q")
 _watched = False
-_place: tuple[int, int] | None = None
+_handle: tuple[int, int] | None = None
 
 
 class Heartbeat:
@@ -115,13 +115,13 @@ class Heartbeats:
         return Heartbeat(self.cells_of(index))
 
 
-def attach(cells: memoryview, watched: bool, place: tuple[int, int] | None = None) -> None:
+def attach(cells: memoryview, watched: bool, handle: tuple[int, int] | None = None) -> None:
     """Beat in `cells` from now on. `watched` is True if a launcher ends this process when its heartbeat stops.
 
-    `place` are the file descriptor of the memory and the number of the heartbeat in it, for other processes that watch.
+    `handle` is the file descriptor of the memory and the index of the heartbeat in it, with which another process can read the heartbeat.
     """
-    global _own, _watched, _place
-    _own, _watched, _place = cells, watched, place
+    global _own, _watched, _handle
+    _own, _watched, _handle = cells, watched, handle
     _own[PROCESS] = os.getpid()
     beat()
 
@@ -136,9 +136,9 @@ def is_watched() -> bool:
     return _watched
 
 
-def place() -> tuple[int, int] | None:
-    """Return the file descriptor of the memory with the heartbeat of this process, and its number there; None: the memory is private."""
-    return _place
+def handle() -> tuple[int, int] | None:
+    """Return the handle of the heartbeat of this process, see `attach`; None if its memory is private."""
+    return _handle
 
 
 def beat(environment: int = -1) -> None:
@@ -181,8 +181,8 @@ def waiting() -> Iterator[None]:
 
 
 def _detach() -> None:
-    global _own, _watched, _place
-    _own, _watched, _place = memoryview(bytearray(LINE_BYTES)).cast("q"), False, None
+    global _own, _watched, _handle
+    _own, _watched, _handle = memoryview(bytearray(LINE_BYTES)).cast("q"), False, None
 
 
 _INDEX = {stage: index for index, stage in enumerate(STAGES)}

@@ -59,14 +59,14 @@ def _exit_at(number: int) -> None:
 
 
 def _start(rank: int, timeout: float) -> "subprocess.Popen[bytes]":
-    place, created = heartbeat.place(), None
-    if place is None:  # the rank shares no memory with others
+    handle, created = heartbeat.handle(), None
+    if handle is None:  # the rank shares no memory with others
         created = create_memory(1)
-        place = created, 0
+        handle = created, 0
         heartbeat.attach(Heartbeats(created, 1).cells_of(0), watched=False)
-    command = module_command("lockstep.runtime.watchdog", *map(str, (*place, rank, timeout)))
+    command = module_command("lockstep.runtime.watchdog", *map(str, (*handle, rank, timeout)))
     try:
-        return subprocess.Popen(command, env=module_environment(), stdin=subprocess.DEVNULL, pass_fds=place[:1])
+        return subprocess.Popen(command, env=module_environment(), stdin=subprocess.DEVNULL, pass_fds=handle[:1])
     finally:
         if created is not None:
             os.close(created)

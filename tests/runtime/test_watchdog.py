@@ -84,6 +84,14 @@ def test_other_ranks_are_not_killed(run: Run, body: str, size: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+def test_system_without_memory_files_has_no_watchdog(environ: dict[str, str]) -> None:
+    program = f"import os; del os.memfd_create\n{PROGRAM.format(body='time.sleep(2)')}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "2"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 def test_watchdog_ends_with_its_rank(environ: dict[str, str]) -> None:
     command = [sys.executable, "-c", PROGRAM.format(body="print(1, flush=True); signal.pause()"), "2"]
     with subprocess.Popen(command, env=environ | {"MARK": str(os.getpid())}, stdout=subprocess.PIPE, text=True) as rank:

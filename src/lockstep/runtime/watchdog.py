@@ -35,7 +35,7 @@ _EXIT_SIGNAL = getattr(signal, "SIGRTMAX", signal.SIGABRT)
 def watchdog(rank: int, size: int, timeout: float) -> Iterator[None]:
     """End this process with SIGKILL if its heartbeat stops for `timeout` seconds in this block, after it has printed its stack traces.
 
-    A process that is the only rank is not watched, because it may be in a debugger.
+    A process that is the only rank is not watched, because it may be in a debugger. Nor is one on a system without anonymous memory files.
     """
     if size == 1 or heartbeat.is_watched():
         yield
@@ -47,8 +47,9 @@ def watchdog(rank: int, size: int, timeout: float) -> Iterator[None]:
     try:
         yield
     finally:
-        process.kill()
-        process.wait()
+        if process is not None:
+            process.kill()
+            process.wait()
 
 
 def _exit_at(number: int) -> None:
@@ -58,10 +59,14 @@ def _exit_at(number: int) -> None:
     library.signal(number, ctypes.cast(library._exit, ctypes.c_void_p))
 
 
-def _start(rank: int, timeout: float) -> "subprocess.Popen[bytes]":
+def _start(rank: int, timeout: float) -> "subprocess.Popen[bytes] | None":
+    """Start the watchdog; None if the system has no memory for the heartbeat."""
     handle, created = heartbeat.handle(), None
     if handle is None:  # the rank shares no memory with others
-        created = create_memory(1)
+        try:
+            created = create_memory(1)
+        except OSError:
+            return None
         handle = created, 0
         heartbeat.attach(Heartbeats(created, 1).cells_of(0), watched=False)
     command = module_command("lockstep.runtime.watchdog", *map(str, (*handle, rank, timeout)))

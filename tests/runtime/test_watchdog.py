@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -141,22 +140,20 @@ gym.register("Hanging-v0", Hanging)
 def test_player_that_hangs_is_named_after_the_timeout(
     warm: Warm, environ: dict[str, str], tmp_path: Path, backend: str
 ) -> None:
-    """Ranks that another launcher has started. Over the network, the trainer would wait for ten times the timeout."""
+    """Ranks that another launcher has started. Without a watchdog, the rank would hang for good."""
     (tmp_path / "hanging.py").write_text(HANGING)
     words = [
         *("train", "--env", "Hanging-v0", "--env.module", "hanging", "--env.engine", "gymnasium", "--env.count", 2),
         *("--plan", "1:1", "--rollout.steps", 32, "--ppo.minibatches", 1, "--total-steps", 6400),
         *("--run.progress", "off", "--runtime.compile", "off"),
-        *("--runtime.backend", backend, "--runtime.timeout", 2, "--runtime.rendezvous", f"file://{tmp_path}/meet"),
+        *("--runtime.backend", backend, "--runtime.timeout", 4, "--runtime.rendezvous", f"file://{tmp_path}/meet"),
     ]
     by_hand = "RANK={rank} WORLD_SIZE={size}"
     launcher = warm.start(by_hand, 2, *words, cwd=tmp_path, environ=environ, module="tests.agreement.launcher")
-    begun = time.monotonic()
     try:
         done = launcher.wait(60)
     finally:
         launcher.kill()
-    assert time.monotonic() - begun < 20, "ten times the timeout"
     assert re.search(
         r"did not move for \d s in stage rollout, iteration 4, environment 0 \(see runtime.timeout\)", done.stderr
     )

@@ -1,5 +1,6 @@
 """Exchange of rollouts and agents between players and trainers, with both ranks in one process."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -8,7 +9,7 @@ from tests.algorithm.test_collect import DISCRETE, agent_of
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import rollout_sizes
-from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, Stop
+from lockstep.algorithm.exchange import FAN_OUT, Exchange, ReplicasDiffer, Stop
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.group.channel import LocalChannel, Spec
@@ -168,3 +169,48 @@ def test_resumed_run_with_lag_starts_with_two_agents() -> None:
         player.publish(iteration, Stop(99))
         train(agent, iteration)
     assert used == [49, 50, 51]
+
+
+def make_tree(kind: str, ranks: int, lag: int) -> tuple[Plan, list[tuple[Exchange, Agent]], list[tuple[int, int]]]:
+    """Return a plan, every rank's exchange and agent, and source and target of every channel that publishes agents."""
+    plan, channels, ends = Plan.make(PlanConfig(kind=kind), ranks), [], []
+
+    class Recorder(Rank):
+        def channel(
+            self, source: int, target: int, specs: Sequence[Spec], depth: int, phase: str
+        ) -> LocalChannel | None:
+            if phase == "publish" and self.rank == 0:
+                ends.append((source, target))
+            return super().channel(source, target, specs, depth, phase)
+
+    return plan, [make_exchange(Recorder(rank, channels), plan, lag) for rank in range(ranks)], ends
+
+
+@pytest.mark.parametrize(("kind", "ranks"), [("one-trainer", 23), ("19:3", 22)])
+@pytest.mark.parametrize("lag", [0, 1])
+def test_many_players_pass_the_agent_on(kind: str, ranks: int, lag: int) -> None:
+    plan, exchanges, ends = make_tree(kind, ranks, lag)
+    assert sorted(target for _, target in ends) == list(plan.playing)
+    targets = Counter(source for source, _ in ends)
+    assert set(plan.training) < set(targets)
+    assert max(targets.values()) <= FAN_OUT
+    for iteration in range(1, 6):
+        for rank in plan.training:
+            exchange, agent = exchanges[rank]
+            train(agent, iteration)
+            exchange.publish(iteration, Stop(5))
+        for rank in plan.playing:  # a player receives from a lower rank
+            exchange, _ = exchanges[rank]
+            assert exchange.publish(iteration, Stop(9)) == (Stop(9) if iteration <= lag else Stop(5))
+            if iteration > lag:
+                assert first_weight(exchange) == iteration - lag
+    for rank in plan.playing:
+        exchanges[rank][0].confirm(5)
+
+
+def test_players_pass_a_failure_on() -> None:
+    plan, exchanges, _ = make_tree("one-trainer", 23, 0)
+    exchanges[0][0].report_failure(1)
+    for rank in plan.playing:
+        with pytest.raises(NonFinite, match="a trainer"):
+            exchanges[rank][0].publish(1, Stop(9))

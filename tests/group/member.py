@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lockstep.group import neighbors, shared
+from lockstep.group import neighbors, network, shared
 from lockstep.group.channel import Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
 from lockstep.group.host import SharedMemoryChannel
@@ -227,6 +227,8 @@ def lose_last(group: Group, scenario: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP if scenario == "late" else signal.SIGKILL)
         if scenario == "reduce":
             group.reduce(torch.ones(SHARDS, 100), "lost")
+        elif scenario == "slices":
+            group.reduce(torch.ones(SHARDS, 30_000), "lost")
         elif scenario == "gather":
             group.gather(torch.ones(SHARDS, 30_000), "lost")
         elif scenario == "barrier":
@@ -268,12 +270,12 @@ def join(kind: str, rank: int, size: int, address: str, descriptor: int, timeout
         assert "/memfd:lockstep" in memory_maps()
         assert "/dev/shm" not in memory_maps()
         return group
-    network = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, address)
+    connected = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, address)
     if kind in ("network", "nccl"):
-        return network
+        return connected
     if kind == "hosts":
         neighbors.host_id = lambda: min(rank, 1)
-    group = upgrade_to_shared_memory(network, timeout)
+    group = upgrade_to_shared_memory(connected, timeout)
     assert isinstance(group, SharedMemoryGroup) == (kind == "upgraded")
     assert ("/memfd:lockstep" in memory_maps()) == (kind == "upgraded" or rank != ALONE[kind] % size)
     return group
@@ -299,6 +301,8 @@ def check_all(group: Group, kind: str) -> None:
 def main(kind: str, scenario: str, rank: int, size: int, address: str, descriptor: int) -> None:
     torch.set_num_threads(1)
     shared.ARENA = SMALL
+    shared.SLICED_ROWS, shared.SLICED_BYTES = 3, 800
+    network.SLICED_BYTES = SMALL
     group = join(kind, rank, size, address, descriptor, 3.0 if scenario in ("late", "absent", "partition") else TIMEOUT)
     if scenario == "work":
         check_all(group, kind)

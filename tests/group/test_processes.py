@@ -47,7 +47,7 @@ def test_results_are_on_the_device_of_the_input(
     ("kind", "operation"),
     [
         *(("shared", operation) for operation in ("reduce", "gather", "barrier", "subgroup", "receive")),
-        *(("network", operation) for operation in ("reduce", "barrier", "subgroup")),
+        *(("network", operation) for operation in ("reduce", "slices", "barrier", "subgroup")),
         *(("hosts", operation) for operation in ("gather", "receive")),
         *(pytest.param("network", operation, marks=pytest.mark.exhaustive) for operation in ("gather", "receive")),
         *(

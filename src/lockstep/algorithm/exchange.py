@@ -6,8 +6,11 @@ update behind on every rank, so that the results do not depend on the assignment
     lag 0   iteration k: players collect with agent k-1; trainers train and publish agent k; players load agent k
     lag 1   iteration k: players collect with agent k-2; trainers train and publish agent k; players load agent k-1
 
+Trainers all have the same agent, so each publishes it to a part of the players. If that part is large, players pass on what they receive:
+no rank sends an agent more than FAN_OUT times.
+
 `lag + 1` slots per channel are enough. A player reuses the slot of a rollout only after it has received the agent that was trained on
-it, and a trainer reuses the slot of an agent only after it has received the rollout that this agent collected.
+it, and a trainer reuses the slot of an agent only after it has received the rollouts that this agent collected, from all players.
 """
 
 import math
@@ -26,6 +29,8 @@ from lockstep.rollout import Rollout
 
 __all__ = ["Exchange", "ReplicasDiffer", "Stop", "TrainersDiffer", "leading_bits"]
 
+FAN_OUT = 4
+"""Number of ranks to which one rank publishes an agent, or passes it on, at most."""
 _DIGEST_BITS = 48
 """Leading bits of a digest that ranks compare; a float64 represents them exactly."""
 
@@ -85,8 +90,10 @@ class Exchange:
             player: (source, group.channel(source, player, published, lag + 1, "publish"))
             for player, source in _sources(plan, separate).items()
         }
-        self._outgoing = [channel for source, channel in channels.values() if channel and source == group.rank]
+        outgoing = [channel for source, channel in channels.values() if channel and source == group.rank]
+        self._outgoing, self._relayed = (outgoing, []) if group.rank in plan.training else ([], outgoing)
         self._incoming = channels[group.rank][1] if group.rank in channels else None
+        self._passed_on = 0
 
     def slots(self, shard: int) -> list[Rollout]:
         """Return the buffers for a shard's rollouts, which are used in turn."""
@@ -142,7 +149,7 @@ class Exchange:
 
     def close(self) -> None:
         """Finish pending transfers."""
-        for channel in (*self._routes, *self._outgoing):
+        for channel in (*self._routes, *self._outgoing, *self._relayed):
             if channel:
                 channel.close()
 
@@ -150,9 +157,18 @@ class Exchange:
         if number > self._begun:
             channel.receive(number)
         published = channel.slot(number)
+        if number > max(self._begun, self._passed_on):
+            self._pass_on(number, published)
         if published[-1][-1]:
             raise NonFinite("the update of a trainer failed: a value is not finite; see the message of that rank")
         return published
+
+    def _pass_on(self, number: int, published: Sequence[Tensor]) -> None:
+        for channel in self._relayed:
+            for target, tensor in zip(channel.slot(number), published, strict=True):
+                target.copy_(tensor)
+            channel.send(number)
+        self._passed_on = number
 
     def _slot(self, shard: int, iteration: int) -> Rollout:
         return self._slots[shard][iteration % (self._lag + 1)]
@@ -171,12 +187,28 @@ class Exchange:
 
 def _sources(plan: Plan, separate: bool) -> dict[int, int]:
     """Return, for every rank that receives its acting agent through a channel, the rank that sends it."""
-    leader, *_ = training = plan.training
-    return {
-        player: player if player in training else leader
-        for player in plan.playing
-        if separate or player not in training
-    }
+    training = plan.training
+    others = [player for player in plan.playing if player not in training]
+    sources = {player: player for player in plan.playing if player in training and separate}
+    for trainer, players in zip(training, _split(others, len(training)), strict=True):
+        sources |= _tree(trainer, players)
+    return sources
+
+
+def _tree(root: int, ranks: Sequence[int]) -> dict[int, int]:
+    """Return the source of each of `ranks` in a tree in which no rank has more than FAN_OUT targets.
+
+    Ranks that are next to each other, and so probably on one host, are close to each other in the tree.
+    """
+    sources: dict[int, int] = {}
+    for first, *rest in filter(None, _split(ranks, FAN_OUT)):
+        sources |= {first: root} | _tree(first, rest)
+    return sources
+
+
+def _split(ranks: Sequence[int], count: int) -> list[Sequence[int]]:
+    """Split `ranks` into `count` parts whose lengths differ by at most 1."""
+    return [ranks[len(ranks) * part // count : len(ranks) * (part + 1) // count] for part in range(count)]
 
 
 def leading_bits(digest: str) -> int:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lockstep.group.channel import Channel, LocalChannel, Spec
-from lockstep.group.group import Clock, Group
+from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.neighbors import find_neighbors
 from lockstep.group.point_to_point import NetworkChannel, PointToPoint
@@ -19,6 +19,8 @@ from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkGroup", "upgrade_to_shared_memory"]
 
+SLICED_BYTES = 2 << 20
+"""Bytes of all rows of a reduction from which on each rank adds only a slice of the columns."""
 _NAME_BYTES = 64
 """Maximum size of a host's name in messages."""
 
@@ -26,7 +28,7 @@ _NAME_BYTES = 64
 class NetworkGroup(Group):
     """Ranks that send their rows to each other.
 
-    Only `_move`, `_gather_bytes` and `_synchronize` depend on the transport: a subclass with another one overrides these.
+    Only `reduce`, `_move`, `_gather_bytes` and `_synchronize` depend on the transport: a subclass with another one overrides these.
     """
 
     host: Host | None = None
@@ -81,23 +83,63 @@ class NetworkGroup(Group):
     def _move(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
         """Gather rows on the CPU: `[counts[rank], columns]` on each rank -> `[sum(counts), columns]` on every rank.
 
-        A rank sends a message of one byte before its rows: the time until this message arrives counts as waiting, the
+        Raises RankLost if a rank does not take part in time.
+        """
+        start = perf_counter()
+        all_rows = rows.new_empty(sum(counts), rows.shape[1])
+        shares = all_rows.split(list(counts))
+        own_share = shares[self.rank].copy_(rows)
+        self.clock.transferred += perf_counter() - start
+        self._exchange([own_share] * self.size, shares, phase)
+        return all_rows
+
+    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+        """See `Group.reduce`. Large rows on the CPU are added in slices."""
+        counts = self.row_counts(len(parts))
+        is_small = sum(counts) <= 2 or sum(counts) * parts[0].nbytes < SLICED_BYTES
+        if is_small or (parts.is_cuda and self._p2p.nccl):
+            return super().reduce(parts, phase)
+        return self._add_slices(parts.cpu(), counts, phase).to(parts.device)
+
+    def _add_slices(self, rows: Tensor, counts: Sequence[int], phase: str) -> Tensor:
+        """Add rows as `reduce` does: each rank adds one slice of the columns of all rows, and sends the sums to all ranks.
+
+        For R rows of C columns in all, a rank receives about (R + size) × C / size numbers, and R × C if it gathers the rows.
+        """
+        start = perf_counter()
+        total = rows.new_empty(rows.shape[1])
+        slices = total.tensor_split(self.size)
+        own_slice = slices[self.rank]
+        outgoing = [columns.contiguous() for columns in rows.tensor_split(self.size, dim=1)]
+        all_rows = rows.new_empty(sum(counts), len(own_slice))
+        shares = all_rows.split(list(counts))
+        shares[self.rank].copy_(outgoing[self.rank])
+        self.clock.transferred += perf_counter() - start
+        self._exchange(outgoing, shares, phase)
+        start = perf_counter()
+        own_slice.copy_(ordered_sum(all_rows))
+        self.clock.transferred += perf_counter() - start
+        self._exchange([own_slice] * self.size, slices, phase)
+        return total
+
+    def _exchange(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor], phase: str) -> None:
+        """Send `outgoing[i]` to member i and fill `incoming[i]` with its message. The tensors are contiguous and on the CPU.
+
+        A rank sends a message of one byte before its tensors: the time until this message arrives counts as waiting, the
         time after it as moving. Raises RankLost if a rank does not take part in time.
         """
         start = perf_counter()
         p2p, tag = self._p2p, self._tag
-        all_rows = rows.new_empty(sum(counts), rows.shape[1])
-        shares = all_rows.split(list(counts))
-        own_share = shares[self.rank].copy_(rows)
         receives = []
         for index, peer in self._peers:
             ready = p2p.receive(self._ready_in[index], peer, tag, phase)
-            share = shares[index]
-            body = p2p.receive(_as_bytes(share), peer, tag + 1, phase) if share.numel() else None
+            message = incoming[index]
+            body = p2p.receive(_as_bytes(message), peer, tag + 1, phase) if message.numel() else None
             receives.append((peer, ready, body))
         sends = [(peer, p2p.send(self._ready_out, peer, tag, phase)) for _, peer in self._peers]
-        if own_share.numel():
-            sends += [(peer, p2p.send(_as_bytes(own_share), peer, tag + 1, phase)) for _, peer in self._peers]
+        for index, peer in self._peers:
+            if outgoing[index].numel():
+                sends.append((peer, p2p.send(_as_bytes(outgoing[index]), peer, tag + 1, phase)))
         started = perf_counter()
         for peer, ready, _ in receives:
             p2p.wait(ready, peer, phase)
@@ -109,7 +151,6 @@ class NetworkGroup(Group):
             p2p.wait(work, peer, phase)
         self.clock.waited += all_ready - started
         self.clock.transferred += started - start + perf_counter() - all_ready
-        return all_rows
 
     def _synchronize(self, phase: str, patience: float = 1) -> None:
         """Wait until every rank has called `_synchronize`. Raises RankLost if a rank does not in time."""

@@ -2,7 +2,7 @@
 
 A group's region of the memory (`lockstep.group.memory`):
 
-    header   64 bytes a rank (its own cache line): the number of exchanges that it has entered
+    header   64 bytes a rank (its own cache line): the number of times that it has reached a barrier
     arena 0  rows of the even exchanges, those of all ranks one after the other
     arena 1  rows of the odd exchanges
 
@@ -29,6 +29,9 @@ __all__ = ["SharedMemoryGroup", "make_host_subgroup"]
 
 ARENA = 64 << 20
 """Bytes of an arena. Larger payloads are exchanged in several pieces."""
+SLICED_ROWS = 8
+SLICED_BYTES = 1 << 19
+"""Rows of a reduction, and bytes of a row, from which on each rank adds only a slice of the columns."""
 _MAX_LAYOUTS = 64
 """Number of layouts that are cached."""
 
@@ -75,6 +78,7 @@ class SharedMemoryGroup(Group):
         self._bytes = torch.frombuffer(region, dtype=torch.uint8)
         self._counters = memoryview(region)[: self.size * CACHE_LINE].cast("q")
         self._entered = 0
+        self._exchanged = 0
         self._layouts: dict[tuple[torch.Size, torch.dtype], list[_Piece]] = {}
         self._owned: list[Group | Channel] = []
 
@@ -97,19 +101,36 @@ class SharedMemoryGroup(Group):
 
     def reduce(self, parts: Tensor, phase: str) -> Tensor:
         """See `Group.reduce`. The sum is computed directly from the shared rows."""
-        sums = []
-        for piece in self._pieces(parts.shape, parts.dtype):
-            rows = self._exchange(parts, piece, phase).rows
-            start = perf_counter()
-            sums.append(ordered_sum(rows))
-            self.clock.transferred += perf_counter() - start
+        is_large = sum(self.row_counts(len(parts))) >= SLICED_ROWS and parts[0].nbytes >= SLICED_BYTES
+        add = self._add_slices if is_large else self._add_all
+        sums = [add(self._exchange(parts, piece, phase), phase) for piece in self._pieces(parts.shape, parts.dtype)]
         total = sums[0] if len(sums) == 1 else torch.cat(sums)
         return total.to(parts.device) if parts.is_cuda else total
+
+    def _add_all(self, view: _View, phase: str) -> Tensor:
+        start = perf_counter()
+        total = ordered_sum(view.rows)
+        self.clock.transferred += perf_counter() - start
+        return total
+
+    def _add_slices(self, view: _View, phase: str) -> Tensor:
+        """Add the rows of `view`: each rank adds one slice of the columns, in place in the first row, which no other rank reads there."""
+        start = perf_counter()
+        slices = view.all_rows.tensor_split(self.size, dim=1)[self.rank]
+        slices[0] = ordered_sum(slices)
+        added = perf_counter()
+        self._enter(phase)
+        entered = perf_counter()
+        total = view.rows[0].clone()
+        self.clock.waited += entered - added
+        self.clock.transferred += added - start + perf_counter() - entered
+        return total
 
     def _exchange(self, parts: Tensor, piece: _Piece, phase: str) -> _View:
         """Write this rank's columns of `piece` and wait for those of all ranks. The view is valid until the next exchange."""
         start = perf_counter()
-        view = piece.views[self._entered % 2]
+        self._exchanged += 1
+        view = piece.views[self._exchanged % 2]
         if parts.dim() != 2:
             parts = parts.reshape(len(parts), prod(parts.shape[1:]))
         view.own_rows.copy_(parts if piece.columns is None else parts[:, piece.columns])

@@ -154,6 +154,10 @@ class FabricGroup(NetworkGroup):
             return super()._move(rows, counts, phase)
         return self._move_on_devices(rows, counts, phase)
 
+    def reduce(self, parts: Tensor, phase: str) -> Tensor:
+        """See `Group.reduce`. All rows are gathered."""
+        return super().reduce(parts, phase) if self._collective is None else Group.reduce(self, parts, phase)
+
     def _gather_bytes(self, all_rows: Tensor, rows: Tensor, phase: str) -> None:
         if self._collective is None:
             return super()._gather_bytes(all_rows, rows, phase)

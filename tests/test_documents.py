@@ -105,7 +105,7 @@ def sweeps() -> list[str]:
 @pytest.mark.parametrize("command", sweeps())
 def test_sweep_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lockstep.sweep.sweep.Sweep.open", accept)
+    monkeypatch.setattr("lockstep.sweep.sweep.Sweep.opened", accept)
     with pytest.raises(Accepted):
         sweep.main(shlex.split(command, comments=True))
 

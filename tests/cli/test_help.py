@@ -58,7 +58,7 @@ def test_message_about_a_misspelled_flag_names_the_nearest(
 ) -> None:
     before = [*words, *WORDS.get(" ".join(words), ["cartpole"])]
     for flag in command_flags(words, capsys):
-        misspelled = f"{flag[:-2]}{flag[-1]}{flag[-2]}" if flag[-1] != flag[-2] else flag[:-1]
+        misspelled = f"{flag}{flag[-1]}"
         assert main([*before, misspelled, "1"]) == 2
         assert capsys.readouterr() == ("", f"lockstep: {misspelled}: unknown flag; did you mean {flag}?\n")
 

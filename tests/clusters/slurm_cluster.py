@@ -78,13 +78,25 @@ class SlurmCluster:
     def kill_node(self, name: str) -> None:
         """Kill the node's program and all processes of its jobs, as a loss of power does."""
         self._kill(name)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none reports the end of another one
+            for process in self._processes_on(name):
+                with suppress(OSError):
+                    os.kill(process, number)
+
+    def _processes_on(self, name: str) -> list[int]:
+        """Return the processes of the node's jobs, those of Slurm first."""
+        tasks, daemons = [], set()
         for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError, ValueError):
+            with suppress(OSError):
                 variables = (process / "environ").read_bytes().split(b"\0")
-                words = (process / "cmdline").read_bytes()
-                mine = f"SLURM_CONF={self.environ['SLURM_CONF']}".encode() in variables
-                if mine and (f"SLURMD_NODENAME={name}".encode() in variables or f"slurmstepd: [{name}" in str(words)):
-                    os.kill(int(process.name), signal.SIGKILL)
+                if {f"SLURM_CONF={self.environ['SLURM_CONF']}".encode(), f"SLURMD_NODENAME={name}".encode()} <= set(
+                    variables
+                ):
+                    parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+                    if b"slurmstepd" in Path("/proc", parent, "cmdline").read_bytes():
+                        daemons.add(int(parent))
+                    tasks.append(int(process.name))
+        return [*daemons, *tasks]
 
     def stop(self) -> None:
         """End all jobs and programs."""

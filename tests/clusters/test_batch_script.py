@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.clusters.batch_script import batch_script
-from lockstep.clusters.job import Job
+from lockstep.clusters.batch_script import array_script, batch_script, write_array
+from lockstep.clusters.job import Job, Runs
 from lockstep.run.folder import RunFolder
 
 
@@ -38,11 +38,40 @@ def test_script_requests_ranks_and_options_and_is_put_back_into_the_queue(tmp_pa
     ]
     line = next(line for line in script.splitlines() if line.startswith('srun --ntasks="$ranks"'))
     assert line.startswith('srun --ntasks="$ranks" --cpus-per-task="$SLURM_CPUS_PER_TASK" ')
-    assert shlex.split(line)[-6:] == ["lockstep", "train", "cartpole", "--name", "a b", "--resume"]
+    assert line.endswith(' "${command[@]}"')
+    command = next(line for line in script.splitlines() if line.startswith("command=("))
+    words = shlex.split(command.removeprefix("command=(").removesuffix(")"))
+    assert words[-6:] == ["lockstep", "train", "cartpole", "--name", "a b", "--resume"]
     assert "    0|2|3|5) exit $code ;;" in script
     assert "    75) ;;" in script
     assert "-gt 3 ]; then\n" in script
     assert script.endswith('\nscontrol requeue "$SLURM_JOB_ID" || exit $code\n')
+
+
+def test_task_of_an_array_trains_its_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a 'sweep'")
+    words = {name: ["train", "cartpole", "--name", name, "--env.options", '{"a b": "$x"}'] for name in ("one", "two")}
+    runs = Runs(folder, words, 2, 3, 4, {"partition": "cpu"})
+    runs.files.mkdir(parents=True)
+    stale = runs.files / "two.faults"
+    stale.touch()
+    write_array(runs)
+    assert not stale.exists()
+    script = array_script(runs)
+    assert {"array=0-1%3", "ntasks=2", "partition=cpu", "requeue"} <= set(directives(script))
+    choice = script[script.index("IFS=") : script.index("for ranks")]
+    shown = subprocess.run(
+        ["bash"],
+        input=f'{choice}printf "%s\\n" "$faults" "${{command[@]}}"',
+        env={"PATH": "/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "1"},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert (shown.stdout, shown.stderr) == ("", "")
+    faults, *command = (runs.logs / "two.log").read_text().splitlines()
+    assert faults == str(stale)
+    assert command[-7:] == ["lockstep", *words["two"]]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,28 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     assert list((tmp_path / "runs").glob("*")) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--on", "slurm"], "--on is 'slurm': sbatch is not installed here; run the command on a host of the cluster"),
+        (["--on", "slurm", "--job", "array=1"], "--job array: lockstep sets this option of sbatch itself; leave it out"),
+        (["--on", "slurm", "--over", "plan.kind=coupled,1:1"], "--on is 'slurm': the runs of this sweep need 1 to 2 ranks; set --ranks, the same for all"),
+        (["--on", "slurm", "--trials", "2", "--search", "ppo.epochs=int(1,2)"], "--on is 'slurm': a search starts runs when others have ended; use --on ray, or start it in a job"),
+        (["--on", "kubernetes"], "--on is 'kubernetes': it must be one of local, slurm, ray"),
+        (["--job", "time=5"], "--job needs --on with the name of a cluster"),
+    ],
+)  # fmt: skip
+def test_bad_input_of_a_sweep_is_one_line_and_leaves_no_folder(
+    words: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["sweep", "cartpole", "--over", "run.seed=1..2", "--plan.shards", "2", *words]) == BAD_INPUT
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"lockstep: {error}"
+    assert list((tmp_path / "runs").glob("*")) == []
+
+
 def test_documented_commands_are_complete_but_for_slurm(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

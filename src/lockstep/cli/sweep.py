@@ -4,11 +4,12 @@ import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockstep import presets
-from lockstep.cli.arguments import Arguments, whole_number
+from lockstep.cli.arguments import Arguments, is_on_cluster, whole_number
 from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
@@ -18,11 +19,16 @@ from lockstep.runtime.rank_info import find_rank_info
 from lockstep.sweep.values import SEED, Search, merge_values, read_over, read_search
 
 if TYPE_CHECKING:
+    from lockstep.sweep.member import Member
     from lockstep.sweep.sweep import Sweep
 
 __all__ = ["SweepArguments", "main", "read"]
 
-_COMMAND_FLAGS = ("--config", "--over", "--search", "--trials", "--prune", "--jobs", "--ranks", "--out")
+_COMMAND_FLAGS = (
+    *("--config", "--job", "--jobs", "--on", "--out", "--over", "--prune", "--ranks", "--search", "--trials"),
+)
+_CLUSTERS = ("slurm", "ray")
+"""Values of `--on` besides `local`."""
 Tree = Mapping[str, Mapping[str, object]]
 
 
@@ -45,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
     Return the exit code: 0 if all runs are done, 75 if the sweep or one of its runs was stopped, 1 if a run failed. Raises ValueError for
     bad input, before any run starts or any file is written. The message is one line.
     """
-    args, tree, over, spaces = read(argv)
+    parsed = read(argv)
+    args, tree, over, spaces = parsed
     rank_info = find_rank_info()
     if rank_info is not None:
         raise ValueError(
@@ -53,9 +60,8 @@ def main(argv: Sequence[str]) -> int:
         )
 
     from lockstep.experiment.resolve import cut_episodes
-    from lockstep.run.environment import describe_environment
     from lockstep.run.stop import listen
-    from lockstep.sweep.member import check_folder, is_done
+    from lockstep.sweep.member import check_folder
     from lockstep.sweep.sweep import Sweep
 
     notes: dict[str, None] = {}  # in order, each once: `compose` is called for every run
@@ -69,24 +75,43 @@ def main(argv: Sequence[str]) -> int:
     tree = import_env_module(preset, args.config, tree, "env.id" in {*over, *spaces}, presets.example(args.preset))
     base = compose({})
     folder = args.out or Path(RunConfig.folder) / f"{_folder_name(args.preset or base.env.id)}-sweep"
-    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line)
+    sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line, prune=args.prune)
     members = sweep.check(over, spaces)
-    ranks, cores = max(member.ranks for member in members), usable_cores()
-    sweep.jobs, sweep.prune = args.jobs or max(1, cores // ranks), args.prune
     for member in [] if args.trials else members:
         check_folder(member)
-    sweep.open()
-    listen()
-    for note in notes:
-        _print_line(note)
-    if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
-        _print_line(warning)  # printed once, not for every run
-    _print_line(f"{_count(sweep.jobs, 'job')} at a time, of {_count(ranks, 'rank')} each, on {_count(cores, 'core')}")
-    if args.trials:
-        _search(sweep, args, over, spaces, base)
-    else:
-        _print_line(f"{_count(len(members), 'run')}, of which {sum(map(is_done, members))} are done")
-        sweep.train(members)
+    with sweep.opened():
+        listen()
+        for note in notes:
+            _print_line(note)
+        if warning := next(filter(None, (cut_episodes(member.config) for member in members)), None):
+            _print_line(warning)  # printed once, not for every run
+        return _run(sweep, members, parsed._replace(tree=tree), base, argv)
+
+
+def _run(sweep: "Sweep", members: Sequence["Member"], parsed: SweepArguments, base: Config, argv: Sequence[str]) -> int:
+    """Train the runs that are not done, here or on a cluster, and return the exit code. `members` are those of `Sweep.check`."""
+    from lockstep.cli.sweep_cluster import on_ray, submit_to_slurm
+    from lockstep.run.environment import describe_environment
+    from lockstep.sweep.member import is_done
+
+    args, ranks, cores = parsed.args, max(member.ranks for member in members), usable_cores()
+    unfinished = [member for member in members if not is_done(member)]
+    if not args.trials:
+        _print_line(f"{_count(len(members), 'run')}, of which {len(members) - len(unfinished)} are done")
+    if args.on == "slurm" and unfinished:
+        job_id = submit_to_slurm(sweep, unfinished, args, parsed.tree)
+        print(f"submitted job array {job_id} to Slurm; after its end, the same command prints the results")
+        return 0
+    sweep.jobs = args.jobs or max(1, cores // ranks)
+    is_on_ray = args.on == "ray" and (unfinished or args.trials)
+    with on_ray(sweep, ranks, args, parsed.tree) if is_on_ray else nullcontext():
+        where = "on Ray" if args.on == "ray" else f"on {_count(cores, 'core')}"
+        if unfinished:
+            _print_line(f"{_count(sweep.jobs, 'job')} at a time, of {_count(ranks, 'rank')} each, {where}")
+        if args.trials:
+            _search(sweep, args, parsed.over, parsed.spaces, base)
+        else:
+            sweep.train(members)
     environment = {name: value for name, value in describe_environment(ranks).items() if name != "host"}
     return _finish(sweep, {"sweep": [*argv], **environment})
 
@@ -110,6 +135,10 @@ def read(argv: Sequence[str]) -> SweepArguments:
     other = next((path for path in over if path != SEED), None)
     if spaces and other:
         raise ValueError(f"--over {other}: with --search only {SEED} can be swept too; give {other} to --search")
+    if is_on_cluster(args) and args.on == "slurm" and spaces:
+        raise ValueError(
+            "--on is 'slurm': a search starts runs when others have ended; use --on ray, or start it in a job"
+        )
     for name in ("name", "folder"):
         if name in tree.get("run", {}):
             raise ValueError(f"run.{name}: a sweep names its runs itself; set its folder with --out")
@@ -191,6 +220,7 @@ def _parser() -> Arguments:
         help="number of processes of every run (default: 1, or the fewest that --plan allows)",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the sweep (default: runs/PRESET-sweep)")
+    parser.add_cluster(_CLUSTERS)
     search = parser.add_argument_group("search")
     search.add_argument("--trials", type=whole_number(1), metavar="N", help="total number of trials; needs Optuna")
     search.add_argument(

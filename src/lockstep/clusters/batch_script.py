@@ -1,15 +1,19 @@
-"""The batch script of a run for Slurm: it starts the ranks with `srun`, and puts its job back into the queue when they have to start again."""
+"""The batch script of a run, or of an array of runs, for Slurm.
+
+It starts the ranks with `srun`, and puts its job back into the queue when they have to start again.
+"""
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.clusters.job import Job
+from lockstep.clusters.job import Job, Runs
+from lockstep.files import write_atomically
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, NON_FINITE, PREEMPTED, REPLICAS_DIFFER
 from lockstep.processes.parent import own_command
 
-__all__ = ["batch_script", "faults_file"]
+__all__ = ["array_script", "batch_script", "faults_file", "write_array"]
 
 _SET_BY_LOCKSTEP = (
     *("array", "chdir", "error", "job-name", "mincpus", "no-requeue", "ntasks", "ntasks-per-node", "open-mode"),
@@ -28,17 +32,17 @@ if [ -n "$missing" ]; then
     echo lockstep: {folder} is not on $missing: it must be on a file system that all hosts of the job share >&2
     exit {bad_input}
 fi
-for ranks in {sizes}; do
+{choice}for ranks in {sizes}; do
     if [ "$ranks" -le {slots} ]; then break; fi
 done
-srun --ntasks="$ranks"{cpus} {command}
+srun --ntasks="$ranks"{cpus} "${{command[@]}}"
 code=$?
 case $code in
     {final}) exit $code ;; # complete, or the same error would come back
     {stopped}) ;; # stopped by a signal
     *)
-        echo "$(date +%s) exit code $code" >> {faults}
-        if [ "$(awk -v since="$(($(date +%s) - 3600))" '$1 > since' {faults} | wc -l)" -gt {restarts} ]; then
+        echo "$(date +%s) exit code $code" >> "$faults"
+        if [ "$(awk -v since="$(($(date +%s) - 3600))" '$1 > since' "$faults" | wc -l)" -gt {restarts} ]; then
             echo 'lockstep: not started again: there were {restarts} restarts within an hour (--restarts)' >&2
             exit $code
         fi
@@ -47,33 +51,70 @@ esac
 scontrol requeue "$SLURM_JOB_ID" || exit $code
 """
 
+_CHOICE = """\
+IFS=$'\\t' read -r name words < <(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {runs})
+exec >> {logs}/"$name.log" 2>&1
+eval "command=($words)"
+faults={files}/"$name.faults"
+"""
+
 
 def batch_script(job: Job) -> str:
-    """Return the batch script. Raises ValueError for an option of `--job` that can't be used."""
-    nodes, per_node = _check(job)
+    """Return the batch script of a run. Raises ValueError for an option of `--job` that can't be used."""
+    choice = f"command=({shlex.join(own_command(*job.words))})\nfaults={shlex.quote(str(faults_file(job)))}\n"
+    return _script(job, job.sizes, choice, {"job-name": job.folder.path.name})
+
+
+def array_script(runs: Runs) -> str:
+    """Return the batch script of an array of runs, which `write_array` describes. Raises ValueError as `batch_script` does."""
+    choice = _CHOICE.format(
+        runs=shlex.quote(str(_array_file(runs))),
+        logs=shlex.quote(str(runs.logs)),
+        files=shlex.quote(str(runs.files)),
+    )
+    at_once = "" if runs.at_once is None else f"%{runs.at_once}"
+    names = {"job-name": runs.folder.path.name, "array": f"0-{len(runs.words) - 1}{at_once}"}
+    return _script(runs, [runs.ranks], choice, names)
+
+
+def write_array(runs: Runs) -> None:
+    """Write the file from which a task of the array reads its run, and remove the faults of an earlier submission."""
+    lines = [f"{name}\t{shlex.join(own_command(*words))}\n" for name, words in runs.words.items()]
+    write_atomically(_array_file(runs), "".join(lines).encode())
+    for name in runs.words:
+        (runs.files / f"{name}.faults").unlink(missing_ok=True)
+    runs.logs.mkdir(exist_ok=True)
+
+
+def _array_file(runs: Runs) -> Path:
+    return runs.files / "runs.tsv"
+
+
+def _script(job: Job | Runs, sizes: Sequence[int], choice: str, names: Mapping[str, str]) -> str:
+    """Return the script of a job. `choice` sets the variables `command` and `faults`, and `names` are options that identify the job."""
+    nodes, per_node = _check(job.options, sizes)
     files = job.files
     header = {
-        "job-name": job.folder.path.name,
+        **names,
         "chdir": str(Path.cwd()),
         "output": str(files / "slurm.log").replace("%", "%%"),
         "open-mode": "append",
         "requeue": "",
         "signal": f"USR1@{_NOTICE}",
-        **_placement(job, nodes, per_node),
+        **_placement(job.options, sizes, nodes, per_node),
         **{name: value for name, value in job.options.items() if name != "nodes"},
     }
     body = _BODY.format(
+        choice=choice,
         script=shlex.quote(str(files / "slurm.sh")),
         folder=shlex.quote(str(job.folder.path)),
-        sizes=" ".join(map(str, job.sizes)),
+        sizes=" ".join(map(str, sizes)),
         slots="$SLURM_NTASKS" if nodes is None else f"$((SLURM_JOB_NUM_NODES * {per_node}))",
         # since Slurm 22.05, srun does not take it from the batch script
         cpus=' --cpus-per-task="$SLURM_CPUS_PER_TASK"' if "cpus-per-task" in job.options else "",
-        command=shlex.join(own_command(*job.words)),
         final="|".join(map(str, (DONE, BAD_INPUT, NON_FINITE, REPLICAS_DIFFER))),
         stopped=PREEMPTED,
         bad_input=BAD_INPUT,
-        faults=shlex.quote(str(faults_file(job))),
         restarts=job.restarts,
     )
     return "#!/bin/bash\n" + "".join(_directive(name, value) for name, value in header.items()) + "\n" + body
@@ -84,26 +125,26 @@ def faults_file(job: Job) -> Path:
     return job.files / "slurm.faults"
 
 
-def _check(job: Job) -> tuple[int | None, int]:
+def _check(options: Mapping[str, str], sizes: Sequence[int]) -> tuple[int | None, int]:
     """Return the number of nodes, None if Slurm is to choose it, and the number of ranks per node."""
-    for name, value in job.options.items():
+    for name, value in options.items():
         if name in _SET_BY_LOCKSTEP:
             raise ValueError(f"--job {name}: lockstep sets this option of sbatch itself; leave it out")
         if not value.isprintable():
             raise ValueError(f"--job {name} is {value!r}: it must be printable text")
         if name in ("nodes", "cpus-per-task") and not re.fullmatch(r"[1-9]\d{0,5}", value):
             raise ValueError(f"--job {name} is {value!r}: it must be a whole number, at least 1")
-    minutes = re.fullmatch(r"(\d{1,9})(:\d+)?", job.options.get("time", ""))
+    minutes = re.fullmatch(r"(\d{1,9})(:\d+)?", options.get("time", ""))
     if minutes and int(minutes[1]) < _LEAST_MINUTES:
         raise ValueError(
             f"--job time is {minutes[0]!r}: Slurm reads it as minutes, and ranks stop {_NOTICE} seconds before its end; "
             f"use at least {_LEAST_MINUTES}, or hours:minutes:seconds"
         )
-    nodes, largest = job.options.get("nodes"), job.sizes[0]
+    nodes, largest = options.get("nodes"), sizes[0]
     if nodes is None:
-        if len(job.sizes) > 1:
+        if len(sizes) > 1:
             raise ValueError(
-                f"--ranks is {job.sizes[-1]}:{largest}: Slurm reserves a range of nodes, not of ranks; add --job nodes=N with the most nodes"
+                f"--ranks is {sizes[-1]}:{largest}: Slurm reserves a range of nodes, not of ranks; add --job nodes=N with the most nodes"
             )
         return None, largest
     if int(nodes) > largest:
@@ -111,14 +152,14 @@ def _check(job: Job) -> tuple[int | None, int]:
     return int(nodes), -(-largest // int(nodes))
 
 
-def _placement(job: Job, nodes: int | None, per_node: int) -> Mapping[str, str]:
+def _placement(options: Mapping[str, str], sizes: Sequence[int], nodes: int | None, per_node: int) -> Mapping[str, str]:
     if nodes is None:
-        return {"ntasks": str(job.sizes[0])}
-    fewest = -(-job.sizes[-1] // per_node)
+        return {"ntasks": str(sizes[0])}
+    fewest = -(-sizes[-1] // per_node)
     if fewest == nodes:
         return {"nodes": str(nodes), "ntasks-per-node": str(per_node)}
     # With ntasks-per-node, Slurm waits for as many tasks as the job had before it was put back into the queue, whatever the range of nodes.
-    cpus = per_node * int(job.options.get("cpus-per-task", 1))
+    cpus = per_node * int(options.get("cpus-per-task", 1))
     return {"nodes": f"{fewest}-{nodes}", "mincpus": str(cpus)}
 
 

@@ -1,4 +1,4 @@
-"""A run as a job of a cluster, and the record of its submission in the run folder."""
+"""Runs as jobs of a cluster, and the record of a submission in the folder of the run or sweep."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from pathlib import Path
 from lockstep.files import read_file, write_atomically
 from lockstep.run.folder import JOB_FOLDER, RunFolder
 
-__all__ = ["Job", "Submission", "check_options", "read_submission", "write_submission"]
+__all__ = ["Job", "Runs", "Submission", "check_options", "read_submission", "write_submission"]
 
 _RECORD = "job.json"
 
@@ -36,8 +36,36 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Runs:
+    """The runs of a sweep that are to be trained on a cluster."""
+
+    folder: RunFolder
+    """Folder of the sweep, which this process has locked."""
+    words: Mapping[str, Sequence[str]]
+    """Words after `lockstep` that each rank of a run runs, by the run's name. They start the run or resume it from its newest checkpoint."""
+    ranks: int
+    """Number of ranks of every run."""
+    at_once: int | None
+    """Number of runs at a time; None: as many as there is room for."""
+    restarts: int
+    """Number of restarts of a run after faults within an hour."""
+    options: Mapping[str, str]
+    """Options of the cluster, from `--job`."""
+
+    @property
+    def files(self) -> Path:
+        """Folder for the files of the job, inside the folder of the sweep."""
+        return self.folder.path.absolute() / JOB_FOLDER
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the output of the runs."""
+        return self.folder.path.absolute() / "logs"
+
+
+@dataclass(frozen=True)
 class Submission:
-    """The newest submission of a run."""
+    """The newest submission of a run or a sweep."""
 
     cluster: str
     """Value of `--on`."""
@@ -53,13 +81,13 @@ def check_options(options: Mapping[str, str], cluster: str, known: Sequence[str]
 
 
 def write_submission(folder: RunFolder, submission: Submission) -> None:
-    """Record the submission in the run folder."""
+    """Record the submission in the folder of the run or sweep."""
     record = {"on": submission.cluster, "id": submission.job_id}
     write_atomically(folder.path / JOB_FOLDER / _RECORD, f"{json.dumps(record)}\n".encode())
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the newest submission of the run; None if there is none, or its record is broken."""
+    """Return the newest submission; None if there is none, or its record is broken."""
     with suppress(OSError, ValueError, RecursionError):
         record = json.loads(read_file(folder.path / JOB_FOLDER / _RECORD))
         if isinstance(record, dict) and isinstance(record.get("on"), str) and isinstance(record.get("id"), str):

@@ -1,19 +1,17 @@
 """Training on a cluster of Ray: this process places the ranks, and starts all of them again after a fault."""
 
 import os
-import re
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from lockstep.clusters.job import Job, check_options, read_submission
+from lockstep.clusters.job import Job, read_submission
+from lockstep.clusters.ray_connection import connect, disconnect, fitting, read_address, read_resources
 from lockstep.clusters.request import Request, reserved
 from lockstep.experiment.supervise import RestartLimit
 from lockstep.processes.exit_codes import (
@@ -36,15 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["submit"]
 
-_OPTIONS = ("address", "cpu", "gpu")
 _FINAL = (BAD_INPUT, IN_USE, NON_FINITE, REPLICAS_DIFFER)
 """Exit codes after which the ranks do not start again: the same error would come back."""
 _PLACEMENT = 30.0
 """Seconds to wait until all ranks are placed, if a smaller number can be tried. For up to a minute, Ray offers the cores of a lost node."""
 _LAST_PLACEMENT = 120.0
 """Seconds to wait at the first start, and if no smaller number can be tried."""
-_CONNECT = 10.0
-"""Seconds to wait for an answer of a cluster's address."""
 
 
 def submit(request: Request) -> int:
@@ -52,13 +47,10 @@ def submit(request: Request) -> int:
 
     Raises ValueError in one line if Ray is missing, does not answer, or has fewer cores than the smallest number of ranks needs.
     """
-    if find_spec("ray") is None:
-        raise ValueError("--on is 'ray': Ray is not installed; pip install 'lockstep-rl[ray]'")
-    check_options(request.options, "ray", _OPTIONS)
-    address, resources = _address(request.options), _resources(request.options)
+    address, resources = read_address(request.options), read_resources(request.options)
     try:
         with reserved(request) as job:
-            _connect(address)
+            connect(address)
             _check_capacity(job, resources)
             listen(announce=False)  # rank 0 does
         # from here on, rank 0 locks the run
@@ -69,81 +61,14 @@ def submit(request: Request) -> int:
         finally:
             _remove_remains(job.folder)
     finally:
-        _disconnect()
-
-
-def _address(options: Mapping[str, str]) -> str | None:
-    address = options.get("address")
-    if address is not None and not re.fullmatch(r"[^/]+:\d{1,5}", address):
-        raise ValueError(f"--job address is {address!r}: it must be HOST:PORT, such as head:6379")
-    return address
-
-
-def _resources(options: Mapping[str, str]) -> dict[str, float]:
-    """Return the resources of a rank by Ray's names."""
-    resources = {}
-    for option, default in (("cpu", "1"), ("gpu", "0")):
-        text = options.get(option, default)
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < 1e6 or (option == "cpu" and not number):
-            raise ValueError(f"--job {option} is {text!r}: it must be a number of {option.upper()}s per rank")
-        if number:
-            resources[option.upper()] = number
-    return resources
-
-
-def _connect(address: str | None) -> None:
-    """Connect to the cluster at `address`; None: start one that ends with this process."""
-    # the first one: Ray must not hide GPUs from ranks, whose devices runtime.device chooses
-    variables = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    if address is not None:
-        variables["RAY_NUM_REDIS_GET_RETRIES"] = "1"  # of 40 seconds; Ray's default is 20
-    for name, value in variables.items():
-        os.environ.setdefault(name, value)
-    import ray
-
-    options = {"log_to_driver": False, "logging_level": "ERROR"}
-    if address is None:
-        try:
-            ray.init("local", include_dashboard=False, **options)
-        except Exception as error:  # Ray raises this class itself
-            raise ValueError(f"--on is 'ray': Ray did not start on this host ({_one_line(error)})") from None
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), _CONNECT):
-            pass
-        ray.init(address, **options)
-    except (OSError, ValueError, OverflowError, RuntimeError) as error:
-        raise ValueError(f"--job address is {address!r}: there is no cluster of Ray ({_one_line(error)})") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-
-
-def _disconnect() -> None:
-    import ray
-
-    ray.shutdown()
+        disconnect()
 
 
 def _check_capacity(job: Job, resources: Mapping[str, float]) -> None:
-    fits = _fitting(resources)
+    fits = fitting(resources)
     if fits < job.sizes[-1]:
         needs = " and ".join(f"{number:g} {name}" for name, number in resources.items())
         raise ValueError(f"--ranks is at least {job.sizes[-1]}: the cluster has room for {fits}, with {needs} per rank")
-
-
-def _fitting(resources: Mapping[str, float]) -> int:
-    """Return the number of ranks for which the cluster has resources, free or not."""
-    import ray
-
-    total = ray.cluster_resources()
-    return min(int(total.get(name, 0) // number) for name, number in resources.items())
 
 
 def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str], None]) -> int:
@@ -156,7 +81,7 @@ def _train(job: Job, resources: Mapping[str, float], write: Callable[[bool, str]
     command = RankCommand(own_command(*job.words), variables, str(Path.cwd()))
     limit, sizes, is_first = RestartLimit(job.restarts), list(job.sizes), True
     while sizes and not asked_to_stop():
-        size = next((size for size in sizes if size <= _fitting(resources)), sizes[-1])
+        size = next((size for size in sizes if size <= fitting(resources)), sizes[-1])
         patience = _LAST_PLACEMENT if is_first or size == sizes[-1] else _PLACEMENT
         is_first = False
         try:

@@ -1,16 +1,17 @@
-"""Submission of a run to Slurm, and the state of its job."""
+"""Submission of runs to Slurm, and the state of a job."""
 
 import re
 import subprocess
+from collections import Counter
 
-from lockstep.clusters.batch_script import batch_script, faults_file
-from lockstep.clusters.job import Job, Submission, read_submission, write_submission
+from lockstep.clusters.batch_script import array_script, batch_script, faults_file, write_array
+from lockstep.clusters.job import Job, Runs, Submission, read_submission, write_submission
 from lockstep.clusters.request import Request, reserved
-from lockstep.files import write_atomically
+from lockstep.files import make_folder, write_atomically
 from lockstep.processes.exit_codes import DONE
 from lockstep.run.folder import RunInUse
 
-__all__ = ["job_state", "submit"]
+__all__ = ["job_state", "submit", "submit_array"]
 
 _TIMEOUT = 120
 """Seconds until a command of Slurm that does not end is killed. sbatch itself gives up after 10 to 60 seconds."""
@@ -22,42 +23,60 @@ def submit(request: Request) -> int:
     Raises ValueError in one line if Slurm is missing or refuses the job, and RunInUse if an earlier job of this run has not ended.
     """
     with reserved(request) as job:
-        _submit(job)
+        path = job.folder.path
+        _check_earlier(job)
+        faults_file(job).unlink(missing_ok=True)
+        job_id = _submit(job, batch_script(job))
+    count = f"{job.sizes[0]} rank{'s' * (job.sizes[0] > 1)}"
+    print(f"submitted job {job_id} to Slurm: {path.name}, {count}, in {path}")
+    print(f"follow it with: lockstep watch {path}")
+    print(f"its output: {job.files / 'slurm.log'}")
     return DONE
 
 
-def _submit(job: Job) -> None:
+def submit_array(runs: Runs) -> str:
+    """Submit the runs of a sweep as a job array, and return its id. Raises ValueError and RunInUse as `submit` does."""
+    _check_earlier(runs)
+    make_folder(runs.files)
+    write_array(runs)
+    return _submit(runs, array_script(runs))
+
+
+def _check_earlier(job: Job | Runs) -> None:
     path, earlier = job.folder.path, read_submission(job.folder)
     if earlier is not None and earlier.cluster == "slurm" and (state := job_state(earlier.job_id)) is not None:
         raise RunInUse(
             f"{path} is in use: job {earlier.job_id} of Slurm trains it ({state}); scancel {earlier.job_id} ends it"
         )
+
+
+def _submit(job: Job | Runs, text: str) -> str:
     script = job.files / "slurm.sh"
-    write_atomically(script, batch_script(job).encode())
-    faults_file(job).unlink(missing_ok=True)
+    write_atomically(script, text.encode())
     _run("sbatch", "--test-only", str(script))  # sbatch itself accepts jobs that can never start
     job_id = _run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
     write_submission(job.folder, Submission("slurm", job_id))
-    count = f"{job.sizes[0]} rank{'s' * (job.sizes[0] > 1)}"
-    print(f"submitted job {job_id} to Slurm: {path.name}, {count}, in {path}")
-    print(f"follow it with: lockstep watch {path}")
-    print(f"its output: {job.files / 'slurm.log'}")
+    return job_id
 
 
 def job_state(job_id: str) -> str | None:
-    """Return the state of a job, such as `PENDING (Resources)` or `RUNNING`; None if it has ended.
+    """Return the state of a job, such as `PENDING (Resources)` or `RUNNING`; of an array, such as `2 PENDING, 4 RUNNING`. None: it has ended.
 
     Raises ValueError if Slurm does not answer.
     """
     if not re.fullmatch(r"\d+", job_id):
         return None
     try:
-        output = _run("squeue", "--noheader", f"--jobs={job_id}", "--format=%T (%r)")
+        output = _run("squeue", "--noheader", "--array", f"--jobs={job_id}", "--format=%T (%r)")
     except ValueError as error:
         if "Invalid job id" in str(error):  # it has ended, and Slurm has forgotten it
             return None
         raise
-    return output.strip().replace(" (None)", "") or None
+    states = output.replace(" (None)", "").split("\n")[:-1]
+    if len(states) < 2:
+        return "".join(states).strip() or None
+    counts = Counter(state.partition(" ")[0] for state in states)
+    return ", ".join(f"{counts[name]} {name}" for name in sorted(counts))
 
 
 def _run(program: str, *arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""Execution of several runs in parallel. Each run is a `lockstep resume` process, which starts a new run or resumes from its checkpoint."""
+"""Execution of several runs in parallel. Each run is a process that starts the run or resumes it from its checkpoint."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from lockstep.config.flags import module_flags
 from lockstep.files import open_to_append, read_file
@@ -18,7 +19,7 @@ from lockstep.processes.parent import die_with_parent
 from lockstep.run.stop import asked_to_stop
 from lockstep.sweep.member import Member
 
-__all__ = ["Jobs", "last_log_line"]
+__all__ = ["Jobs", "RunProcess", "StartRun", "last_log_line", "start_here"]
 
 _LOG_LIMIT = 2**26
 """Largest size in bytes of a log that is searched for the last line."""
@@ -26,13 +27,32 @@ _POLL_INTERVAL = 0.05
 """Seconds between two checks for processes that have ended."""
 
 
+class RunProcess(Protocol):
+    """Process of a run, as `subprocess.Popen`."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None if the process has not ended."""
+
+    def terminate(self) -> None:
+        """Ask the run to stop cleanly."""
+
+    def kill(self) -> None:
+        """End the process at once."""
+
+    def wait(self) -> object:
+        """Wait until the process has ended."""
+
+
+StartRun = Callable[[Member, int], RunProcess]
+"""Function that starts the process of a run in a slot, which is a number below the number of runs in parallel."""
+
+
 @dataclass(frozen=True)
 class Jobs:
-    """Runner of up to `count` runs in parallel. The output of each run goes to a log file."""
+    """Runner of up to `count` runs in parallel."""
 
     count: int
-    logs: Path
-    """Folder of the log files."""
+    start: StartRun
     on_end: Callable[[Member, int], None]
     """Called with every run that ended and its exit code."""
     names_to_end: Callable[[], Collection[str]] = frozenset
@@ -44,9 +64,8 @@ class Jobs:
         A stop signal is forwarded once: every run ends after its current iteration and saves a checkpoint. A pruned run
         gets one too.
         """
-        self.logs.mkdir(parents=True, exist_ok=True)
         waiting, codes = deque(members), dict[str, int]()
-        running: dict[int, tuple[Member, subprocess.Popen[bytes]]] = {}
+        running: dict[int, tuple[Member, RunProcess]] = {}
         signaled: set[str] = set()
         try:
             while waiting or running:
@@ -59,7 +78,7 @@ class Jobs:
                 for slot in range(self.count):
                     if waiting and slot not in running:
                         member = waiting.popleft()
-                        running[slot] = member, self._start(member, slot)
+                        running[slot] = member, self.start(member, slot)
                 for slot, (member, process) in list(running.items()):
                     code = process.poll()
                     if code is not None:
@@ -75,9 +94,17 @@ class Jobs:
                 process.wait()
         return codes
 
-    def _start(self, member: Member, slot: int) -> "subprocess.Popen[bytes]":
+
+def start_here(logs: Path, count: int) -> StartRun:
+    """Return a function that starts a run on this host as `lockstep resume`. Its output goes to a file in `logs`.
+
+    `count` is the number of runs in parallel.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+
+    def start(member: Member, slot: int) -> RunProcess:
         arguments = ["resume", str(member.folder.path), "--ranks", str(member.ranks), *module_flags(member.config)]
-        with os.fdopen(open_to_append(self.logs / f"{member.name}.log"), "ab") as log:
+        with os.fdopen(open_to_append(logs / f"{member.name}.log"), "ab") as log:
             return subprocess.Popen(
                 module_command("lockstep", *arguments),
                 env=module_environment(),
@@ -85,8 +112,10 @@ class Jobs:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C on the terminal reaches only this process, which forwards it once
-                preexec_fn=partial(_prepare_child, os.getpid(), _slot_cores(slot, self.count, member.ranks)),
+                preexec_fn=partial(_prepare_child, os.getpid(), _slot_cores(slot, count, member.ranks)),
             )
+
+    return start
 
 
 def last_log_line(logs: Path, member: Member) -> str:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from lockstep.algorithm.plan import default_ranks
 from lockstep.config import Config
+from lockstep.config.flags import as_flags
 from lockstep.experiment.execute import create_run, open_run
 from lockstep.experiment.resolve import resolve
 from lockstep.experiment.same_experiment import first_difference
 from lockstep.experiment.start import is_complete, resolve_start
 from lockstep.run.folder import RunFolder
 
-__all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare"]
+__all__ = ["Member", "check_folder", "is_done", "labels", "make_member", "name_of", "prepare", "train_words"]
 
 _MAX_NAME = 90
 """Largest length of a name."""
@@ -97,6 +98,22 @@ def prepare(member: Member, preset: str | None) -> None:
     if path.is_dir() and member.folder.has_only_remains():
         shutil.rmtree(path)
     create_run(member.config, preset, member.ranks)
+
+
+def train_words(member: Member, preset: str | None, fields: Mapping[str, Mapping[str, object]]) -> list[str]:
+    """Return the words after `lockstep` that start the run or resume it, on any host that shares its folder.
+
+    `fields` has the fields of the config that the user has set for all runs, by section, besides those of the preset.
+    """
+    tree = {section: dict(content) for section, content in fields.items()}
+    for path, value in member.values.items():
+        section, _, field = path.rpartition(".")
+        if section:
+            tree.setdefault(section, {})[field] = value
+    folder = member.folder.path.absolute().parent
+    tree.setdefault("run", {}).update(name=member.name, folder=str(folder), progress="off")
+    tree.setdefault("plan", {}).setdefault("shards", member.config.plan.shards)
+    return ["train", *([preset] if preset else []), *as_flags(tree), "--resume"]
 
 
 def is_done(member: Member) -> bool:

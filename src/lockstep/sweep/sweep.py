@@ -1,7 +1,9 @@
 """Sweep: a folder of runs, trained as a grid or as a search, with tables of the results."""
 
+import shutil
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from lockstep.processes.exit_codes import PREEMPTED
 from lockstep.run.folder import RunFolder
 from lockstep.run.stop import asked_to_stop
 from lockstep.run.tables import write_rows
-from lockstep.sweep.jobs import Jobs, last_log_line
+from lockstep.sweep.jobs import Jobs, StartRun, last_log_line, start_here
 from lockstep.sweep.member import Member, check_folder, is_done, make_member, name_of, prepare
 from lockstep.sweep.pruning import Pruning
 from lockstep.sweep.results import DONE, FAILED, PRUNED, Row, run_row, summary_rows
@@ -40,8 +42,15 @@ class Sweep:
     """All runs of the sweep so far."""
     prune: bool = False
     """End trials of a search early if their returns are low, as `Pruning` decides."""
+    start: StartRun | None = None
+    """Starts runs on a cluster; None: on this host."""
     codes: dict[str, int] = field(default_factory=dict)
     """Exit codes, by name, of the runs that ended since this process started."""
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the output of the runs."""
+        return self.folder / "logs"
 
     def grid(
         self, over: Mapping[str, Sequence[str]], trial: tuple[int, Mapping[str, str]] | None = None
@@ -75,15 +84,28 @@ class Sweep:
                 self.compose({path: end})
         return self.grid(over, (0, {}) if spaces else None)
 
-    def open(self) -> None:
-        """Create the folder and lock it. Raises ValueError if another process has locked it, or if it cannot be created."""
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Create the folder and lock it for the block. If the folder is new and the block raises ValueError before it has a run, remove it.
+
+        Raises ValueError if another process has locked it, or if it cannot be created.
+        """
         if (self.folder / "config.json").is_file():
             raise ValueError(f"--out is {self.folder}: it is the folder of a run; choose another")
+        runs, folder, is_new = self.folder / "runs", RunFolder(self.folder), not self.folder.exists()
         try:
-            (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+            runs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"--out is {self.folder}: it cannot be created: {error.strerror}") from None
-        RunFolder(self.folder).lock()
+        folder.lock()
+        try:
+            yield
+        except ValueError:
+            if is_new and not any(runs.iterdir()):
+                shutil.rmtree(self.folder)
+            raise
+        finally:
+            folder.unlock()
 
     def train(self, members: Sequence[Member], pruned: Callable[[], Collection[str]] = frozenset) -> None:
         """Train the members that are not done. Raises ValueError, before a run starts, if a folder has another run.
@@ -94,9 +116,11 @@ class Sweep:
             check_folder(member)
         self.members += members
         unfinished = [member for member in members if not is_done(member)]
-        for member in unfinished:
-            prepare(member, self.preset)
-        self.codes |= Jobs(self.jobs, self.folder / "logs", self._on_end, pruned).run(unfinished)
+        if self.start is None:
+            for member in unfinished:
+                prepare(member, self.preset)
+        start = self.start or start_here(self.logs, self.jobs)
+        self.codes |= Jobs(self.jobs, start, self._on_end, pruned).run(unfinished)
 
     def search(self, trials: Trials, over: Mapping[str, Sequence[str]], total: int) -> None:
         """Run trials until there are `total` of them, in parallel as far as there are jobs for all seeds of a trial."""
@@ -158,7 +182,7 @@ class Sweep:
         result = f"return {row['return']:.4g}" if row["return"] is not None else "no episode ended"
         steps, seconds = row["env_steps"] or 0, row["seconds"] or 0.0
         if row["state"] == FAILED:
-            result = last_log_line(self.folder / "logs", member)
+            result = last_log_line(self.logs, member)
         self.print_line(f"{member.name}: {row['state']}, {result}, {steps:,} steps in {seconds:,.1f} s")
 
 

@@ -1,0 +1,79 @@
+"""The runs of a sweep on a cluster, for `--on` of `lockstep sweep`."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
+from lockstep.clusters.job import Runs
+from lockstep.config.compose import merged_tree
+from lockstep.run.folder import JOB_FOLDER, RunFolder
+from lockstep.run.stop import listen
+from lockstep.runtime.settings import RESTARTS
+from lockstep.sweep.member import Member, train_words
+
+if TYPE_CHECKING:
+    from lockstep.sweep.jobs import RunProcess
+    from lockstep.sweep.sweep import Sweep
+
+__all__ = ["on_ray", "submit_to_slurm"]
+
+Tree = Mapping[str, Mapping[str, object]]
+
+
+def submit_to_slurm(sweep: "Sweep", members: Sequence[Member], args: Namespace, tree: Tree) -> str:
+    """Submit the members as a job array, and return its id.
+
+    `tree` has the flags of the config that are the same for all members. Raises ValueError, in one line, if Slurm is missing or refuses the
+    job, and RunInUse if an earlier job of the sweep has not ended.
+    """
+    from lockstep.clusters.slurm import submit_array
+
+    ranks = {member.ranks for member in members}
+    if len(ranks) > 1:
+        raise ValueError(
+            f"--on is 'slurm': the runs of this sweep need {min(ranks)} to {max(ranks)} ranks; set --ranks, the same for all"
+        )
+    fields = merged_tree(None, args.config, tree)
+    meetings = sweep.folder.absolute() / JOB_FOLDER
+    words = {}
+    for member in members:
+        member.folder.unmark_pruned()
+        runtime = {"rendezvous": f"file://{meetings / member.name}.meeting", **fields.get("runtime", {})}
+        words[member.name] = train_words(member, args.preset, {**fields, "runtime": runtime})
+    return submit_array(Runs(RunFolder(sweep.folder), words, ranks.pop(), args.jobs, RESTARTS, dict(args.job)))
+
+
+@contextmanager
+def on_ray(sweep: "Sweep", ranks: int, args: Namespace, tree: Tree) -> Iterator[None]:
+    """Connect to the cluster for the block, and let the sweep start its runs there, as many at a time as fit or as `--jobs` says.
+
+    `ranks` is the largest number of ranks of a run, and `tree` is as for `submit_to_slurm`. Raises ValueError, in one line, if Ray is
+    missing, does not answer, or has no room for a run.
+    """
+    from lockstep.clusters.ray_connection import connect, disconnect, fitting, read_address, read_resources
+
+    address, per_rank = read_address(dict(args.job)), read_resources(dict(args.job))
+    fields = merged_tree(None, args.config, tree)
+
+    def start(member: Member, _: int) -> "RunProcess":
+        from lockstep.clusters.ray_runs import RayRun
+
+        member.folder.unmark_pruned()
+        words = [*train_words(member, args.preset, fields), "--ranks", str(member.ranks)]
+        resources = {name: member.ranks * number for name, number in per_rank.items()}
+        return RayRun(words, resources, sweep.logs / f"{member.name}.log", RESTARTS)
+
+    try:
+        connect(address)
+        listen()  # again: Ray has set handlers of its own
+        fits = fitting({name: ranks * number for name, number in per_rank.items()})
+        if not fits:
+            raise ValueError(f"--ranks is {ranks}: no host of the cluster has room for a run of so many ranks")
+        sweep.jobs, sweep.start = args.jobs or fits, start
+        sweep.logs.mkdir(parents=True, exist_ok=True)
+        with redirect_stdout(sys.stderr):  # for messages of Ray, such as those about lost nodes
+            yield
+    finally:
+        disconnect()

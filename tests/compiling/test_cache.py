@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,14 @@ from lockstep.compiling.build import CompilerFailed
 from lockstep.compiling.kernels import ahead_of_time
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fixture_no_products() -> Iterator[None]:
+    """Keep the library of products out of the cache, on every processor."""
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(kernels, "uses_products", lambda threads: False)
+        yield
 
 
 @pytest.fixture(scope="module", name="compiled")

@@ -2,13 +2,12 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from tests.compiling.doubled import Doubled
 
-from lockstep.compiling import interfaces, rewrites
+from lockstep.compiling import interfaces
 from lockstep.compiling.build import CompilerFailed
 from lockstep.compiling.interfaces import TORCH_VERSIONS, InterfaceMissing, private_interface, version_problem
 from lockstep.compiling.kernels import ahead_of_time
@@ -38,7 +37,6 @@ def test_missing_interface_is_reported_in_one_line(module: str, name: str) -> No
         ("torch._inductor.cpu_vec_isa", "valid_vec_isa_list"),
         ("torch._inductor.ir", "TensorBox"),
         ("torch._inductor.lowering", "lowerings"),
-        ("torch._inductor.mkldnn_ir", "LinearUnary"),
         ("torch.fx.experimental.proxy_tensor", "make_fx"),
     ],
 )
@@ -54,21 +52,6 @@ def test_missing_interface_of_the_compiler_is_reported(
     ) as caught:
         ahead_of_time(Doubled("missing"), (torch.ones(3),))
     assert len(str(caught.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize("has_operation", [True, False])
-def test_products_are_not_rewritten_without_the_onednn_operation(
-    has_operation: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operations = SimpleNamespace(_linear_pointwise=None) if has_operation else SimpleNamespace()
-    information = SimpleNamespace(exists=lambda: True, read_text=lambda: "vendor_id : AuthenticAMD")
-    monkeypatch.setattr(rewrites, "Path", lambda path: information)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    monkeypatch.setattr(rewrites, "_is_amd", rewrites._is_amd.__wrapped__)  # not the cached result
-    product, large = rewrites.REWRITES[torch.ops.aten.mm.default], torch.ones(512, 128)
-    monkeypatch.setattr(torch.ops, "mkldnn", operations)
-    monkeypatch.setattr(torch.ops.lockstep, "linear", lambda left, weight, bias: "oneDNN", raising=False)
-    assert product(large, large.t()) == ("oneDNN" if has_operation else NotImplemented)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,11 +24,11 @@ from lockstep.algorithm.gradient import GradientFormula
 from lockstep.algorithm.loss import LOSS_SCALARS, Loss
 from lockstep.algorithm.update import Update
 from lockstep.compiling import cache as kernel_cache
-from lockstep.compiling import kernels, rewrites
+from lockstep.compiling import kernels, products
 from lockstep.compiling.build import CompilerFailed
 from lockstep.compiling.cache import cache_folder
 from lockstep.compiling.kernels import ahead_of_time
-from lockstep.compiling.rewrites import REWRITES
+from lockstep.compiling.rewrites import rewrites
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
@@ -166,12 +167,12 @@ def test_compiled_step_equals_the_formula(parts: tuple[int, ...]) -> None:
 
 def test_rewrites_compute_the_same_functions() -> None:
     x = torch.cat([torch.linspace(-12, 12, 100_001), torch.logspace(-30, 0, 1000)])
-    exact = x.double().tanh()
-    rewritten = REWRITES[torch.ops.aten.tanh.default](x).double()
+    exact, table = x.double().tanh(), rewrites(own_products=False)
+    rewritten = table[torch.ops.aten.tanh.default](x).double()
     assert ((rewritten - exact).abs() <= 4e-7 * exact.abs()).all()
-    assert not REWRITES[torch.ops.aten.tanh.default](torch.tensor([math.nan])).isfinite().any()
+    assert not table[torch.ops.aten.tanh.default](torch.tensor([math.nan])).isfinite().any()
     generator = torch.Generator().manual_seed(4)
-    product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
+    product, with_bias = table[torch.ops.aten.mm.default], table[torch.ops.aten.addmm.default]
     for rows, columns in ((30, 1), (30, 3), (2, 30)):
         left, right = torch.randn(rows, 7, generator=generator), torch.randn(7, columns, generator=generator)
         assert torch.allclose(product(left, right), left @ right, atol=1e-6)
@@ -179,19 +180,34 @@ def test_rewrites_compute_the_same_functions() -> None:
     assert product(torch.zeros(30, 7), torch.zeros(7, 30)) is NotImplemented
 
 
-@pytest.mark.parametrize(("rows", "depth", "columns"), [(512, 64, 64), (130, 130, 130)])
-def test_large_products_use_onednn_on_amd_processors(rows: int, depth: int, columns: int) -> None:
+@pytest.mark.parametrize(
+    ("vendor", "threads", "portable", "own"),
+    [
+        ("AuthenticAMD", 1, False, True),
+        ("AuthenticAMD", 2, False, False),
+        ("GenuineIntel", 1, False, False),
+        ("GenuineIntel", 2, True, True),
+    ],
+)
+def test_own_products_are_used_where_they_are_faster_or_must_be_portable(
+    vendor: str, threads: int, portable: bool, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    information = SimpleNamespace(exists=lambda: True, read_text=lambda: f"vendor_id : {vendor}")
+    monkeypatch.setattr(products, "Path", lambda path: information)
+    monkeypatch.setattr(products, "portable_problem", lambda: None)
+    monkeypatch.setattr(products, "is_portable", lambda: portable)
+    monkeypatch.setattr(products, "_is_amd", products._is_amd.__wrapped__)  # not the cached result
+    assert products.uses_products(threads) == own
+
+
+def test_own_products_compute_the_same_functions() -> None:
     generator = torch.Generator().manual_seed(5)
-    left, right = torch.randn(rows, depth, generator=generator), torch.randn(depth, columns, generator=generator)
-    product, with_bias = REWRITES[torch.ops.aten.mm.default], REWRITES[torch.ops.aten.addmm.default]
-    products = product(left, right), with_bias(right[0], left, right)
-    if rewrites._is_amd():
-        assert torch.allclose(products[0], left @ right, atol=1e-4)
-        assert torch.allclose(products[1], right[0] + left @ right, atol=1e-4)
-    else:
-        assert products == (NotImplemented, NotImplemented)
+    left, right = torch.randn(130, 50, generator=generator), torch.randn(50, 70, generator=generator)
+    table = rewrites(own_products=True)
+    product, with_bias = table[torch.ops.aten.mm.default], table[torch.ops.aten.addmm.default]
+    assert torch.allclose(product(left, right), left @ right, atol=1e-4)
+    assert torch.allclose(with_bias(right[0], left, right), right[0] + left @ right, atol=1e-4)
     assert with_bias(right[0], left, right, beta=2) is NotImplemented
-    assert product(left[:100], right) is NotImplemented
 
 
 def test_library_is_compiled_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

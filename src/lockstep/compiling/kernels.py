@@ -21,7 +21,7 @@ from torch import Tensor
 from lockstep.compiling.build import CompilerFailed, build, interface_problem
 from lockstep.compiling.cache import CacheUnusable, cache_folder, check_folder, find_defect, locked
 from lockstep.compiling.interfaces import InterfaceMissing, private_interface
-from lockstep.compiling.products import load_products
+from lockstep.compiling.products import load_products, register_products, uses_products
 from lockstep.processes.portable import PORTABLE_TYPE, is_portable
 
 __all__ = ["Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
@@ -69,7 +69,7 @@ def ahead_of_time(
     library = folder / f"{_key(formula, examples)}.so"
     try:
         check_folder(folder)
-        if is_portable():
+        if uses_products(torch.get_num_threads()):
             load_products(folder, check)
         runner, _ = _open(library)
         if runner is None:
@@ -156,13 +156,14 @@ def _compiled(
 
     With `vec_isa_ok` True, assume that the compiler supports all of the processor's instructions: testing each takes half a minute.
     """
-    from lockstep.compiling.rewrites import REWRITES, register_lowerings
+    from lockstep.compiling.rewrites import rewrites
 
     aot_compile = private_interface("torch._inductor", "aot_compile")
     make_fx = private_interface("torch.fx.experimental.proxy_tensor", "make_fx")
-    register_lowerings()
+    register_products()
     private_interface("torch._inductor.cpu_vec_isa", "valid_vec_isa_list.cache_clear")()
-    traced = make_fx(formula, decomposition_table=REWRITES if examples[0].dtype == torch.float32 else {})(*examples)
+    table = rewrites(uses_products(threads)) if examples[0].dtype == torch.float32 else {}
+    traced = make_fx(formula, decomposition_table=table)(*examples)
     for node in traced.graph.nodes:
         node.meta.clear()  # make_fx stores metadata that the compiler does not accept
     options = {"cpp.vec_isa_ok": vec_isa_ok, "cpp.threads": threads, "aot_inductor.output_path": str(folder)}

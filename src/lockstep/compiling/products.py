@@ -1,4 +1,4 @@
-"""Matrix products of compiled formulas with the same bits on every x86-64 processor with AVX2 and FMA: `product.cpp`.
+"""Matrix products of compiled formulas in float32: `product.cpp`, with the same bits on every x86-64 processor with AVX2 and FMA.
 
 Its library is built once and kept in the cache. It is loaded with RTLD_GLOBAL, so that compiled formulas find its function by name.
 """
@@ -9,6 +9,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from lockstep.compiling.build import build
 from lockstep.compiling.cache import find_defect, locked
 from lockstep.compiling.compiler import find_compiler
 from lockstep.compiling.interfaces import private_interface
+from lockstep.processes.portable import is_portable, portable_problem
 
-__all__ = ["load_products", "product", "register_products"]
+__all__ = ["load_products", "product", "register_products", "uses_products"]
 
 _SOURCE = Path(__file__).with_name("product.cpp")
 _CALL = Path(__file__).with_name("product_call.h")
@@ -29,6 +31,20 @@ _OPERATIONS = torch.library.Library("lockstep", "FRAGMENT")
 _OPERATIONS.define("mm(Tensor left, Tensor right) -> Tensor")
 _OPERATIONS.define("addmm(Tensor left, Tensor right, Tensor bias) -> Tensor")
 _loaded: set[Path] = set()
+
+
+def uses_products(threads: int) -> bool:
+    """Return True if this process computes the products of compiled formulas with `product.cpp`, which uses one thread.
+
+    It does if bits must be portable, and with one thread on AMD processors: MKL uses its fastest code on Intel processors only.
+    """
+    return is_portable() or (threads == 1 and _is_amd())
+
+
+@cache
+def _is_amd() -> bool:
+    information = Path("/proc/cpuinfo")
+    return information.exists() and "AuthenticAMD" in information.read_text() and portable_problem() is None
 
 
 def load_products(folder: Path, check: Callable[[], None]) -> Any:

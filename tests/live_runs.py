@@ -40,6 +40,16 @@ def words_of(process: Path) -> list[bytes]:
     return arguments_file(server, int(process.name)).read_bytes().split(b"\0")
 
 
+def processes_with(*words: str) -> list[int]:
+    """Return the ids of the live processes whose command line has all of these words."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if {word.encode() for word in words} <= set(words_of(process)):
+                found.append(int(process.name))
+    return found
+
+
 def ranks_of(run: Path) -> list[int]:
     """Return the ids of live processes whose command line names `run`, and of their environment workers."""
     found = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live_runs import digests, reached, wait_for
+from tests.live_runs import digests, processes_with, reached, wait_for
 
 from lockstep.cli.main import main
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, PREEMPTED
@@ -45,15 +45,7 @@ def fixture_alone(run_in, tmp_path_factory: pytest.TempPathFactory) -> list[str]
 
 def processes_of(run: Path) -> list[int]:
     """Return the ids of the ranks of a run."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = process.joinpath("cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if f"file://{run}/job/meeting".encode() in words:
-            found.append(int(process.name))
-    return found
+    return processes_with(f"file://{run}/job/meeting")
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live_runs import digests, wait_for
+from tests.live_runs import digests, processes_with, wait_for
 
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, PREEMPTED
 
@@ -39,15 +39,7 @@ def results(sweep: Path) -> dict[str, list[str]]:
 
 def processes_of(sweep: Path) -> list[int]:
     """Return the ids of the processes that train runs of the sweep."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = process.joinpath("cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"train" in words and str(sweep / "runs").encode() in words:
-            found.append(int(process.name))
-    return found
+    return processes_with("train", str(sweep / "runs"))
 
 
 def test_runs_of_a_lost_raylet_start_again(cluster: Any, run_cli, begin, tmp_path: Path) -> None:

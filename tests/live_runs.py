@@ -75,10 +75,19 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 100) -
 
 def listening(processes: list[int]) -> list[str]:
     """Return the hexadecimal addresses on which the processes' TCP sockets listen."""
+    return [address for address, _ in _listening_sockets(processes)]
+
+
+def open_ports(processes: list[int]) -> list[int]:
+    """Return the ports at which the processes' TCP sockets listen."""
+    return [int(port, 16) for _, port in _listening_sockets(processes)]
+
+
+def _listening_sockets(processes: list[int]) -> list[tuple[str, str]]:
     sockets = set()
     for process in processes:
         for descriptor in Path(f"/proc/{process}/fd").iterdir():
             with suppress(FileNotFoundError):  # the descriptor of this iteration, in a process that looks at its own
                 sockets.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    return [row[1].partition(":")[0] for row in rows if row[3] == _LISTEN and row[9] in sockets]
+    return [tuple(row[1].split(":")) for row in rows if row[3] == _LISTEN and row[9] in sockets]

@@ -26,6 +26,7 @@ SHARDS = 2
 SMALL = 1 << 16
 """Bytes of an arena in these tests, so that payloads of ordinary size need several pieces."""
 TIMEOUT = 30.0
+SECRET = b"0123456789abcdef"
 ALONE = {"hosts": 0, "machines": -1}
 """The rank that is alone on its host, by the kinds that have several hosts."""
 SPECS: list[Spec] = [((5, 7), torch.float32), ((70_000,), torch.uint8), ((3,), torch.bool), ((), torch.int64)]
@@ -270,7 +271,7 @@ def join(kind: str, rank: int, size: int, address: str, descriptor: int, timeout
         assert "/memfd:lockstep" in memory_maps()
         assert "/dev/shm" not in memory_maps()
         return group
-    connected = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, address)
+    connected = NetworkGroup("nccl" if kind == "nccl" else "gloo", rank, size, timeout, address, SECRET)
     if kind in ("network", "nccl"):
         return connected
     if kind == "hosts":
@@ -303,6 +304,9 @@ def main(kind: str, scenario: str, rank: int, size: int, address: str, descripto
     shared.ARENA = SMALL
     shared.SLICED_ROWS, shared.SLICED_BYTES = 3, 800
     network.SLICED_BYTES = SMALL
+    if scenario == "secret" and rank == size - 1:
+        global SECRET
+        SECRET = b"another secret.."
     group = join(kind, rank, size, address, descriptor, 3.0 if scenario in ("late", "absent", "partition") else TIMEOUT)
     if scenario == "work":
         check_all(group, kind)

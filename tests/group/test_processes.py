@@ -85,6 +85,20 @@ def test_all_other_ranks_report_the_hanging_rank(kind: str, started: Ranks, tmp_
 
 
 @pytest.mark.slow
+def test_rank_without_the_secret_is_reported(started: Ranks, tmp_path: Path) -> None:
+    start(started, "network", "secret", 3, tmp_path)
+    *_, stranger = started
+    for rank in started:
+        printed, errors = rank.communicate()
+        assert rank.returncode == 3, errors
+        who = r"rank [01]" if rank is stranger else "rank 2"
+        assert re.fullmatch(
+            rf"{who} is lost in phase 'start': it does not know the secret of the run \(see LOCKSTEP_SECRET\)\n",
+            printed,
+        )
+
+
+@pytest.mark.slow
 @pytest.mark.serial
 def test_missing_rank_at_the_rendezvous_is_reported(started: Ranks, tmp_path: Path) -> None:
     start(started, "network", "absent", 3, tmp_path, count=2)

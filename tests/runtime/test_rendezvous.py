@@ -25,7 +25,9 @@ MASTER = {"MASTER_ADDR": "host", "MASTER_PORT": "1"}
 def agreed_files(path: Path, size: int, timeout: float = 20) -> set[Path]:
     """Run a rendezvous of `size` ranks that start together, and return the files on which they agree."""
     with ThreadPoolExecutor(size) as pool:
-        return {*pool.map(lambda rank: FileRendezvous(path, rank, size).wait(timeout), range(size))}
+        meetings = {*pool.map(lambda rank: FileRendezvous(path, rank, size).wait(timeout), range(size))}
+    assert len({meeting.secret for meeting in meetings}) == 1
+    return {meeting.file for meeting in meetings}
 
 
 def test_configured_address_takes_precedence(tmp_path: Path) -> None:
@@ -127,6 +129,28 @@ def test_missing_ranks_are_reported(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError) as caught:
         FileRendezvous(tmp_path / "meet", 2, 3).wait(0.1)
     assert caught.value.args[0] == "rank 0"
+
+
+def test_only_the_user_can_read_the_secret(tmp_path: Path) -> None:
+    path = tmp_path / "meet"
+    with ThreadPoolExecutor(2) as pool:
+        meetings = [*pool.map(lambda rank: FileRendezvous(path, rank, 2).wait(20), range(2))]
+    secret = meetings[0].secret.decode()
+    assert not any(secret in file.name for file in (*tmp_path.iterdir(), meetings[0].file))
+    with_secret = [file for file in tmp_path.iterdir() if secret in file.read_text()]
+    assert len(with_secret) == 2
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in with_secret)
+
+
+def test_secret_is_that_of_the_environment() -> None:
+    secret = "0123456789abcdef"
+    rank_info = choose_rendezvous(TWO_HOSTS, None, MASTER | {"LOCKSTEP_SECRET": secret})
+    assert rank_info.secret == secret.encode()
+    assert secret not in repr(rank_info)
+    assert choose_rendezvous(TWO_HOSTS, None, MASTER).secret is None
+    with pytest.raises(ValueError, match="LOCKSTEP_SECRET has 15 characters: it must have at least 16") as caught:
+        choose_rendezvous(TWO_HOSTS, None, MASTER | {"LOCKSTEP_SECRET": secret[:15]})
+    assert secret[:15] not in str(caught.value)
 
 
 def test_only_files_of_the_rendezvous_are_removed(tmp_path: Path) -> None:

@@ -42,9 +42,11 @@ def _train(argv: Sequence[str], rank: int, size: int, memory: int | None) -> int
     from lockstep.experiment.hooks import import_hook
     from lockstep.run.folder import RunFolder
     from lockstep.runtime.rank_info import RankInfo
+    from lockstep.runtime.rendezvous import own_secret
 
     rendezvous = os.environ.get("LOCKSTEP_RENDEZVOUS", "")
-    rank_info = RankInfo(rank, size, local_rank=rank, local_size=size, memory=memory, rendezvous=rendezvous)
+    secret = own_secret(os.environ)
+    rank_info = RankInfo(rank, size, rank, size, memory=memory, rendezvous=rendezvous, secret=secret)
     add_parent_path()
     hook, (restarts, folder, iteration, *modules) = (argv[1], argv[2:]) if argv[0] == "--hook" else (None, argv)
     for module in modules:

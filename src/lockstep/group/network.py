@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lockstep.group.authentication import authenticate_peers
 from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
@@ -36,7 +37,15 @@ class NetworkGroup(Group):
     neighbors: Sequence[Sequence[int]] = ()
     """The ranks of each host that share memory; the same on every rank."""
 
-    def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str = "env://") -> None:
+    def __init__(
+        self,
+        backend: str,
+        rank: int,
+        size: int,
+        timeout: float,
+        init_method: str = "env://",
+        secret: bytes | None = None,
+    ) -> None:
         """Connect to the other ranks.
 
         If torch.distributed is already initialized in this process, the group uses it, leaves it as it is after `close`, and
@@ -44,9 +53,13 @@ class NetworkGroup(Group):
 
         `backend` is `gloo`, `mpi`, or `nccl`; NCCL is used for tensors on CUDA devices, and gloo for all others. `timeout` is in
         seconds, for the rendezvous and for every wait. `init_method` is the address of the rendezvous, as in torch.distributed.
-        Raises RankLost if not all ranks connect in time.
+        `secret` is what every rank has to know; None: anybody is taken for a rank.
+        Raises RankLost if not all ranks connect in time, or if one does not know the secret.
         """
-        self._join(PointToPoint(backend, rank, size, timeout, init_method), range(size), (), Clock())
+        p2p = PointToPoint(backend, rank, size, timeout, init_method, secret)
+        if secret is not None and backend != "mpi":  # MPI starts the ranks itself
+            authenticate_peers(p2p, secret)
+        self._join(p2p, range(size), (), Clock())
         self.barrier("start")
         self._p2p.hosts = self._host_names()
 

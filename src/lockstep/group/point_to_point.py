@@ -42,10 +42,12 @@ _T = TypeVar("_T")
 class PointToPoint:
     """One rank's connections to all others. Messages are bytes on the CPU, distinguished by tags."""
 
-    def __init__(self, backend: str, rank: int, size: int, timeout: float, init_method: str) -> None:
+    def __init__(
+        self, backend: str, rank: int, size: int, timeout: float, init_method: str, secret: bytes | None = None
+    ) -> None:
         """Connect to the other ranks, unless torch.distributed is initialized already. `timeout` is in seconds, per wait.
 
-        Raises RankLost if not all ranks connect in time.
+        `secret` is that of `make_store`. Raises RankLost if not all ranks connect in time.
         """
         self.rank = rank
         self.size = size
@@ -56,19 +58,19 @@ class PointToPoint:
         self._store: Store | None = None
         self._owns_process_group = not dist.is_initialized()
         if self._owns_process_group:
-            self._initialize(_BACKENDS.get(backend, backend), init_method)
+            self._initialize(_BACKENDS.get(backend, backend), init_method, secret)
         schedule_gloo_as_batch()
         self.nccl = "nccl" in str(dist.get_backend_config())
         """True if NCCL moves the tensors that are on CUDA devices."""
 
-    def _initialize(self, backend: str, init_method: str) -> None:
+    def _initialize(self, backend: str, init_method: str, secret: bytes | None) -> None:
         limit = timedelta(seconds=self._timeout)
         try:
             with waiting():
                 if backend == "mpi":  # MPI has its own rendezvous
                     dist.init_process_group(backend, timeout=limit)
                     return
-                store = make_store(init_method, self.rank, self.size, limit)
+                store = make_store(init_method, self.rank, self.size, limit, secret)
                 store.set_timeout(limit)
                 self._store = store
                 store.set(_present_key(self.rank), "")

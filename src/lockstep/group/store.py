@@ -14,6 +14,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
+from lockstep.group.authenticated_store import AuthenticatedStore, serve_store
+
 __all__ = ["is_loopback", "make_store"]
 
 _ENV, _TCP = "env://", "tcp://"
@@ -23,16 +25,16 @@ _POLL = 0.02
 """Seconds between two requests for the same key."""
 
 
-def make_store(address: str, rank: int, size: int, timeout: timedelta) -> Store:
+def make_store(address: str, rank: int, size: int, timeout: timedelta, secret: bytes | None = None) -> Store:
     """Connect to the store at an address of the forms of `runtime.rendezvous`.
 
     For `tcp://HOST:PORT`, and for the MASTER_ADDR and MASTER_PORT of `env://`, rank 0 listens only on the interface with the host's address;
-    PyTorch alone would listen on all interfaces.
+    PyTorch alone would listen on all interfaces. With a `secret`, the store of these two addresses is an `AuthenticatedStore`.
     Raises RuntimeError or ValueError as PyTorch does, and TimeoutError(who, why) if not all ranks arrive in time.
     """
     if address == _ENV:
-        return _own_part(_make_store(_launcher_address(), rank, size, timeout), rank, size, timeout)
-    return _make_store(address, rank, size, timeout)
+        return _own_part(_make_store(_launcher_address(), rank, size, timeout, secret), rank, size, timeout)
+    return _make_store(address, rank, size, timeout, secret)
 
 
 def _launcher_address() -> str:
@@ -43,7 +45,9 @@ def _launcher_address() -> str:
     return f"{_TCP}{f'[{host}]' if ':' in host else host}:{os.environ['MASTER_PORT']}"
 
 
-def _make_store(address: str, rank: int, size: int, timeout: timedelta) -> Store:
+def _make_store(address: str, rank: int, size: int, timeout: timedelta, secret: bytes | None) -> Store:
+    if secret is not None and address.startswith(_TCP):
+        return _make_authenticated_store(address, rank, secret, timeout)
     listener = _listen(address) if rank == 0 and address.startswith(_TCP) else None
     if listener is None:
         store, _, _ = next(rendezvous(address, rank, size, timeout=timeout))
@@ -52,6 +56,19 @@ def _make_store(address: str, rank: int, size: int, timeout: timedelta) -> Store
     store = TCPStore(host, port, size, is_master=True, timeout=timeout, master_listen_fd=listener.detach())
     assert isinstance(store, Store)
     return store
+
+
+def _make_authenticated_store(address: str, rank: int, secret: bytes, timeout: timedelta) -> Store:
+    parts = urlsplit(address)
+    host, port = parts.hostname or "", parts.port or 0
+    if rank == 0:
+        try:
+            listener = _listen(address) or socket.create_server(("", port))
+        except OSError as error:
+            raise RuntimeError(f"port {port} of the store can't be opened: {error.strerror}") from None
+        host, port = listener.getsockname()[:2]
+        serve_store(listener, secret)
+    return AuthenticatedStore(host, port, secret, timeout)
 
 
 def _own_part(store: Store, rank: int, size: int, timeout: timedelta) -> Store:

@@ -5,6 +5,7 @@ The ranks end with this process, even if it is killed, and this process ends all
 """
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     """Run `command`, the arguments after `python -m lockstep`, as `ranks` processes, and return how they have ended.
 
     Every process gets these environment variables: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id),
-    LOCKSTEP_RENDEZVOUS (address of the rendezvous, if the ranks need torch.distributed), LOCKSTEP_PATH (module search path
+    LOCKSTEP_RENDEZVOUS and LOCKSTEP_SECRET (address of the rendezvous, and what ranks have to know, if they need torch.distributed), LOCKSTEP_PATH (module search path
     of this process) and, if the system has it, LOCKSTEP_MEMORY (the file descriptor of memory that all share). Raises
     ValueError if `runtime.backend` is shared and the system has no anonymous shared memory, and RanksNotStarted if a process can't be started.
     """
@@ -65,6 +66,7 @@ def _start(
     `files` are those of `_create_files`.
     """
     own = {"LOCKSTEP_SIZE": str(ranks), "LOCKSTEP_RENDEZVOUS": f"file://{folder}/meeting"}
+    own["LOCKSTEP_SECRET"] = secrets.token_hex(16)
     if files:
         memory, store = files
         own |= {"LOCKSTEP_MEMORY": str(memory), "LOCKSTEP_RENDEZVOUS": f"{INHERITED}{store}"}

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,8 @@ class RankInfo:
     """File descriptor of the shared memory that lockstep's own launcher passes on; None: there is none."""
     rendezvous: str = ""
     """Address of the rendezvous, as in `runtime.rendezvous`; empty: not chosen yet."""
+    secret: bytes | None = field(default=None, repr=False)
+    """What a process has to know to be taken for a rank of the run; None: nothing, or what the files of the rendezvous contain."""
 
     @property
     def on_one_host(self) -> bool:

@@ -5,9 +5,9 @@ This module does not import PyTorch. The files of the rendezvous `file:///shared
     rank 1 …    meet.rank-1   a random key of this rank
     rank 0      meet.rank-0   a token, then the keys that it has read; rewritten whenever a key changes
     rank 1 …    meet.rank-1   its key, then the token of the meet.rank-0 that contains this key
-    all ranks   meet.TOKEN    a new file, for torch.distributed
+    all ranks   meet.NAME     a new file, for torch.distributed; NAME is a hash of the token
 
-Files of an earlier run contain other keys or another token, so no rank uses them.
+Only their user can read these files, except for the names, so the token is also the secret that ranks have to know. Files of an earlier run contain other keys or another token, so no rank uses them.
 """
 
 import glob
@@ -23,17 +23,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from lockstep.processes.heartbeat import beat
 from lockstep.runtime.rank_info import RankInfo, launcher_process
 
-__all__ = ["INHERITED", "FileRendezvous", "choose_rendezvous", "first_host", "unique_folder"]
+__all__ = ["INHERITED", "FileRendezvous", "choose_rendezvous", "first_host", "own_secret", "unique_folder"]
 
 INHERITED = "fd://"
 """Prefix of the address that consists of the descriptor of an open file, which all ranks of lockstep's own launcher inherit."""
 _POLL = 0.02
 """Seconds between two reads of the files."""
 _PRIVATE = "lockstep-meeting-"
+_SECRET = "LOCKSTEP_SECRET"
+_LEAST_CHARACTERS = 16
+"""Minimum length of a secret."""
 _FIRST_PORT, _PORTS = 12_000, 20_000
 """Range of ports, below those that systems use for outgoing connections."""
 
@@ -49,9 +53,11 @@ def choose_rendezvous(rank_info: RankInfo, address: str | None, environ: Mapping
     - a file in the temporary folder, if all ranks are on one host;
     - a port of the first host of the job step, under Slurm.
 
-    Raises ValueError, in one line, if none applies, or if `address` can't be used.
+    The secret of the run is the variable LOCKSTEP_SECRET.
+    Raises ValueError, in one line, if none applies, or if `address` or the secret can't be used.
     """
     variables = os.environ if environ is None else environ
+    rank_info = replace(rank_info, secret=own_secret(variables))
     has_master = "MASTER_ADDR" in variables and "MASTER_PORT" in variables
     if address is not None:
         if address == "env://" and not has_master:
@@ -77,11 +83,32 @@ def choose_rendezvous(rank_info: RankInfo, address: str | None, environ: Mapping
     )
 
 
+def own_secret(variables: Mapping[str, str]) -> bytes | None:
+    """Return the secret of the run, which a launcher or the user has set; None: there is none. Raises ValueError if it is short."""
+    secret = variables.get(_SECRET)
+    if secret is None:
+        return None
+    if len(secret) < _LEAST_CHARACTERS:
+        raise ValueError(
+            f"{_SECRET} has {len(secret)} characters: it must have at least {_LEAST_CHARACTERS}, such as the output of `openssl rand -hex 16`"
+        )
+    return secret.encode()
+
+
 def first_host(nodes: str) -> str:
     """Return the first host of a list in Slurm's notation: `node[01-04,7],x1` -> `node01`."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     assert first is not None
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0])
+
+
+class Meeting(NamedTuple):
+    """What the ranks of a rendezvous through files have agreed on."""
+
+    file: Path
+    """File for torch.distributed."""
+    secret: bytes
+    """What only these ranks know."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +120,8 @@ class FileRendezvous:
     rank: int
     size: int
 
-    def wait(self, timeout: float) -> Path:
-        """Wait for all ranks and return the path of the file for torch.distributed. `timeout` is in seconds.
+    def wait(self, timeout: float) -> Meeting:
+        """Wait for all ranks and return what they have agreed on. `timeout` is in seconds.
 
         Raises TimeoutError(who, why) if not all ranks arrive in time, and OSError if the files can't be written.
         """
@@ -102,7 +129,7 @@ class FileRendezvous:
         if self._private:
             _create_private(self.path.parent)
         token = self._lead(deadline) if self.rank == 0 else self._follow(deadline)
-        return self._file(token)
+        return Meeting(self._file(hashlib.sha256(token.encode()).hexdigest()[: len(token)]), token.encode())
 
     def remove(self) -> None:
         """Remove the files. Rank 0 calls it when all ranks have connected, and any rank after a failure."""

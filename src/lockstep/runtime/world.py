@@ -48,7 +48,7 @@ class World:
 
     def _create_group(self) -> NetworkGroup:
         rank_info, timeout = self.rank_info, self.config.timeout
-        address = rank_info.rendezvous
+        address, secret = rank_info.rendezvous, rank_info.secret
         if rank_info.on_one_host or is_loopback(address):  # do not listen to other hosts
             loopback = "lo" if sys.platform == "linux" else "lo0"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -60,13 +60,14 @@ class World:
         elif address.startswith(_FILE):
             self._files = FileRendezvous(Path(address.removeprefix(_FILE)), rank_info.rank, rank_info.size)
             try:
-                address = f"{_FILE}{self._files.wait(timeout)}"
+                meeting = self._files.wait(timeout)
+                address, secret = f"{_FILE}{meeting.file}", meeting.secret
             except TimeoutError as error:
                 raise RankLost(error.args[0], "start", error.args[1]) from None
             except OSError as error:
                 raise ValueError(f"runtime.rendezvous: the ranks can't use {address}: {error}") from None
         backend = self.config.backend if self.config.backend in ("nccl", "mpi") else "gloo"
-        return self._group_class(backend, rank_info.rank, rank_info.size, timeout, address)
+        return self._group_class(backend, rank_info.rank, rank_info.size, timeout, address, secret)
 
     def subgroup(self, members: Sequence[int], backend: str) -> dist.ProcessGroup | None:
         """Create a process group of the ranks `members`. Return None on all other ranks.

@@ -1,0 +1,88 @@
+"""Tests of ranks with a secret at MASTER_ADDR and MASTER_PORT, beside strangers who connect to their ports."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.live_runs import digests, open_ports, reached, wait_for
+
+pytestmark = pytest.mark.slow
+
+SECRET = "0123456789abcdef"
+TASK = ["train", "--env", "CartPole-v1", "--plan.shards", "2", "--rollout.steps", "64", "--ppo.epochs", "2"]
+TASK += ["--total-steps", "51_200", "--run.progress", "off", "--runtime.compile", "off"]
+
+
+@pytest.fixture(name="start_ranks")
+def fixture_start_ranks(tmp_path: Path, environ: dict[str, str]):
+    """Return `start_ranks(*secrets)`, which starts one rank for each secret, all at one port of the loopback interface, and returns them."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*secrets: str) -> list[subprocess.Popen[str]]:
+        for rank, secret in enumerate(secrets):
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(len(secrets)), "LOCKSTEP_SECRET": secret}
+            variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            command = [sys.executable, "-m", "lockstep", *TASK, "--name", "run", "--runtime.backend", "gloo"]
+            command += ["--runtime.timeout", "20"]
+            streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            started.append(subprocess.Popen(command, cwd=tmp_path, env=environ | variables, **streams))
+        return started
+
+    yield start
+    for rank in started:
+        if rank.poll() is None:
+            os.kill(rank.pid, signal.SIGKILL)
+        rank.communicate()
+
+
+def test_strangers_do_not_disturb_the_ranks(start_ranks, run_cli, tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "run"
+    ranks = start_ranks(SECRET, SECRET)
+    wait_for(lambda: len(open_ports([ranks[0].pid])) >= 2, "the ports of the store and of gloo")
+    strangers = []
+    while not reached(run, 20)():
+        assert ranks[0].poll() is None, ranks[0].communicate()
+        for port in open_ports([rank.pid for rank in ranks if rank.poll() is None]):
+            with suppress(OSError):
+                stranger = socket.create_connection(("127.0.0.1", port), timeout=1)
+                stranger.sendall(os.urandom(100))
+                strangers.append(stranger)
+        time.sleep(0.05)
+    for rank in ranks:
+        assert rank.wait(60) == 0, rank.communicate()
+    for stranger in strangers:
+        stranger.close()
+    assert run_cli(*TASK, "--name", "alone", "--ranks", 1).rc == 0
+    assert digests(run) == digests(tmp_path / "runs" / "alone")
+
+
+def test_rank_with_another_secret_is_refused(start_ranks, tmp_path: Path) -> None:
+    rank, stranger = start_ranks(SECRET, "another secret..")
+    printed = stranger.communicate(timeout=60)[1].splitlines()
+    assert stranger.returncode not in (None, 0)
+    assert len(printed) == 1
+    assert "127.0.0.1" in printed[0]
+    assert "has another secret (see LOCKSTEP_SECRET)" in printed[0]
+    printed = rank.communicate(timeout=60)[1].splitlines()
+    assert rank.returncode not in (None, 0)
+    assert len(printed) == 1
+    assert "rank 1" in printed[0]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_short_secret_is_refused(start_ranks, tmp_path: Path) -> None:
+    (rank,) = start_ranks("short")
+    printed = rank.communicate(timeout=60)[1]
+    assert rank.returncode == 2
+    assert printed.splitlines() == [
+        "lockstep: LOCKSTEP_SECRET has 5 characters: it must have at least 16, such as the output of `openssl rand -hex 16`"
+    ]
+    assert not (tmp_path / "runs").exists()

@@ -24,12 +24,13 @@ BENCH = re.compile(r"^lockstep bench (.*)$", re.MULTILINE)
 
 
 def commands() -> list[str]:
-    """Return the arguments of all `lockstep train` commands, with `--ranks` for those under torchrun. tests/clusters has those with `--on`."""
+    """Return the arguments of all `lockstep train` commands, with `--ranks` for those under torchrun. tests/clusters and
+    tests/store have those with `--on` and `--run.store`."""
     arguments = {
         f"--ranks {ranks} {words}" if ranks else words
         for document in DOCUMENTS
         for ranks, words in COMMAND.findall(document.read_text(encoding="utf-8"))
-        if "--on " not in words
+        if "--on " not in words and "s3://" not in words
     }
     return sorted(arguments)
 

@@ -31,6 +31,7 @@ from lockstep.experiment.start import (
     run_rank,
     start_warnings,
 )
+from lockstep.experiment.storing import check_store_of_run
 from lockstep.experiment.supervise import supervise
 from lockstep.hub.fetching import find_checkpoint
 from lockstep.processes.portable import check_portable
@@ -241,6 +242,7 @@ def resume(
                     f"run.hooks is {extended.run.hooks!r} in this run: a run folder can't import modules; give on_iteration or run.hooks again"
                 )
             extended = dataclasses.replace(extended, run=dataclasses.replace(extended.run, hooks=None))
+        check_store_of_run(opened.config.run, tree.get("run", {}))
         hook = _choose_hook(on_iteration, extended, ranks)
         if opened._make is not None:  # the id contains the function's module, which may have changed since the start
             extended = dataclasses.replace(

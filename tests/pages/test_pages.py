@@ -36,9 +36,9 @@ PREPARED = {
 """Commands whose runs a page assumes to exist."""
 LAUNCHER = re.compile(r"^(torchrun|mpirun|fabric) (?!.*(?:--nnodes|--host)).*")
 NOT_RUN = re.compile(
-    r"(make|docker|pip install|apt-get|srun|mpirun --host|torchrun --nnodes|python -m venv|sb3/bin/pip|python benchmarks/learning/\w+\.py) "
+    r"(make|docker|pip install|export|apt-get|srun|mpirun --host|torchrun --nnodes|python -m venv|sb3/bin/pip|python benchmarks/learning/\w+\.py) "
 )
-"""Commands that no test of a page runs: they install packages, take hours, or need Docker, Slurm or two machines. tests/agreement/test_hosts.py
+"""Commands that no test of a page runs: they install packages, set variables of a shell, take hours, or need Docker, Slurm or two machines. tests/agreement/test_hosts.py
 simulates two nodes, and tests/benchmarks/test_learning.py runs benchmarks/learning with small budgets."""
 LAUNCHED = {
     line.partition(" train ")[0].replace("4", "2") + "fabric" * ("runtime.kind" in line): line

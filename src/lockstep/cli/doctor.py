@@ -44,6 +44,7 @@ _OPTIONAL = {
     "huggingface_hub": ("huggingface_hub", "hub", "`lockstep push`, `play hub:USER/NAME`"),
     "pettingzoo": ("pettingzoo", "pettingzoo", "games of several agents"),
     "lightning-fabric": ("lightning_fabric", "fabric", "`--runtime.kind fabric`"),
+    "s3fs": ("s3fs", "s3", "`--run.store s3://BUCKET/FOLDER`"),
     "ray": ("ray", "ray", "`--on ray`"),
 }
 """Optional packages. Name of the distribution -> its module, the extra of lockstep that installs it, its purpose."""

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train an agent: from a preset, a config file or flags",
     "sweep": "train over seeds and values, or search for values; resumable",
     "resume": "resume an interrupted run, on any number of ranks",
+    "fetch": "download a run from object storage",
     "runs": "list runs with their state and newest numbers",
     "watch": "follow a run that was started elsewhere",
     "dashboard": "show all runs in the browser, live",
@@ -41,7 +42,7 @@ COMMANDS = {
     "doctor": "check the installation and the available features",
     "completion": "print a script that completes commands, flags and runs in a shell",
 }
-_HIDDEN = ("candidates", "rank", "video", "track", "evaluator")
+_HIDDEN = ("candidates", "rank", "video", "track", "evaluator", "storer")
 _STORAGE_ERRORS = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENXIO),

@@ -56,10 +56,12 @@ def _resume(
             extended_by,
             resolve_resume,
         )
+        from lockstep.experiment.storing import check_store_of_run
 
         _, config = open_run(folder.path)
         import_env_module_of_run(config, tree.get("env", {}).get("module"))
         check_hook_of_run(config, tree.get("run", {}))
+        check_store_of_run(config.run, tree.get("run", {}))
         extended = extended_by(config, tree, args.total_steps)
         hook = import_hook(extended.run.hooks)
         if is_on_cluster(args):

@@ -74,6 +74,8 @@ def main(argv: Sequence[str]) -> int:
     preset = presets.read(args.preset) if args.preset else None
     tree = import_env_module(preset, args.config, tree, "env.id" in {*over, *spaces}, presets.example(args.preset))
     base = compose({})
+    if base.run.store is not None:
+        raise ValueError(f"run.store is {base.run.store!r}: the runs of a sweep can't be copied to object storage")
     folder = args.out or Path(RunConfig.folder) / f"{_folder_name(args.preset or base.env.id)}-sweep"
     sweep = Sweep(folder, args.preset, compose, args.ranks, 1, _print_line, prune=args.prune)
     members = sweep.check(over, spaces)

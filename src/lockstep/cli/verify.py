@@ -118,6 +118,7 @@ def _quiet(config: Config, place: str) -> Config:
         capture_video=0,
         evaluate_every=None,
         hooks=None,
+        store=None,
         progress="off",
     )
     return dataclasses.replace(config, run=run, runtime=dataclasses.replace(config.runtime, rendezvous=None))

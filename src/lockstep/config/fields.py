@@ -38,6 +38,7 @@ _KINDS = {
     "run.evaluate_every": _Kind.RESUMABLE,
     "run.evaluate_episodes": _ANYWHERE,
     "run.hooks": _ANYWHERE | _Kind.NEVER_SWEPT,
+    "run.store": _ANYWHERE | _Kind.NEVER_SWEPT,
     "run.keep": _Kind.LOCAL,
     "run.folder": _Kind.LOCAL | _Kind.NEVER_SWEPT | _Kind.OF_RUN,
     "run.name": _Kind.LOCAL | _Kind.NEVER_SWEPT | _Kind.OF_RUN,

@@ -13,6 +13,7 @@ from lockstep.experiment.execute import create_run, open_or_create_run, open_run
 from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.experiment.same_experiment import first_difference
 from lockstep.experiment.start import announce_start, check_compiler
+from lockstep.experiment.storing import fetch_if_missing
 from lockstep.run.folder import RunFolder
 
 __all__ = ["BegunRun", "ResolvedRun", "begin"]
@@ -51,6 +52,7 @@ def begin(run: ResolvedRun) -> BegunRun:
 
     Raises ValueError, in one line, if the run can't be created or resumed.
     """
+    fetch_if_missing(run.config.run, run.resume)
     if run.resume:
         return _begin_or_resume(run)
     folder = create_run(run.config, run.preset, run.plan.ranks)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from lockstep.config import Config
 from lockstep.experiment.execute import check_checkpoint, open_run, save_config
 from lockstep.experiment.start import announce_start, is_complete
+from lockstep.experiment.storing import check_stored, store_rest
 from lockstep.run.environment import packages
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import CheckpointDamaged, newest_whole, with_advice
@@ -25,6 +26,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
     if open_run(folder.path)[1] != before:
         raise ValueError(f"{folder.path}/config.json was changed by another process meanwhile: call resume again")
     check_writable(folder)
+    check_stored(folder, config.run)
     candidates = _candidates(folder, iteration)
     damaged: list[CheckpointDamaged] = []
     while candidates:
@@ -36,6 +38,7 @@ def prepare_resume(folder: RunFolder, before: Config, config: Config, iteration:
             print(f"lockstep: {error}; resuming from an earlier one", file=sys.stderr, flush=True)
         damaged.clear()
         if is_complete(folder, config, found.iteration):
+            store_rest(folder, config.run)
             return None
         announce_start(folder, config, ranks, found.iteration)
         try:

@@ -191,11 +191,13 @@ def exit_codes_by_error() -> dict[type[Exception], int]:
     from lockstep.run.checkpoint import CheckpointFailed
     from lockstep.run.folder import FolderLost
     from lockstep.run.stop import StoppedEarly
+    from lockstep.store.remote import StoreFailed
 
     return {
         StoppedEarly: PREEMPTED,
         CheckpointFailed: FAILED,
         FolderLost: FAILED,
+        StoreFailed: FAILED,
         CompilerFailed: FAILED,
         EnvironmentFailed: FAILED,
         HookFailed: FAILED,

@@ -56,11 +56,11 @@ def published(folder: RunFolder, iteration: int) -> dict[str, bytes]:
 
 
 def _without_local_values(config: Config) -> Config:
-    """Return the config with defaults for the values that belong to this machine: the folder of runs and the rendezvous address."""
+    """Return the config with defaults for the values that belong to this machine: the folder of runs, the object storage and the rendezvous address."""
     default = Config()
     return dataclasses.replace(
         config,
-        run=dataclasses.replace(config.run, folder=default.run.folder),
+        run=dataclasses.replace(config.run, folder=default.run.folder, store=None),
         runtime=dataclasses.replace(config.runtime, rendezvous=default.runtime.rendezvous),
     )
 

@@ -170,12 +170,15 @@ class RunFolder:
     def resume_command(self, *options: str) -> str:
         """Return the command that resumes this run, with `options`.
 
-        It names the module of `env.module`, which a run folder must not have imported by itself.
+        It names the module of `env.module` and the address of `run.store`, which a run folder must not use by itself.
         """
-        section = self.tree().get("env")
-        module = section.get("module") if isinstance(section, dict) else None
-        modules = ["--env.module", str(module)] if module else []
-        return shlex.join(["lockstep", "resume", str(self.path), *modules, *options])
+        tree = self.tree()
+        words = ["lockstep", "resume", str(self.path)]
+        for name, field in (("env", "module"), ("run", "store")):
+            section = tree.get(name)
+            if isinstance(section, dict) and section.get(field):
+                words += [f"--{name}.{field}", str(section[field])]
+        return shlex.join([*words, *options])
 
     def mark_pruned(self, why: str) -> None:
         """Record that a search ended the run early, and why."""

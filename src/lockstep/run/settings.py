@@ -47,6 +47,10 @@ class RunConfig:
     """Module with a function `on_iteration`, or `module:function`, which is called after every iteration. Only accepted on the command
     line and from programs, never from a file. None: no hook."""
 
+    store: str | None = None
+    """Address of a folder in object storage, such as s3://BUCKET/FOLDER, to which the run is copied while it is trained: checkpoints, metrics
+    and videos. With `--resume`, a run that is only there is downloaded first. Needs `run.name`. None: no copy."""
+
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", self.name):
             raise ValueError(

@@ -103,12 +103,12 @@ def first_host(nodes: str) -> str:
 
 
 class Meeting(NamedTuple):
-    """What the ranks of a rendezvous through files have agreed on."""
+    """Result of a rendezvous through files, the same on all ranks."""
 
     file: Path
     """File for torch.distributed."""
     secret: bytes
-    """What only these ranks know."""
+    """Secret that only these ranks know."""
 
 
 @dataclass(frozen=True)

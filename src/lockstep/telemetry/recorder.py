@@ -11,6 +11,7 @@ from lockstep.telemetry.evaluation import EvaluationSidecar
 from lockstep.telemetry.loggers import JsonLines, Logger, TensorBoard, Tolerant
 from lockstep.telemetry.progress import display
 from lockstep.telemetry.sidecar import Sidecar
+from lockstep.telemetry.storing import StoreSidecar
 from lockstep.telemetry.trackers import TRACKERS
 from lockstep.telemetry.videos import VideoSidecar
 
@@ -47,6 +48,8 @@ class Recorder:
             self._loggers.append(self._evaluation)  # closed before all loggers that receive its results
         self._loggers += display(config, run.folder, run.last, run.counters.solved_at is not None)
         self._loggers += self._optional()
+        if config.store is not None:  # closed last, so that it copies what the others have written
+            self._loggers.append(StoreSidecar(run.folder, config.store, lambda: run.done >= run.last))
 
     def _optional(self) -> Iterator[Logger]:
         """Yield the loggers that training can continue without. Trackers come last, because they also upload videos."""
@@ -122,6 +125,6 @@ class Recorder:
         return pending
 
     def close(self) -> None:
-        """See `Telemetry.close`."""
+        """See `Telemetry.close`. Raises StoreFailed as `StoreSidecar.close` does."""
         for logger in self._loggers:
             logger.close()

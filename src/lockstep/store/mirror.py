@@ -1,0 +1,143 @@
+"""Copying a run folder to object storage while it is written.
+
+The objects of a checkpoint are uploaded before its state.json, which has their hashes, and after the metrics of its iterations. Its
+state.json is deleted before the other objects. So a checkpoint that has a state.json in the storage is whole, and has its metrics,
+whenever the process is killed.
+"""
+
+import re
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from lockstep.files import TEXT_LIMIT, read_file, write_atomically
+from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import STATE
+from lockstep.store.remote import RemoteRun, StoreFailed
+
+__all__ = ["OWNER", "STORED", "Mirror", "newest_stored", "take_over"]
+
+OWNER = "owner.txt"
+"""Object with the random token of the process that writes the run in the storage."""
+STORED = "stored.txt"
+"""File in the run folder with the iteration of the newest checkpoint in the storage."""
+_PATTERNS = ("*.json", "*.jsonl", "tb/*", "videos/*.mp4", "wandb/lockstep.json", "trackio/lockstep.json")
+"""Files that are copied, besides checkpoints: what a resumed run continues, and what people look at."""
+
+
+class Mirror:
+    """Copy of one run folder in object storage. The newest process that calls `claim` is the only one whose `update` writes."""
+
+    def __init__(self, folder: RunFolder, remote: RemoteRun) -> None:
+        self._folder = folder
+        self._remote = remote
+        self._token = secrets.token_hex(16).encode()
+        self._uploaded: dict[Path, tuple[int, int]] = {}
+        self._there: set[int] = set()
+        self._states: dict[int, bytes] = {}
+
+    def claim(self) -> None:
+        """Take over the run in the storage from any other process, and find out what is there. Raises StoreFailed."""
+        take_over(self._remote, self._token)
+        found = [
+            path for path in map(Path, self._remote.sizes()) if re.fullmatch(r"checkpoints/\d{8}", str(path.parent))
+        ]
+        self._there = {int(path.parent.name) for path in found}
+        whole = [int(path.parent.name) for path in found if path.name == STATE]
+        self._states = {number: self._remote.read(_name(number, STATE), TEXT_LIMIT) for number in whole}
+
+    def update(self) -> None:
+        """Copy what has changed since the last call.
+
+        Raises StoreFailed if the storage can't be used, or if another process has claimed the run; the next call tries again.
+        """
+        missing = [
+            number for number in self._folder.checkpoints() if self._states.get(number) != self._state_of(number)
+        ]
+        changed = [path for path in self._other_files() if self._uploaded.get(path) != _version(path)]
+        if not (missing or changed or self._old()):
+            return  # requests cost money
+        self._check_owner()
+        copied = [number for number in missing if self._upload_tensors(number)]
+        for path in changed:
+            self._upload_file(path)
+        for number in copied:
+            self._upload_state(number)
+        for number in self._old():
+            self._delete(number)
+        write_atomically(self._folder.path / STORED, f"{max(self._states, default=0)}\n".encode())
+
+    def _check_owner(self) -> None:
+        if self._remote.read(OWNER, TEXT_LIMIT) != self._token:
+            raise StoreFailed(f"{self._remote.address}: another process has taken over this run")
+
+    def _state_of(self, number: int) -> bytes:
+        """Return the state.json of a checkpoint of the folder; empty if it is gone."""
+        with suppress(OSError):
+            return read_file(self._folder.checkpoint(number) / STATE)
+        return b""
+
+    def _upload_tensors(self, number: int) -> bool:
+        """Upload the files of a checkpoint except for state.json. Return False if training has removed it meanwhile."""
+        self._delete(number)  # what a killed process has left, or that of a run that went on from an earlier checkpoint
+        self._there.add(number)
+        try:
+            for path in sorted(self._folder.checkpoint(number).iterdir()):
+                if path.name != STATE:
+                    self._remote.upload(path, _name(number, path.name))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _upload_state(self, number: int) -> None:
+        self._check_owner()
+        if state := self._state_of(number):
+            self._remote.write(_name(number, STATE), state)
+            self._states[number] = state
+
+    def _other_files(self) -> Iterator[Path]:
+        for pattern in _PATTERNS:
+            files = sorted(self._folder.path.glob(pattern))
+            yield from (path for path in files if path.is_file() and not path.is_symlink())
+
+    def _upload_file(self, path: Path) -> None:
+        with suppress(FileNotFoundError):
+            version = _version(path)  # before the upload, during which the file may grow
+            self._remote.upload(path, path.relative_to(self._folder.path).as_posix())
+            self._uploaded[path] = version
+
+    def _old(self) -> Collection[int]:
+        """Return the checkpoints in the storage that training has removed."""
+        return self._there - set(self._folder.checkpoints())
+
+    def _delete(self, number: int) -> None:
+        """Delete a checkpoint in the storage, its state.json first."""
+        if number not in self._there:
+            return
+        self._states.pop(number, None)
+        names = [name for name in self._remote.sizes() if Path(name).parent == Path(_name(number))]
+        for name in sorted(names, key=lambda name: not name.endswith(f"/{STATE}")):
+            self._remote.delete(name)
+        self._there.discard(number)
+
+
+def take_over(remote: RemoteRun, token: bytes | None = None) -> None:
+    """Make processes that write the run in the storage stop. `token` is that of the new one; None: it claims the run later. Raises StoreFailed."""
+    remote.write(OWNER, token or secrets.token_hex(16).encode())
+
+
+def newest_stored(folder: RunFolder) -> int:
+    """Return the iteration of the newest checkpoint that `Mirror.update` has stored; 0 if there is none."""
+    with suppress(OSError, ValueError):
+        return int(read_file(folder.path / STORED))
+    return 0
+
+
+def _name(number: int, file: str = "") -> str:
+    return f"checkpoints/{number:08d}/{file}"
+
+
+def _version(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,249 @@
+"""Tests of the copy of a run in object storage. The storage is a folder; test_s3.py uses a server."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+
+from lockstep.group.solo import Solo
+from lockstep.run.checkpoint_writer import CheckpointWriter, remove_old_checkpoints
+from lockstep.run.folder import RunFolder
+from lockstep.run.manifest import verify
+from lockstep.store.fetch import fetch, fetch_named, is_stored
+from lockstep.store.mirror import OWNER, Mirror, newest_stored
+from lockstep.store.remote import RemoteRun, StoreFailed, check_address
+
+KEPT = 2
+
+
+class Killed(BaseException):
+    """The process is killed: no code of the mirror runs after it."""
+
+
+class MortalRun(RemoteRun):
+    """Storage whose client is killed before the write of number `last`, counted from 0."""
+
+    last = -1
+
+    def _count(self) -> None:
+        if self.last == 0:
+            raise Killed
+        self.last -= 1
+
+    def upload(self, path: Path, name: str) -> None:
+        self._count()
+        super().upload(path, name)
+
+    def write(self, name: str, content: bytes) -> None:
+        self._count()
+        super().write(name, content)
+
+    def delete(self, name: str) -> None:
+        self._count()
+        super().delete(name)
+
+
+@pytest.fixture(name="store")
+def fixture_store(tmp_path: Path) -> str:
+    """Address of an empty storage."""
+    (tmp_path / "store").mkdir()
+    return f"file://{tmp_path}/store"
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "runs" / "one", {"version": 1}, {"packages": {}})
+
+
+def advance(folder: RunFolder, iteration: int) -> None:
+    """Train to the next checkpoint."""
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"iteration": {iteration}}}\n')
+    writer = CheckpointWriter(folder, Solo())
+    tensors = {"weights": torch.full((3,), float(iteration))}
+    writer.write(iteration, {"agent": tensors, "shard-0000": tensors}, {"seconds": 1.0})
+    writer.wait()
+    remove_old_checkpoints(folder, KEPT)
+
+
+def downloaded(store: str, root: Path) -> RunFolder:
+    root.mkdir()
+    fetch(RemoteRun(store, "one"), root / "one")
+    return RunFolder.open(root / "one")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the contents of the files of a run."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in (OWNER, "stored.txt")
+    }
+
+
+def test_storage_has_the_files_of_the_folder(folder: RunFolder, store: str, tmp_path: Path) -> None:
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    for iteration in (1, 2, 3, 4):
+        advance(folder, iteration)
+        (folder.path / "tb").mkdir(exist_ok=True)
+        (folder.path / "tb" / "events").write_text(str(iteration))
+        mirror.update()
+        assert files(tmp_path / "store" / "one") == files(folder.path)
+        assert newest_stored(folder) == iteration
+    assert folder.checkpoints() == [3, 4]
+    copy = downloaded(store, tmp_path / "elsewhere")
+    assert files(copy.path) == files(folder.path)
+
+
+def test_files_that_do_not_belong_to_the_run_are_not_copied(folder: RunFolder, store: str, tmp_path: Path) -> None:
+    advance(folder, 1)
+    (tmp_path / "secret").write_text("secret")
+    (folder.path / "link.json").symlink_to(tmp_path / "secret")
+    (folder.path / "wandb").mkdir()
+    (folder.path / "wandb" / "run.wandb").write_text("uploaded by its own client")
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    mirror.update()
+    assert {name.partition("/")[0] for name in RemoteRun(store, "one").sizes()} == {
+        *("checkpoints", "config.json", "environment.json", "metrics.jsonl", OWNER)
+    }
+
+
+def test_only_what_has_changed_is_uploaded(folder: RunFolder, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads: list[str] = []
+    upload = RemoteRun.upload
+    monkeypatch.setattr(
+        RemoteRun, "upload", lambda self, path, name: (uploads.append(name), upload(self, path, name))[1]
+    )
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    advance(folder, 1)
+    mirror.update()
+    uploads.clear()
+    mirror.update()
+    assert uploads == []
+    advance(folder, 2)
+    mirror.update()
+    assert sorted(uploads) == [
+        *("checkpoints/00000002/agent.safetensors", "checkpoints/00000002/shard-0000.safetensors", "metrics.jsonl")
+    ]
+
+
+def test_a_kill_between_any_two_writes_leaves_a_whole_newest_checkpoint_with_its_metrics(
+    folder: RunFolder, store: str, tmp_path: Path
+) -> None:
+    """The process is killed before every one of its writes in turn, and goes on after that."""
+    kills = 0
+    for iteration in range(1, 8):
+        advance(folder, iteration)
+        for allowed in count():
+            remote = MortalRun(store, "one")
+            mirror = Mirror(folder, remote)
+            try:
+                mirror.claim()
+                remote.last = allowed
+                mirror.update()
+                break
+            except Killed:
+                kills += 1
+                if iteration == 1 and not is_stored(remote):
+                    continue
+                copy = downloaded(store, tmp_path / f"copy-{kills}")
+                newest = max(copy.checkpoints(), default=0)
+                assert newest >= iteration - 1
+                for number in copy.checkpoints():
+                    verify(copy.checkpoint(number))
+                assert [row["iteration"] for row in copy.metrics()][:newest] == [*range(1, newest + 1)]
+        assert max(downloaded(store, tmp_path / f"whole-{iteration}").checkpoints()) == iteration
+    assert kills >= 50
+
+
+def test_a_run_that_goes_on_from_an_earlier_checkpoint_replaces_the_later_ones(
+    folder: RunFolder, store: str, tmp_path: Path
+) -> None:
+    before = Mirror(folder, RemoteRun(store, "one"))
+    before.claim()
+    for iteration in (1, 2):
+        advance(folder, iteration)
+    before.update()
+    for path in folder.checkpoint(2).iterdir():
+        path.unlink()
+    folder.checkpoint(2).rmdir()
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    writer = CheckpointWriter(folder, Solo())
+    writer.write(2, {"agent": {"weights": torch.zeros(9)}}, {"seconds": 2.0})
+    writer.wait()
+    mirror.update()
+    copy = downloaded(store, tmp_path / "elsewhere")
+    assert copy.checkpoints() == [1, 2]
+    assert verify(copy.checkpoint(2))["seconds"] == 2.0
+    assert not (copy.checkpoint(2) / "shard-0000.safetensors").exists()
+
+
+def test_an_earlier_process_stops_writing(folder: RunFolder, store: str) -> None:
+    earlier, later = (Mirror(folder, RemoteRun(store, "one")) for _ in range(2))
+    earlier.claim()
+    later.claim()
+    advance(folder, 1)
+    with pytest.raises(StoreFailed, match="another process has taken over this run"):
+        earlier.update()
+    assert RemoteRun(store, "one").sizes().keys() == {OWNER}
+    later.update()
+    assert is_stored(RemoteRun(store, "one"))
+
+
+def test_incomplete_checkpoints_are_not_downloaded(folder: RunFolder, store: str, tmp_path: Path) -> None:
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    advance(folder, 1)
+    mirror.update()
+    RemoteRun(store, "one").write("checkpoints/00000002/agent.safetensors", b"cut off")
+    assert downloaded(store, tmp_path / "elsewhere").checkpoints() == [1]
+
+
+def test_names_that_leave_the_folder_are_ignored(folder: RunFolder, store: str, tmp_path: Path) -> None:
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    advance(folder, 1)
+    mirror.update()
+    remote = RemoteRun(store, "one")
+    for name in (".hidden", "a/b/c/d", "name with spaces", "-x"):
+        remote.write(name, b"x")
+    assert not {".hidden", "a/b/c/d", "name with spaces", "-x"} & remote.sizes().keys()
+    assert files(downloaded(store, tmp_path / "elsewhere").path) == files(folder.path)
+
+
+def test_download_errors_are_one_line(folder: RunFolder, store: str, tmp_path: Path) -> None:
+    for address, problem in (
+        (f"{store}/missing", "is not a run: it holds no config.json"),
+        ("missing", "is not the address of a run"),
+        (f"{store}/..", "is not the address of a run"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            fetch_named(address, tmp_path / "elsewhere")
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    mirror.update()
+    assert fetch_named(f"{store}/one/", tmp_path / "elsewhere") == tmp_path / "elsewhere" / "one"
+    with pytest.raises(ValueError, match="exists already"):
+        fetch_named(f"{store}/one", tmp_path / "elsewhere")
+    assert not [*tmp_path.glob("elsewhere/.*")]
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("bucket/folder", "it must be the address of a folder in object storage, such as s3://BUCKET/FOLDER"),
+        ("s3://key:secret@bucket/folder", "set credentials as the storage's client expects them"),
+        ("nowhere://bucket", "there is no protocol nowhere"),
+        ("s3:// bucket", "it must be the address"),
+    ],
+)
+def test_bad_addresses_are_one_line(address: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as caught:
+        check_address(address)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)

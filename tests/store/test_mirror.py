@@ -1,5 +1,6 @@
 """Tests of the copy of a run in object storage. The storage is a folder; test_s3.py uses a server."""
 
+import shutil
 from itertools import count
 from pathlib import Path
 
@@ -134,11 +135,13 @@ def test_only_what_has_changed_is_uploaded(folder: RunFolder, store: str, monkey
 def test_a_kill_between_any_two_writes_leaves_a_whole_newest_checkpoint_with_its_metrics(
     folder: RunFolder, store: str, tmp_path: Path
 ) -> None:
-    """The process is killed before every one of its writes in turn, and goes on after that."""
     kills = 0
-    for iteration in range(1, 8):
+    for iteration in range(1, 9):
         advance(folder, iteration)
+        shutil.copytree(tmp_path / "store", tmp_path / "before")
         for allowed in count():
+            shutil.rmtree(tmp_path / "store")
+            shutil.copytree(tmp_path / "before", tmp_path / "store")
             remote = MortalRun(store, "one")
             mirror = Mirror(folder, remote)
             try:
@@ -148,14 +151,19 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_newest_checkpoint_with_its
                 break
             except Killed:
                 kills += 1
-                if iteration == 1 and not is_stored(remote):
-                    continue
-                copy = downloaded(store, tmp_path / f"copy-{kills}")
-                newest = max(copy.checkpoints(), default=0)
-                assert newest >= iteration - 1
-                for number in copy.checkpoints():
-                    verify(copy.checkpoint(number))
-                assert [row["iteration"] for row in copy.metrics()][:newest] == [*range(1, newest + 1)]
+                if iteration > 1 or is_stored(remote):
+                    copy = downloaded(store, tmp_path / f"copy-{kills}")
+                    newest = max(copy.checkpoints(), default=0)
+                    assert newest >= iteration - 1
+                    for number in copy.checkpoints():
+                        verify(copy.checkpoint(number))
+                    assert [row["iteration"] for row in copy.metrics()][:newest] == [*range(1, newest + 1)]
+            # a new process completes what is there
+            mirror = Mirror(folder, RemoteRun(store, "one"))
+            mirror.claim()
+            mirror.update()
+            assert max(downloaded(store, tmp_path / f"completed-{kills}").checkpoints()) == iteration
+        shutil.rmtree(tmp_path / "before")
         assert max(downloaded(store, tmp_path / f"whole-{iteration}").checkpoints()) == iteration
     assert kills >= 50
 

@@ -4,36 +4,34 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.live_runs import digests, open_ports, reached, wait_for
+from tests.warm import Warm
 
 pytestmark = pytest.mark.slow
 
 SECRET = "0123456789abcdef"
 TASK = ["train", "--env", "CartPole-v1", "--plan.shards", "2", "--rollout.steps", "64", "--ppo.epochs", "2"]
-TASK += ["--total-steps", "51_200", "--run.progress", "off", "--runtime.compile", "off"]
+TASK += ["--total-steps", "25_600", "--run.progress", "off", "--runtime.compile", "off"]
 
 
 @pytest.fixture(name="start_ranks")
-def fixture_start_ranks(tmp_path: Path, environ: dict[str, str]):
+def fixture_start_ranks(tmp_path: Path, environ: dict[str, str], warm: Warm):
     """Return `start_ranks(*secrets)`, which starts one rank for each secret, all at one port of the loopback interface, and returns them."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     started: list[subprocess.Popen[str]] = []
 
-    def start(*secrets: str) -> list[subprocess.Popen[str]]:
+    def start(*secrets: str, timeout: int = 60) -> list[subprocess.Popen[str]]:
         for rank, secret in enumerate(secrets):
             variables = {"RANK": str(rank), "WORLD_SIZE": str(len(secrets)), "LOCKSTEP_SECRET": secret}
             variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            command = [sys.executable, "-m", "lockstep", *TASK, "--name", "run", "--runtime.backend", "gloo"]
-            command += ["--runtime.timeout", "20"]
-            streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-            started.append(subprocess.Popen(command, cwd=tmp_path, env=environ | variables, **streams))
+            words = [*TASK, "--name", "run", "--runtime.backend", "gloo", "--runtime.timeout", str(timeout)]
+            started.append(warm.begin(*words, cwd=tmp_path, environ=environ | variables))
         return started
 
     yield start
@@ -65,7 +63,7 @@ def test_strangers_do_not_disturb_the_ranks(start_ranks, run_cli, tmp_path: Path
 
 
 def test_rank_with_another_secret_is_refused(start_ranks, tmp_path: Path) -> None:
-    rank, stranger = start_ranks(SECRET, "another secret..")
+    rank, stranger = start_ranks(SECRET, "another secret..", timeout=8)
     printed = stranger.communicate(timeout=60)[1].splitlines()
     assert stranger.returncode not in (None, 0)
     assert len(printed) == 1

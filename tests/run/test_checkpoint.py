@@ -3,15 +3,18 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from tests.threaded import on_ranks
 from torch import Tensor
 
+from lockstep.group.group import Group
 from lockstep.group.solo import Solo
 from lockstep.processes.heartbeat import Heartbeat, own_cells
+from lockstep.run import checkpoint_writer
 from lockstep.run.checkpoint import Checkpoint, SavedCounters
 from lockstep.run.checkpoint_writer import (
     CheckpointFailed,
@@ -362,3 +365,33 @@ def test_removed_folder_is_reported_and_not_made_again(folder: RunFolder) -> Non
         write(folder, 20)
     assert RunFolder(moved).checkpoints() == [10]
     folder.release()
+
+
+def test_files_that_rank_0_does_not_see_are_part_of_the_checkpoint(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system hides the file of rank 1 from rank 0 until the checkpoint is complete."""
+    list_folder, sync = Path.iterdir, checkpoint_writer.sync_file
+
+    def sync_visible(path: Path) -> None:
+        if path.name == "shard-0001.safetensors":
+            raise FileNotFoundError(path)
+        sync(path)
+
+    monkeypatch.setattr(checkpoint_writer, "sync_file", sync_visible)
+    monkeypatch.setattr(
+        Path, "iterdir", lambda path: (file for file in list_folder(path) if file.name != "shard-0001.safetensors")
+    )
+
+    def work(group: Group, shards: Sequence[int]) -> None:
+        states = {f"shard-{index:04d}": SHARDS[index] for index in shards} | (REST if group.rank == 0 else {})
+        writer = CheckpointWriter(folder, group)
+        writer.write(7, states, {"env_steps": 1})
+        writer.wait()
+
+    on_ranks([[0], [1]], work)
+    checkpoint = Checkpoint(folder.checkpoint(7))
+    assert all(same_tensors(checkpoint.shard(index), state) for index, state in SHARDS.items())
+    (folder.checkpoint(7) / "shard-0001.safetensors").unlink()
+    with pytest.raises(CheckpointDamaged, match=r"shard-0001\.safetensors is missing"):
+        Checkpoint(folder.checkpoint(7))

@@ -16,10 +16,11 @@ from lockstep.experiment.begin import BegunRun, ResolvedRun, begin
 from lockstep.experiment.execute import execute, open_run
 from lockstep.experiment.hooks import Hook, HookFailed
 from lockstep.experiment.prepare_resume import prepare_resume
-from lockstep.experiment.same_ranks import RanksDiffer, check_same_start, exchange_texts
+from lockstep.experiment.same_ranks import RanksDiffer, check_same_start
 from lockstep.experiment.start import completion_text, exit_codes_by_error, run_rank
 from lockstep.experiment.supervise import resume_command
 from lockstep.group.group import Group
+from lockstep.group.texts import exchange_texts
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, PREEMPTED
 from lockstep.run.checkpoint import CheckpointFailed
 from lockstep.run.folder import FolderLost, RunFolder, RunInUse
@@ -123,7 +124,7 @@ def _choose_on_rank_0(group: Group, prepare: Callable[[], BegunRun]) -> BegunRun
         except ValueError as error:
             problem = error
             message = {"code": IN_USE if isinstance(error, RunInUse) else BAD_INPUT}
-    received = json.loads(exchange_texts(group, json.dumps(message))[0])
+    received = json.loads(exchange_texts(group, json.dumps(message), "start")[0])
     if problem is not None:
         raise problem
     if "code" in received:

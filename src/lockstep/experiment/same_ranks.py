@@ -15,6 +15,7 @@ from lockstep.config import Config
 from lockstep.envs.spaces import Spaces
 from lockstep.experiment.fingerprint import Fingerprint, describe_dispatch, make_fingerprint
 from lockstep.group.group import Group
+from lockstep.group.texts import exchange_texts
 from lockstep.processes.host_name import host_name
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "check_same_spaces",
     "check_same_start",
     "compare_fingerprints",
-    "exchange_texts",
 ]
 
 _SIZES = (
@@ -57,7 +57,9 @@ def compare_fingerprints(group: Group, fingerprint: Fingerprint) -> None:
     if len(set(group.gather(torch.tensor([[number]]), "start")[:, 0].tolist())) == 1:
         return
     about = {"host": host_name(), "dispatch": describe_dispatch()}
-    line = _first_difference([json.loads(text) for text in exchange_texts(group, json.dumps({**fingerprint, **about}))])
+    line = _first_difference(
+        [json.loads(text) for text in exchange_texts(group, json.dumps({**fingerprint, **about}), "start")]
+    )
     if line is not None:
         raise RanksDiffer(line)
 
@@ -81,16 +83,6 @@ def _difference(row: Sequence[float], first: Sequence[float]) -> str:
     sizes = zip(_SIZES, row, first, strict=False)
     found = [f"{size:g} instead of {expected:g} {name}" for name, size, expected in sizes if size != expected]
     return ", ".join(found) or "other bounds, options or shapes"
-
-
-def exchange_texts(group: Group, text: str) -> list[str]:
-    """Return the texts of all ranks, in their order. Every rank calls it."""
-    content = text.encode()
-    lengths = group.gather(torch.tensor([[len(content)]]), "start")[:, 0].tolist()
-    row = torch.zeros(1, max(lengths), dtype=torch.uint8)
-    row[0, : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    rows = group.gather(row, "start")
-    return [bytes(row[:length].tolist()).decode() for row, length in zip(rows, lengths, strict=True)]
 
 
 def _first_difference(ranks: Sequence[Mapping[str, Any]]) -> str | None:

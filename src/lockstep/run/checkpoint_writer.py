@@ -1,6 +1,8 @@
 """Writing checkpoints, and removing those that are not kept."""
 
 import errno
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -14,11 +16,12 @@ from torch import Tensor
 
 from lockstep.files import create_file, make_folder, sync_file, sync_folder
 from lockstep.group.group import Group
+from lockstep.group.texts import exchange_texts
 from lockstep.processes.heartbeat import keep_alive
 from lockstep.run.checkpoint import CheckpointFailed
 from lockstep.run.evaluations import read_best
 from lockstep.run.folder import FolderLost, RunFolder
-from lockstep.run.manifest import STATE, hash_file, return_at, seal
+from lockstep.run.manifest import STATE, return_at, seal
 from lockstep.run.messages import print_warning
 
 __all__ = [
@@ -68,7 +71,7 @@ class CheckpointWriter:
         if the run folder is gone, and RankLost if a rank does not take part in time.
         """
         folder, final = self._folder, self._folder.checkpoint(iteration)
-        aside = _aside(final)
+        aside, own_hashes, hashes = _aside(final), dict[str, str](), dict[str, str]()
 
         def create() -> None:
             folder.check_present()
@@ -79,12 +82,14 @@ class CheckpointWriter:
 
         def write() -> None:
             for name, state in states.items():
-                _write(aside / f"{name}.safetensors", pack(state))
+                file, content = f"{name}.safetensors", pack(state)
+                _write(aside / file, content)
+                own_hashes[file] = hashlib.sha256(content).hexdigest()
 
         def complete() -> None:
             try:
                 before()
-                _complete(folder, final, {"iteration": iteration, **counters})
+                _complete(folder, final, {"iteration": iteration, **counters}, hashes)
                 with suppress(OSError):  # the next checkpoint reports that the folder can't be written
                     after()
             except Exception as error:
@@ -94,6 +99,8 @@ class CheckpointWriter:
         try:
             _together(self._group, folder, create if self._group.rank == 0 else lambda: None)
             _together(self._group, folder, write)
+            for text in exchange_texts(self._group, json.dumps(own_hashes), "checkpoint"):
+                hashes.update(json.loads(text))
         except (CheckpointFailed, FolderLost):
             if self._group.rank == 0:
                 _delete(aside)  # it takes space on a full disk
@@ -123,13 +130,18 @@ class CheckpointWriter:
             raise error
 
 
-def _complete(folder: RunFolder, final: Path, counters: Mapping[str, object]) -> None:
-    """Add state.json to the files of a checkpoint, wait until all are on disk, and give the folder its name."""
+def _complete(folder: RunFolder, final: Path, counters: Mapping[str, object], hashes: Mapping[str, str]) -> None:
+    """Add state.json to the files of a checkpoint, wait until all are on disk, and give the folder its name.
+
+    `hashes` are those of the files of all ranks, which rank 0 can't list: a network file system may hide for a while what other hosts have
+    written. Such a file is on the server, because its rank has closed it.
+    """
     aside = _aside(final)
-    files = sorted(aside.iterdir())
-    _write(aside / STATE, seal(counters, {path.name: hash_file(path) for path in files}))
-    for path in (*files, aside / STATE):
-        sync_file(path)
+    _write(aside / STATE, seal(counters, dict(sorted(hashes.items()))))
+    for name in hashes:
+        with suppress(FileNotFoundError):
+            sync_file(aside / name)
+    sync_file(aside / STATE)
     sync_folder(aside)
     folder.check_present()
     _delete(final)

@@ -11,7 +11,7 @@ import torch
 from tests.pages.blocks import DOCUMENTS, ROOT, blocks
 
 from lockstep.bench import comparison, scaling, throughput
-from lockstep.cli import bench, dashboard, doctor, plot, report, sweep, train, watch
+from lockstep.cli import bench, bench_simulate, dashboard, doctor, plot, report, sweep, train, watch
 from lockstep.config import Config
 
 COMMAND = re.compile(r"^(?:torchrun --nproc-per-node (\d+) -m )?lockstep train (.*)$", re.MULTILINE)
@@ -129,7 +129,13 @@ def benchmarks() -> list[str]:
 @pytest.mark.parametrize("command", benchmarks())
 def test_bench_commands_are_valid(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for module, function in ((throughput, "measure"), (scaling, "measure"), (comparison, "find_peers")):
+    first_calls = (
+        (throughput, "measure"),
+        (scaling, "measure"),
+        (comparison, "find_peers"),
+        (bench_simulate, "locate"),
+    )
+    for module, function in first_calls:
         monkeypatch.setattr(module, function, accept)
     with pytest.raises(Accepted):
         bench.main(shlex.split(command, comments=True))

@@ -23,6 +23,7 @@ All streams, and their keys:
     videos                         sampled actions of videos during training: environment, iteration
     check, check-actions           seeds of episodes and random actions of checks of an environment: episode
     bench-actions, export          random inputs of benchmarks and of the comparison with an exported policy
+    simulate                       orders of measured iterations in predictions of speed: number of ranks
 """
 
 from zlib import crc32

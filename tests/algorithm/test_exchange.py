@@ -9,9 +9,10 @@ from tests.algorithm.test_collect import DISCRETE, agent_of
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import rollout_sizes
-from lockstep.algorithm.exchange import FAN_OUT, Exchange, ReplicasDiffer, Stop
+from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, Stop
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan, PlanConfig
+from lockstep.algorithm.publishers import FAN_OUT
 from lockstep.group.channel import LocalChannel, Spec
 from lockstep.group.solo import Solo
 from lockstep.rollout import PLAYER_FIELDS, Rollout

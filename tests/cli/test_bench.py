@@ -181,8 +181,8 @@ def test_bench_resolves_configs_like_train() -> None:
 def test_help_lists_the_benchmarks(run_cli) -> None:
     finished = run_cli("bench", "--help")
     assert finished.rc == 0
-    assert all(f"\n  {kind} " in finished.stdout for kind in ("throughput", "scaling", "peers"))
-    for kind in ("throughput", "scaling", "peers"):
+    assert all(f"\n  {kind} " in finished.stdout for kind in ("throughput", "scaling", "peers", "simulate"))
+    for kind in ("throughput", "scaling", "peers", "simulate"):
         shown = run_cli("bench", kind, "--help", env={"COLUMNS": "80"})
         assert shown.rc == 0
         assert shown.stdout.startswith(f"usage: lockstep bench {kind}")

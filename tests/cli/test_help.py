@@ -13,7 +13,7 @@ from lockstep.cli.main import COMMANDS, main
 from lockstep.config.decode import known_fields
 from lockstep.config.fields import RESUMABLE_FIELDS
 
-KINDS = ("throughput", "scaling", "peers")
+KINDS = ("throughput", "scaling", "peers", "simulate")
 PAGES = [*([command] for command in COMMANDS), *(["bench", kind] for kind in KINDS)]
 WORDS = {
     "completion": ["bash"],
@@ -63,9 +63,7 @@ def test_message_about_a_misspelled_flag_names_the_nearest(
         assert capsys.readouterr() == ("", f"lockstep: {misspelled}: unknown flag; did you mean {flag}?\n")
 
 
-@pytest.mark.parametrize(
-    "command", [["train"], ["resume"], ["sweep"], ["bench", "throughput"], ["bench", "scaling"], ["bench", "peers"]]
-)
+@pytest.mark.parametrize("command", [["train"], ["resume"], ["sweep"], *(["bench", kind] for kind in KINDS)])
 def test_message_about_a_misspelled_field_names_the_nearest(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

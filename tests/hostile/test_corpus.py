@@ -25,6 +25,7 @@ OTHER_COMMANDS = (
     ("plot", "run"),
     ("plot", "run", "--what", "curves"),
     ("plot", "run", "--what", "timing"),
+    ("bench", "simulate", "run"),
     ("plot", "run", "--what", "evaluation"),
     ("report", "run"),
     ("diff", "run", "run"),

@@ -7,7 +7,7 @@ update behind on every rank, so that the results do not depend on the assignment
     lag 1   iteration k: players collect with agent k-2; trainers train and publish agent k; players load agent k-1
 
 Trainers all have the same agent, so each publishes it to a part of the players. If that part is large, players pass on what they receive:
-no rank sends an agent more than FAN_OUT times.
+no rank sends an agent more than FAN_OUT times (`publishers.py`).
 
 `lag + 1` slots per channel are enough. A player reuses the slot of a rollout only after it has received the agent that was trained on
 it, and a trainer reuses the slot of an agent only after it has received the rollouts that this agent collected, from all players.
@@ -23,14 +23,13 @@ from torch import Tensor
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.publishers import publishers
 from lockstep.group.channel import Channel
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
 __all__ = ["Exchange", "ReplicasDiffer", "Stop", "TrainersDiffer", "leading_bits"]
 
-FAN_OUT = 4
-"""Number of ranks to which one rank publishes an agent, or passes it on, at most."""
 _DIGEST_BITS = 48
 """Leading bits of a digest that ranks compare; a float64 represents them exactly."""
 
@@ -88,7 +87,7 @@ class Exchange:
         published = [*((tuple(tensor.shape), tensor.dtype) for tensor in agent.published()), ((4,), torch.float64)]
         channels = {
             player: (source, group.channel(source, player, published, lag + 1, "publish"))
-            for player, source in _sources(plan, separate).items()
+            for player, source in publishers(plan, separate).items()
         }
         outgoing = [channel for source, channel in channels.values() if channel and source == group.rank]
         self._outgoing, self._relayed = (outgoing, []) if group.rank in plan.training else ([], outgoing)
@@ -183,32 +182,6 @@ class Exchange:
         for buffer, tensor in zip(buffers, self._agent.published(), strict=True):
             buffer.copy_(tensor)
         header.copy_(torch.tensor([*stop, leading_bits(self._agent.digest()), fault], dtype=torch.float64))
-
-
-def _sources(plan: Plan, separate: bool) -> dict[int, int]:
-    """Return, for every rank that receives its acting agent through a channel, the rank that sends it."""
-    training = plan.training
-    others = [player for player in plan.playing if player not in training]
-    sources = {player: player for player in plan.playing if player in training and separate}
-    for trainer, players in zip(training, _split(others, len(training)), strict=True):
-        sources |= _tree(trainer, players)
-    return sources
-
-
-def _tree(root: int, ranks: Sequence[int]) -> dict[int, int]:
-    """Return the source of each of `ranks` in a tree in which no rank has more than FAN_OUT targets.
-
-    Ranks that are next to each other, and so probably on one host, are close to each other in the tree.
-    """
-    sources: dict[int, int] = {}
-    for first, *rest in filter(None, _split(ranks, FAN_OUT)):
-        sources |= {first: root} | _tree(first, rest)
-    return sources
-
-
-def _split(ranks: Sequence[int], count: int) -> list[Sequence[int]]:
-    """Split `ranks` into `count` parts whose lengths differ by at most 1."""
-    return [ranks[len(ranks) * part // count : len(ranks) * (part + 1) // count] for part in range(count)]
 
 
 def leading_bits(digest: str) -> int:

@@ -1,4 +1,4 @@
-"""`lockstep bench`: measure how fast experiments train on this machine."""
+"""`lockstep bench`: measure how fast experiments train on this machine, and predict how fast they train on others."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ KINDS = {
     "throughput": "steps per second, and time by phase: one process, several, GPU",
     "scaling": "speed-up, efficiency and time to a target return on 1 to N ranks",
     "peers": "the same workload in lockstep and in other implementations of PPO",
+    "simulate": "prediction for up to 4,096 ranks, from a finished run",
 }
 
 
@@ -42,4 +43,4 @@ def main(argv: Sequence[str]) -> int:
 
 def _help() -> str:
     kinds = "\n".join(f"  {kind:<12}{line}" for kind, line in KINDS.items())
-    return f"usage: lockstep bench KIND …\n\nMeasures the training speed on this machine.\n\n{kinds}\n\n`lockstep bench KIND --help` shows the options."
+    return f"usage: lockstep bench KIND …\n\nMeasures the training speed on this machine, or predicts it for others.\n\n{kinds}\n\n`lockstep bench KIND --help` shows the options."

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from lockstep.algorithm.plan import default_ranks
 from lockstep.cli.arguments import Arguments, whole_number
-from lockstep.cli.benchmarks import compose_config, describe_measurement, make_parser, print_line, resolve_config
+from lockstep.cli.benchmarks import (
+    compose_config,
+    describe_measurement,
+    make_parser,
+    parse_ranks,
+    print_line,
+    resolve_config,
+)
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
@@ -121,7 +128,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument(
         "--ranks",
-        type=_parse_ranks,
+        type=parse_ranks,
         metavar="N,N,…",
         help="numbers of processes (default 1 and 2, or 1 and those that --plan names); 1 plays and trains, whatever the plan",
     )
@@ -149,13 +156,3 @@ def _parser() -> Arguments:
         help="a new folder for tables (CSV, JSON), plots and the metrics of every run",
     )
     return parser
-
-
-def _parse_ranks(text: str) -> list[int]:
-    try:
-        numbers = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        numbers = [0]
-    if numbers[0] < 1:
-        raise argparse.ArgumentTypeError(f"is {text!r}: it must be whole numbers from 1 on, such as 1,2,4")
-    return numbers

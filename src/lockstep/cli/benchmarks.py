@@ -21,6 +21,7 @@ __all__ = [
     "compose_config",
     "describe_measurement",
     "make_parser",
+    "parse_ranks",
     "print_line",
     "resolve_config",
     "write_json",
@@ -119,6 +120,17 @@ def add_json(parser: Arguments) -> None:
         metavar="FILE",
         help="write all results to this file, with the machine and the versions",
     )
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Parse numbers of ranks, such as `1,2,4`, for `type=`. Return them in ascending order."""
+    try:
+        numbers = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        numbers = [0]
+    if numbers[0] < 1:
+        raise argparse.ArgumentTypeError(f"is {text!r}: it must be whole numbers from 1 on, such as 1,2,4")
+    return numbers
 
 
 def _parse_seconds(text: str) -> float:

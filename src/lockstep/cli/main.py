@@ -34,7 +34,7 @@ COMMANDS = {
     "plot": "plot runs: learning curves, the policy, an episode, timing",
     "report": "write a report of a run as one HTML file",
     "push": "upload the agent of a run to the Hugging Face Hub",
-    "bench": "measure training speed, also of other libraries",
+    "bench": "measure training speed, or predict it for many ranks",
     "presets": "list the presets, or print one",
     "config": "print the merged config of a preset, a file and flags",
     "envs": "list the environments",

@@ -15,13 +15,12 @@ from lockstep.group.host import Host
 from lockstep.group.neighbors import find_neighbors
 from lockstep.group.point_to_point import NetworkChannel, PointToPoint
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
+from lockstep.group.slicing import NETWORK_BYTES as SLICED_BYTES
 from lockstep.group.solo import Solo
 from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkGroup", "upgrade_to_shared_memory"]
 
-SLICED_BYTES = 2 << 20
-"""Bytes of all rows of a reduction from which on each rank adds only a slice of the columns."""
 _NAME_BYTES = 64
 """Maximum size of a host's name in messages."""
 

@@ -23,15 +23,14 @@ from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group, ordered_sum
 from lockstep.group.host import Host
 from lockstep.group.memory import CACHE_LINE
+from lockstep.group.slicing import MEMORY_ROW_BYTES as SLICED_BYTES
+from lockstep.group.slicing import MEMORY_ROWS as SLICED_ROWS
 from lockstep.group.solo import Solo
 
 __all__ = ["SharedMemoryGroup", "make_host_subgroup"]
 
 ARENA = 64 << 20
 """Bytes of an arena. Larger payloads are exchanged in several pieces."""
-SLICED_ROWS = 8
-SLICED_BYTES = 1 << 19
-"""Rows of a reduction, and bytes of a row, from which on each rank adds only a slice of the columns."""
 _MAX_LAYOUTS = 64
 """Number of layouts that are cached."""
 

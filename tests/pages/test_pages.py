@@ -40,6 +40,8 @@ NOT_RUN = re.compile(
 )
 """Commands that no test of a page runs: they install packages, set variables of a shell, take hours, or need Docker, Slurm or two machines. tests/agreement/test_hosts.py
 simulates two nodes, and tests/benchmarks/test_learning.py runs benchmarks/learning with small budgets."""
+FIRST_PAGES = ("README.md", "tutorial.md", "launching.md", "python-api.md", "migrating.md")
+"""Pages whose commands `make test` runs. tests/test_documents.py reads the commands of all pages, and compares flags and fields."""
 LAUNCHED = {
     line.partition(" train ")[0].replace("4", "2") + "fabric" * ("runtime.kind" in line): line
     for page in DOCUMENTS
@@ -76,7 +78,11 @@ def test_fields_that_the_pages_name_exist() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.extra("Box2D", "mujoco", "ale_py", "matplotlib", "imageio_ffmpeg", "onnxscript", "huggingface_hub")
-@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [page if page.name in FIRST_PAGES else pytest.param(page, marks=pytest.mark.exhaustive) for page in DOCUMENTS],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_commands_of_a_page_succeed(page: Path, tmp_path: Path, environ: dict[str, str], warm: Warm) -> None:
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, tmp_path)

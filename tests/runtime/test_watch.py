@@ -88,7 +88,14 @@ def test_ranks_that_disagree_are_a_fault(watched: Watched) -> None:
     assert watched(f"end({REPLICAS_DIFFER})").fault == "the ranks hold different weights"
 
 
-@pytest.mark.parametrize("program", ["time.sleep(60)", "signal.pause()", "while True: pass"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "time.sleep(60)",
+        "while True: pass",
+        pytest.param("signal.pause()", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_silent_rank_is_named_and_ended(watched: Watched, capfd: pytest.CaptureFixture[str], program: str) -> None:
     outcome = watched(
         "work(60)",

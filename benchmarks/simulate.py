@@ -1,6 +1,6 @@
 """Compare predictions of `lockstep bench simulate` with measurements, and with the published scaling of DD-PPO.
 
-    python benchmarks/simulate.py [--repeats 3] [--seconds 4]      # about 5 minutes; root, for the case with two hosts
+    python benchmarks/simulate.py [--repeats 3] [--seconds 4]      # 2.5 minutes per repeat; root, for the case with two hosts
 
 A repeat trains every workload on one rank, and then every case: more ranks, shared memory and gloo, split plans, and two network
 namespaces as two hosts. The run of one rank predicts the cases of its repeat. Writes benchmarks/simulate.json, benchmarks/simulate.md and docs/simulate.png.
@@ -314,15 +314,15 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Predictions compared with measurements",
         "",
-        "    python benchmarks/simulate.py             # about 5 minutes; writes benchmarks/simulate.json and .md",
+        "    python benchmarks/simulate.py             # about 13 minutes; writes benchmarks/simulate.json and .md",
         "",
         "`lockstep bench simulate` predicts the time of an iteration from a run on 1 rank. The table has this prediction, and what was measured: medians of",
         f"{result['repeats']} repeats, with minimum and maximum. The error is the median of predicted / measured - 1 over the repeats in which other programs used at most 5% of the cores (all repeats if there are none); the goal is {GOAL:.0%}. Every repeat",
         f"has a run on 1 rank of its own. {result['cores']} cores of {result['processor']}, PyTorch {result['torch']}. 4 ranks share the cores, and the two hosts are network",
         "namespaces of the same machine.",
         "",
-        f"{len(inside)} of {len(result['cases'])} cases are within the goal. The last column is the fraction of the cores that other programs used: the",
-        f"machine was shared, with a load of {result['load_before']} before the measurements and {result['load_after']} after them, and the runs had a lower priority (nice 10).",
+        f"{len(inside)} of {len(result['cases'])} cases are within the goal. The last column is the fraction of the cores that other programs used. The",
+        f"machine had a load of {result['load_before']} before the measurements and {result['load_after']} after them, and the runs had a lower priority (nice 10).",
         "",
         *([] if "note" not in result else [result["note"], ""]),
         "`small`: CartPole-v1, 64 environments of 128 steps, 4 shards, 16 gradient steps of 9,155 parameters. `large`: Acrobot-v1, 16 environments of 64",

@@ -124,7 +124,7 @@ def test_a_run_that_could_not_be_stored_says_so_and_is_stored_later(
     assert done.rc == 1
     *warnings, last = done.stderr.splitlines()
     assert any("; trying again" in line for line in warnings), done
-    assert "not that of 120" in last
+    assert "the checkpoint of iteration 120 was not stored" in last
     assert f"`lockstep resume {run.relative_to(tmp_path)} --run.store file://{tmp_path}/store` stores the rest" in last
 
     stored.parent.unlink()

@@ -1,5 +1,6 @@
 """Tests of the process that copies a run: an error is reported, does not end training, and is retried."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: Path) -> RunFolder:
     """A run whose storage is the folder `store`."""
-    from dataclasses import replace
-
     folder = RunFolder.create(tmp_path / "runs" / "one", {}, {})
     config = Config()
     save_config(folder, replace(config, run=replace(config.run, store=f"file://{tmp_path}/store", name="one")))
@@ -39,11 +38,13 @@ def test_an_unusable_storage_is_reported_and_used_again(
         wait_for(lambda: (sidecar.flush(), "trying again" in capfd.readouterr().err)[1], "a message")
     finally:
         if complete:
-            with pytest.raises(StoreFailed, match="ADDRESS has the checkpoint of iteration 0, not that of 1"):
+            with pytest.raises(
+                StoreFailed, match="the checkpoint of iteration 1 was not stored in ADDRESS, only that of 0"
+            ):
                 sidecar.close()
         else:
             sidecar.close()
-            assert "ADDRESS has the checkpoint of iteration 0, not that of 1" in capfd.readouterr().err
+            assert "the checkpoint of iteration 1 was not stored in ADDRESS, only that of 0" in capfd.readouterr().err
 
     (tmp_path / "store").unlink()
     sidecar = StoreSidecar(folder, "ADDRESS", lambda: complete)

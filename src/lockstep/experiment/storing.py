@@ -18,7 +18,8 @@ __all__ = ["check_store_of_run", "check_stored", "fetch_if_missing", "store_rest
 def fetch_if_missing(config: RunConfig, resume: bool) -> None:
     """Download the run that `run.name` names if it is in the storage and not in `run.folder`, before it is opened or created.
 
-    Another process that still trains the run does not write to the storage any more. Raises ValueError, in one line, if the storage can't be used, or has a run of this name although `resume` is False.
+    Another process that still trains the run does not write to the storage any more. Raises ValueError, in one line, if the storage can't
+    be used, or has a run of this name although `resume` is False.
     """
     if config.store is None:
         return

@@ -32,8 +32,8 @@ def launch(command: Sequence[str], ranks: int, config: RuntimeConfig) -> Outcome
     """Run `command`, the arguments after `python -m lockstep`, as `ranks` processes, and return how they have ended.
 
     Every process gets these environment variables: LOCKSTEP_RANK, LOCKSTEP_SIZE, LOCKSTEP_PARENT (this process's id),
-    LOCKSTEP_RENDEZVOUS and LOCKSTEP_SECRET (address of the rendezvous, and what ranks have to know, if they need torch.distributed), LOCKSTEP_PATH (module search path
-    of this process) and, if the system has it, LOCKSTEP_MEMORY (the file descriptor of memory that all share). Raises
+    LOCKSTEP_RENDEZVOUS and LOCKSTEP_SECRET (address of the rendezvous and secret of the run, if the ranks need torch.distributed),
+    LOCKSTEP_PATH (module search path of this process) and, if the system has it, LOCKSTEP_MEMORY (the file descriptor of memory that all share). Raises
     ValueError if `runtime.backend` is shared and the system has no anonymous shared memory, and RanksNotStarted if a process can't be started.
     """
     folder = unique_folder()

@@ -7,7 +7,8 @@ This module does not import PyTorch. The files of the rendezvous `file:///shared
     rank 1 …    meet.rank-1   its key, then the token of the meet.rank-0 that contains this key
     all ranks   meet.NAME     a new file, for torch.distributed; NAME is a hash of the token
 
-Only their user can read these files, except for the names, so the token is also the secret that ranks have to know. Files of an earlier run contain other keys or another token, so no rank uses them.
+Only their user can read these files, so the token is also the secret of the run. Files of an earlier run contain other keys or another
+token, so no rank uses them.
 """
 
 import glob

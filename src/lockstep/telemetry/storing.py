@@ -56,7 +56,7 @@ class StoreSidecar(Sidecar):
         newest, stored = max(self._run_folder.checkpoints(), default=0), newest_stored(self._run_folder)
         if not problem and stored >= newest:
             return
-        line = f"run.store: {self._address} has the checkpoint of iteration {stored}, not that of {newest}{problem}"
+        line = f"run.store: the checkpoint of iteration {newest} was not stored in {self._address}, only that of {stored}{problem}"
         if self._is_complete():
             raise StoreFailed(f"{line}; `{self._run_folder.resume_command()}` stores the rest")
         print_warning(line)

@@ -65,9 +65,14 @@ def changed(task: Task, scale: float, config: dict[str, object]) -> list[str]:
     return [name for name, value in config.items() if name in now and now[name] != value]
 
 
+def beside(folder: Path, suffix: str) -> Path:
+    """Return the file next to a run folder. `with_suffix` would cut names such as `discount-0.995-Hopper-v5-0`."""
+    return folder.with_name(folder.name + suffix)
+
+
 def train(task: Task, seed: int, scale: float, ranks: int | None, folder: Path) -> float | None:
     """Train a run in `folder`, or resume it. Return the seconds of the command, None if the run was resumed."""
-    log, config = folder.with_suffix(".log"), folder.with_suffix(".json")
+    log, config = beside(folder, ".log"), beside(folder, ".json")
     lockstep = [sys.executable, "-m", "lockstep"]
     execution = ["--run.progress", "off", *(["--ranks", str(ranks)] if ranks else [])]
     begun = (folder / "config.json").is_file() and config.is_file()
@@ -86,7 +91,7 @@ def train(task: Task, seed: int, scale: float, ranks: int | None, folder: Path) 
 def evaluate(task: Task, folder: Path, sample: bool) -> Record:
     """Evaluate the policy of a run on episodes that were not used in training."""
     words = ["eval", str(folder), "--episodes", str(task.episodes), *(["--sample"] if sample else [])]
-    call([sys.executable, "-m", "lockstep", *words], folder.with_suffix(".log"))
+    call([sys.executable, "-m", "lockstep", *words], beside(folder, ".log"))
     stored = json.loads((folder / f"evaluation{'-sampled' if sample else ''}.json").read_text())
     return summary(stored["returns"])
 
@@ -110,7 +115,7 @@ def record_of(table: Table, task: Task, seed: int, scale: float, folder: Path) -
             ["lockstep", "train", *([task.preset] if task.preset else []), *as_flags(flags), "--seed", str(seed)]
         ),
         "settings": merged_tree(preset, None, flags),
-        "config": json.loads(folder.with_suffix(".json").read_text()),
+        "config": json.loads(beside(folder, ".json").read_text()),
         "engine": config["env"]["engine"],
         "versions": environment["packages"],
         "commit": environment["git"],

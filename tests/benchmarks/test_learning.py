@@ -167,6 +167,20 @@ def test_runs_without_times_count_for_returns_and_steps_only(learning: SimpleNam
     assert (before.steps_per_second, after.steps_per_second) == (1000, None)
 
 
+def test_a_result_has_the_config_of_its_own_run(root: Path) -> None:
+    for path in (root / "benchmarks" / "learning" / "results").rglob("*.json"):
+        record = json.loads(path.read_text())
+        if record["program"] == "lockstep":
+            assert record["config"]["env.id"] == record["environment"].split()[0], path
+
+
+def test_runs_of_a_variant_with_a_dot_in_its_name_have_files_of_their_own(learning: SimpleNamespace) -> None:
+    import run
+
+    names = {run.beside(Path(f"ablation-discount-0.995-{task}-0"), ".json").name for task in ("Hopper-v5", "Reacher-v5")}
+    assert names == {"ablation-discount-0.995-Hopper-v5-0.json", "ablation-discount-0.995-Reacher-v5-0.json"}
+
+
 def test_settings_of_tasks_are_valid_configs(learning: SimpleNamespace) -> None:
     import run
 

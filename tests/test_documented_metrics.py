@@ -24,6 +24,8 @@ RUNS: dict[str, dict[str, object]] = {
         "plan.correction": "vtrace",
         "plan.shards": 2,
         "env.on_fault": "replace",
+        "plan.exact": False,
+        "plan.preempt": 1.0,
     },
     "two-heads": {"curiosity.kind": "icm", "curiosity.combine": "two-heads", "curiosity.gamma": 0.9},
     "memory": {"policy.core": "lstm", "curiosity.kind": "rnd", "curiosity.warmup": 1},

@@ -14,7 +14,7 @@ def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Trai
     """Collect, route, update, publish, record, with the shards that this rank plays, until the ranks agree to stop."""
     for iteration in run.iterations():
         with run.phase("rollout"):
-            collect(shards, exchange.acting, iteration, update.fused)
+            collect(shards, exchange.acting, iteration, update.fused, exchange.preemption)
         with run.phase("sync"):
             rollouts = exchange.route(iteration, run.status())
         with run.phase("learn"):

@@ -17,6 +17,10 @@ action is ignored, its reward is 0 and `valid` is False.
 An environment that fails and is replaced (`env.on_fault`) has zeros and `terminated` in that row, and `valid` is False in all rows of the unfinished
 episode.
 
+A rollout that ends early (`plan.preempt`) has zeros and repeated observations in the rows of the steps that were not taken, and `valid` is
+False there. The last step that was taken has `truncated`, so that values are bootstrapped from the observation after it; its episode goes
+on in the next rollout.
+
 An agent that is not in its game (engine `pettingzoo`) has `terminated` in every row until its next first observation, so all these rows are reset
 rows. No episode ends in a reset row.
 
@@ -85,7 +89,8 @@ class Rollout:
     truncated: Tensor
     """Flags `[T, B]` bool: True if the episode was cut, for example by a time limit, so that the value is bootstrapped."""
     valid: Tensor
-    """Flags `[T, B]` bool: False for reset rows and for rows of episodes in which the environment failed. Losses and statistics ignore them."""
+    """Flags `[T, B]` bool: False for reset rows, for rows of episodes in which the environment failed, and for steps that were not taken.
+    Losses and statistics ignore them."""
     values: Tensor
     """Values `[T + 1, B]` estimated by the critic, with the weights that collected the rollout."""
     log_probs: Tensor
@@ -101,6 +106,8 @@ class Rollout:
     """Numbers `[T, B, K]` float64 of `env.info_metrics` of the episode that ended at a row; NaN if none ended there."""
     faults: Tensor
     """Number `[B]` int64 of times that each environment has failed since the previous rollout."""
+    taken: Tensor
+    """Number `[1]` int64 of steps that were taken, T unless the rollout ended early."""
     status: Tensor
     """Stop request and times of the player, `[8]` float64, see `PLAYER_FIELDS`."""
 
@@ -125,6 +132,7 @@ class Rollout:
             ((*rows, EPISODE_COLUMNS), torch.float64),
             ((*rows, sizes.infos), torch.float64),
             ((sizes.count,), torch.int64),
+            ((1,), torch.int64),
             ((len(PLAYER_FIELDS),), torch.float64),
         ]
 
@@ -134,6 +142,7 @@ class Rollout:
         # torch.zeros aligns to 64 bytes: with other alignments, some BLAS kernels round differently
         rollout = cls(*(torch.zeros(shape, dtype=dtype) for shape, dtype in cls.specs(sizes)))
         rollout.valid.fill_(True)
+        rollout.taken.fill_(sizes.steps)
         rollout.episodes.fill_(torch.nan)
         return rollout
 

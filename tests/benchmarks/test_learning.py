@@ -177,7 +177,9 @@ def test_a_result_has_the_config_of_its_own_run(root: Path) -> None:
 def test_runs_of_a_variant_with_a_dot_in_its_name_have_files_of_their_own(learning: SimpleNamespace) -> None:
     import run
 
-    names = {run.beside(Path(f"ablation-discount-0.995-{task}-0"), ".json").name for task in ("Hopper-v5", "Reacher-v5")}
+    names = {
+        run.beside(Path(f"ablation-discount-0.995-{task}-0"), ".json").name for task in ("Hopper-v5", "Reacher-v5")
+    }
     assert names == {"ablation-discount-0.995-Hopper-v5-0.json", "ablation-discount-0.995-Reacher-v5-0.json"}
 
 

@@ -166,6 +166,7 @@ def test_number_of_iterations(total_steps: int, number: int) -> None:
             {"rollout": {"sequence_length": 5}, "policy": {"core": "lstm"}},
             "rollout.sequence_length is 5: it must divide rollout.steps, which is 16",
         ),
+        ({"plan": {"preempt": 0.6}}, "plan.preempt is 0.6: results then .* set plan.exact to false"),
         ({"plan": {"correction": "vtrace"}}, "plan.correction is 'vtrace': .* plan.lag is 0"),
         ({"plan": {"gradients": "ddp"}}, "plan.gradients is 'ddp': the plan has one trainer"),
         (

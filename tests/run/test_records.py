@@ -34,7 +34,7 @@ def records_of(trainers: list[list[float]], rollouts: list[Rollout]) -> ShardRec
 
 def test_rows_contain_records_of_trainer_player_and_episodes() -> None:
     rows = pack_records([5.0, 2.0, 0.5, 0.0], [2, 3], [rollout_of(), rollout_of(seconds=8)])
-    assert rows.shape == (2, 4 + 8 + EPISODE_ROW + 1)
+    assert rows.shape == (2, 4 + 8 + EPISODE_ROW + 2)
     assert rows.dtype == torch.float64
     records = ShardRecords(rows.numpy())
     assert records.status.shape == (2, 8)
@@ -46,6 +46,15 @@ def test_rows_contain_records_of_trainer_player_and_episodes() -> None:
     assert records.episodes[1, 7] == 3 * 2 + 1
     assert np.isnan(records.episodes[0, 10:]).all()
     assert records.faults == 2
+    assert records.preempted == 0
+
+
+def test_steps_that_were_not_taken_are_counted() -> None:
+    early, complete = rollout_of(), rollout_of()
+    early.taken[0] = len(early.rewards) // 2
+    missing = (len(early.rewards) - int(early.taken)) / len(early.rewards)
+    rows = pack_records([5.0, 2.0, 0.5, 0.0], [0, 1], [early, complete])
+    assert ShardRecords(rows.numpy()).preempted == pytest.approx(missing / 2)
 
 
 @pytest.mark.parametrize(("digests", "agree"), [((7, 7, 7), True), ((7, 7, 8), False), ((2**48 - 1, 2**48 - 2), False)])

@@ -119,13 +119,16 @@ class NumpyActor:
         return forward
 
     def log_probs(self) -> Tensor:
-        """Return the log-probabilities `[T, B]` of all actions, after the last step."""
+        """Return the log-probabilities `[T, B]` of all actions, after the last step. Rows of steps that were not taken have no meaning."""
         parameters = self._policy.parameters(self._heads.reshape(-1, self._heads.shape[-1]))
         actions = torch.from_numpy(self._actions).flatten(0, 1)
         return self._distribution.log_prob(parameters, actions).view(self._actions.shape[:2])
 
     def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
-        """Return the values `[T + 1, B]` of observations `[T + 1, B, O]` and pixels `[T + 1, B, P]`, after the last step."""
+        """Return the values `[T + 1, B]` of observations `[T + 1, B, O]` and pixels `[T + 1, B, P]`, after the last step.
+
+        If fewer steps were taken, the last observation is that after the last of these steps; rows between have no meaning.
+        """
         return self._value(observations)
 
 
@@ -173,14 +176,15 @@ class TorchActor:
 
     @torch.inference_mode()
     def log_probs(self) -> Tensor:
-        """See `NumpyActor.log_probs`."""
+        """See `NumpyActor.log_probs`. Only the rows of steps that were taken."""
         parameters = torch.cat(self._parameters)
-        actions = self._actions.flatten(0, 1).to(parameters.device)
-        return self._distribution.log_prob(parameters, actions).view(self._actions.shape[:2]).cpu()
+        taken = self._actions[: len(self._parameters)]
+        actions = taken.flatten(0, 1).to(parameters.device)
+        return self._distribution.log_prob(parameters, actions).view(taken.shape[:2]).cpu()
 
     @torch.inference_mode()
     def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
-        """See `NumpyActor.values`."""
+        """See `NumpyActor.values`. Only the rows of steps that were taken, and the last one."""
         if not self._values:
             return self._value(observations, pixels)
         if len(self._values) < len(observations):  # the last observations, with which the next rollout starts again

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lockstep.algorithm.acting import Memory
 from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.preemption import Preemption
 from lockstep.envs.engine import Engine
 from lockstep.models.state import check_state
 from lockstep.processes.heartbeat import beat
@@ -132,8 +133,10 @@ def rollout_sizes(agent: Agent, steps: int, count: int, sequence: int = 1, infos
     return Sizes(steps, count, rows, action_size, sizes, agent.dtype, pixels, state, sequence, infos)
 
 
-def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool = False) -> list[Rollout]:
-    """Take T steps in each environment of each shard, and return a rollout per shard.
+def collect(
+    shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool = False, preemption: Preemption | None = None
+) -> list[Rollout]:
+    """Take T steps in each environment of each shard, fewer if `preemption` ends the rollouts early, and return a rollout per shard.
 
     Shards are stepped one after the other or, `fused`, together, with one forward pass of the policy per step; the results are equal up
     to rounding.
@@ -142,14 +145,16 @@ def collect(shards: Sequence[Shard], agent: Agent, iteration: int, fused: bool =
     each = [slice(place, place + 1) for place in range(len(shards))]
     for group in [slice(None)] if fused and len(shards) > 1 else each:
         wide = rollouts[group][0] if len(rollouts[group]) == 1 else _wide_rollout(rollouts[group])
-        _play(shards[group], wide, agent, iteration)
+        _play(shards[group], wide, agent, iteration, preemption)
         _split_columns(wide, rollouts[group])
+    if preemption is not None and shards:
+        preemption.finish(iteration, len(shards))
     for shard, rollout in zip(shards, rollouts, strict=True):
         _finish(shard, rollout, agent)
     return rollouts
 
 
-def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) -> None:
+def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int, preemption: Preemption | None) -> None:
     """Fill the rollout `wide`, which holds the environments of all these shards side by side."""
     steps, count = wide.rewards.shape[0], wide.rewards.shape[1] // len(shards)
     shard_noise = [
@@ -167,7 +172,11 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
     engines = [(shard.engine, columns) for shard, columns in columns_of_shards]
     infos = wide.infos.numpy()
     image_engines, info_engines = engines if agent.spaces.images else [], engines if infos.size else []
+    taken = steps
     for t in range(steps):
+        if preemption is not None and preemption.is_due(iteration, t):
+            taken = t
+            break
         beat()
         actions = actor.act(t, observations[t], pixels[t])
         for shard, columns in columns_of_shards:
@@ -179,11 +188,25 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int) 
             pixels[t + 1, columns] = engine.pixels
         for engine, columns in info_engines:
             infos[t, columns] = engine.infos
-    wide.log_probs.copy_(actor.log_probs())
-    wide.values.copy_(actor.values(wide.observations, wide.pixels))
+    wide.log_probs[:taken] = actor.log_probs()[:taken]
+    wide.taken[0] = taken
+    if taken < steps:
+        _fill_rest(wide, taken)
+    values = actor.values(wide.observations, wide.pixels)
+    wide.values[:taken], wide.values[taken:] = values[:taken], values[-1]
     if memory is not None:
         for shard, state in zip(shards, memory.state.split(count), strict=True):
             shard.memory.copy_(state)
+
+
+def _fill_rest(wide: Rollout, taken: int) -> None:
+    """Fill the rows of the steps that were not taken. The last observation is the first of the next rollout."""
+    wide.observations[taken + 1 :] = wide.observations[taken]
+    wide.pixels[-1] = wide.pixels[taken]
+    wide.states[-(-taken // wide.sequence_length) :] = 0
+    for rows in (wide.actions, wide.rewards, wide.terminated, wide.truncated, wide.log_probs):
+        rows[taken:] = 0
+    wide.infos[taken:] = torch.nan
 
 
 def _memory(shards: Sequence[Shard], wide: Rollout, agent: Agent) -> Memory | None:
@@ -213,40 +236,46 @@ def _split_columns(wide: Rollout, rollouts: Sequence[Rollout]) -> None:
     for name in _PLAYED:
         for rollout, columns in zip(rollouts, getattr(wide, name).split(count, 1), strict=True):
             getattr(rollout, name).copy_(columns)
+    for rollout in rollouts:
+        rollout.taken.copy_(wide.taken)
 
 
 def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     """Compute for all rows at once what is not needed while stepping: valid rows, episode returns, sums for the running statistics."""
     shard.observations.copy_(rollout.observations[-1])
     shard.pixels.copy_(rollout.pixels[-1])
-    ended = rollout.terminated | rollout.truncated
+    ended, taken = rollout.terminated | rollout.truncated, int(rollout.taken)
     torch.logical_not(torch.cat([shard.ended.unsqueeze(0), ended[:-1]]), out=rollout.valid)
-    shard.ended.copy_(ended[-1])
+    rollout.valid[taken:] = False
+    shard.ended.copy_(ended[taken - 1])
     shard.invalidate_faults(rollout)
-    discounted = _episode_returns(shard, rollout, ended)
+    discounted = _episode_returns(shard, rollout, ended, taken)
     sums, means = [], []
     if agent.observation_statistics is not None:
         features = rollout.observations[:-1].flatten(0, 1)[:, : agent.spaces.feature_size]
         sums.append(agent.observation_statistics.sums(features, rollout.valid.flatten()))
         means.append(agent.observation_statistics.mean)
     if agent.return_statistics is not None:
-        sums.append(agent.return_statistics.sums(discounted.reshape(-1, 1), rollout.valid.flatten()))
+        sums.append(agent.return_statistics.sums(discounted.reshape(-1, 1), rollout.valid[:taken].flatten()))
         means.append(agent.return_statistics.mean)
     if sums:
         rollout.statistics_sums.copy_(torch.cat(sums))
         rollout.means.copy_(torch.cat(means))
+    if taken < len(ended):
+        rollout.truncated[taken - 1] |= ~rollout.terminated[taken - 1]
 
 
-def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
+def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor, taken: int) -> Tensor:
     """Write returns and lengths of the episodes that ended; those whose return is not finite are left out.
 
-    Returns the discounted returns `G_t = γ G_{t-1} + r_t` within each episode, `[T, B]` float64, whose standard deviation scales rewards.
+    Returns the discounted returns `G_t = γ G_{t-1} + r_t` within each episode, `[taken, B]` float64, whose standard deviation scales rewards.
     """
-    steps, count = rollout.rewards.shape
+    rewards, valid, ended = rollout.rewards[:taken], rollout.valid[:taken], ended[:taken]
+    steps, count = rewards.shape
     # the summands of each step: reward, 1, reward; and the factors of each sum after that step
     sums = np.empty((steps, 3, count))
-    sums[:, 0] = sums[:, 2] = rollout.rewards.numpy()
-    sums[:, 1] = rollout.valid.numpy()
+    sums[:, 0] = sums[:, 2] = rewards.numpy()
+    sums[:, 1] = valid.numpy()
     factors = np.empty((steps, 3, count))
     np.logical_not(ended.numpy()[:, np.newaxis], out=factors, casting="unsafe")
     factors[:, 2] *= shard.gamma
@@ -259,8 +288,9 @@ def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor) -> Tensor:
             if not finite:
                 _drop_non_finite(running, step_factors)
     totals = torch.from_numpy(sums)
-    counted = ended & rollout.valid & totals[:, 0].isfinite()
-    rollout.episodes.copy_(torch.where(counted.unsqueeze(-1), totals[:, :2].transpose(1, 2), torch.nan))
+    counted = ended & valid & totals[:, 0].isfinite()
+    rollout.episodes[:taken] = torch.where(counted.unsqueeze(-1), totals[:, :2].transpose(1, 2), torch.nan)
+    rollout.episodes[taken:] = torch.nan
     return totals[:, 2]
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.publishers import publishers
 from lockstep.group.channel import Channel
 from lockstep.group.group import Group
@@ -66,13 +67,16 @@ class Exchange:
         specs: Sequence[tuple[tuple[int, ...], torch.dtype]],
         lag: int,
         separate: bool,
+        preemption: Preemption | None = None,
     ) -> None:
         """Open the channels between the ranks of `group`.
 
         `agent` is the one that this rank trains, or else its acting agent; `acting` collects, and is `lag` updates behind. `separate` is True
         if a rank that plays and trains has two agents, as it must with a lag. `specs` are shapes and types of the tensors of a rollout.
+        `preemption` is what players of all ranks need to end rollouts early.
         """
         self.acting = acting
+        self.preemption = preemption
         self._agent = agent
         self._lag = lag
         self._begun = 0

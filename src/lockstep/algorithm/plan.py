@@ -52,6 +52,11 @@ class PlanConfig:
     gradients: Literal["ordered", "ddp"] = "ordered"
     """Addition of gradients. `ordered`: in shard order, with the same bits on any number of ranks; `ddp`: by PyTorch's
     DistributedDataParallel during the backward pass, equal up to rounding, for large models on several trainers."""
+    preempt: float | None = None
+    """Fraction of the shards that must have finished their rollouts for those of slower ranks to end early (DD-PPO, Wijmans et al. 2020:
+    0.6). Steps that are not taken have no weight. Results then depend on the speed of the ranks. None: all ranks finish."""
+    preempt_after: float = 0.25
+    """Fraction of a rollout that every rank collects, with `preempt`."""
 
     def __post_init__(self) -> None:
         if self.kind not in _NAMED_KINDS and not _PLAYERS_TO_TRAINERS.fullmatch(self.kind):
@@ -62,6 +67,7 @@ class PlanConfig:
             raise ValueError(f"plan.shards is {self.shards}: it must be between 1 and 1,000,000")
         if self.lag not in (0, 1):
             raise ValueError(f"plan.lag is {self.lag}: it must be 0 or 1")
+        self._check_preemption()
         for name in ("players", "trainers"):
             ranks = getattr(self, name)
             if (ranks is None) == (self.kind == "ranks"):
@@ -75,6 +81,12 @@ class PlanConfig:
             raise ValueError(
                 f"plan.trainers is {list(self.trainers)}: rank 0 must be one of them, because it writes the run folder"
             )
+
+    def _check_preemption(self) -> None:
+        for name in ("preempt", "preempt_after"):
+            fraction = getattr(self, name)
+            if fraction is not None and not 0 < fraction <= 1:
+                raise ValueError(f"plan.{name} is {fraction:g}: it must be above 0 and at most 1")
 
 
 def default_ranks(config: PlanConfig, cores: int) -> int:

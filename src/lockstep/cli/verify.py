@@ -82,6 +82,11 @@ def _check(folder: RunFolder, config: Config, starts: Sequence[Start], recorded:
             f"env.id is {config.env.id!r}: a function of a program made the environments of {folder.path}; train again in that program, and "
             "compare with `lockstep diff`"
         )
+    if config.plan.preempt is not None:
+        raise ValueError(
+            f"plan.preempt is {config.plan.preempt:g}: which steps were taken in {folder.path} depended on the speed of its ranks, so it can't be "
+            "trained again"
+        )
     made_by = {str(start.packages[_LOCKSTEP]) for start in starts if _LOCKSTEP in start.packages}
     here = packages().get(_LOCKSTEP)
     for version in made_by - {here}:

@@ -177,5 +177,7 @@ def _result_text(run: TrainingRun, resume: str) -> str:
         lines.append(
             f"faults: environments failed {times} and were replaced: the config alone does not reproduce this run"
         )
+    if counters.preempts:
+        lines.append("plan.preempt: slow ranks took fewer steps: the config alone does not reproduce this run")
     lines.append(f"run: {run.folder.path}")
     return "\n".join(lines)

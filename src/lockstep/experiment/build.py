@@ -16,6 +16,7 @@ from lockstep.algorithm.collect import Shard, rollout_sizes
 from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
 from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import MakeKernel, ahead_of_time, eager
@@ -68,7 +69,8 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
         acting = make_agent(config, runtime.player_device, runtime.autocast(runtime.player_device))
     sequence, infos = config.rollout.sequence_length or 1, len(env.info_metrics)
     sizes = rollout_sizes(agent, config.rollout.steps, env.count // shards, sequence, infos)
-    exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate)
+    preemption = Preemption.make(config.plan, group.tally, shards, config.rollout.steps)
+    exchange = Exchange(group, plan, agent, acting, Rollout.specs(sizes), lag, separate, preemption)
     exchange.begin(0)
     own_shards = [
         Shard(

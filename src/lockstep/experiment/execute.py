@@ -171,6 +171,7 @@ def _execute(
         None if hook is None else bind_hook(hook, config, folder.path),
         config.env.info_metrics,
         config.env.on_fault == "replace",
+        config.plan.preempt is not None,
     )
     attempt.run = run
     try:

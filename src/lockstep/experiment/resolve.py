@@ -386,6 +386,10 @@ def _check_plan(config: Config, plan: Plan) -> None:
         )
     if settings.correction == "vtrace" and not settings.lag:
         raise ValueError("plan.correction is 'vtrace': it corrects for a lag, and plan.lag is 0")
+    if settings.preempt is not None and settings.exact:
+        raise ValueError(
+            f"plan.preempt is {settings.preempt:g}: results then depend on the speed of the ranks; set plan.exact to false to allow that"
+        )
 
 
 def iterations(config: Config) -> int:

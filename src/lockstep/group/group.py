@@ -14,6 +14,7 @@ from time import perf_counter
 from torch import Tensor
 
 from lockstep.group.channel import Channel, Spec
+from lockstep.group.tally import Tally
 
 __all__ = ["Clock", "Group", "RankLost", "ordered_sum"]
 
@@ -110,6 +111,13 @@ class Group(ABC):
         """Create a channel of `depth` slots from one rank to another, or to itself. Return None on all other ranks.
 
         Every rank calls it, in the same order, with the same arguments.
+        """
+
+    @abstractmethod
+    def tally(self, shards: int) -> Tally:
+        """Create a count of the shards that have finished their rollouts, out of `shards` of all ranks.
+
+        Every rank calls it, in the same order. Only the group of all ranks has one. Raises ValueError if the ranks have no store.
         """
 
     def set_core_count(self, count: int) -> None:  # noqa: B027  (groups that never busy-wait do not need it)

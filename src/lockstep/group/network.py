@@ -17,6 +17,7 @@ from lockstep.group.point_to_point import NetworkChannel, PointToPoint
 from lockstep.group.shared import SharedMemoryGroup, make_host_subgroup
 from lockstep.group.slicing import NETWORK_BYTES as SLICED_BYTES
 from lockstep.group.solo import Solo
+from lockstep.group.tally import StoreTally, Tally
 from lockstep.processes.host_name import host_name
 
 __all__ = ["NetworkGroup", "upgrade_to_shared_memory"]
@@ -240,6 +241,15 @@ class NetworkGroup(Group):
         if channel is not None:
             self._owned.append(channel)
         return channel
+
+    def tally(self, shards: int) -> Tally:
+        """See `Group.tally`."""
+        if not self._p2p.has_store:
+            raise ValueError(
+                "plan.preempt: MPI, or the program that connected the ranks, gives them no store in which they count finished rollouts; use "
+                "runtime.backend gloo or auto"
+            )
+        return StoreTally(shards, self._p2p.add)
 
     def set_neighbors(self, neighbors: Sequence[Sequence[int]], memory: int, timeout: float) -> None:
         """Use shared memory between the neighbors from now on, the ranks of each host that `find_neighbors` returned.

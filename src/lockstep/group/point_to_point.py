@@ -90,6 +90,20 @@ class PointToPoint:
             return f"rank {', '.join(map(str, missing))}"
         return f"a peer of rank {self.rank} on host {host_name()}"
 
+    @property
+    def has_store(self) -> bool:
+        """True if the ranks have a store, which they don't if MPI or another program connected them."""
+        return self._store is not None
+
+    def add(self, key: str, amount: int) -> int:
+        """Add a number to a counter of the store, and return the sum. Raises RankLost if the store does not answer."""
+        assert self._store is not None
+        try:
+            with waiting():
+                return self._store.add(key, amount)
+        except RuntimeError as error:
+            self._raise_lost(0, "rollout", error)
+
     def reserve_tags(self, count: int) -> int:
         """Reserve `count` consecutive tags and return the first. Every rank calls it in the same order."""
         self._tags += count

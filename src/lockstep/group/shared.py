@@ -26,6 +26,7 @@ from lockstep.group.memory import CACHE_LINE
 from lockstep.group.slicing import MEMORY_ROW_BYTES as SLICED_BYTES
 from lockstep.group.slicing import MEMORY_ROWS as SLICED_ROWS
 from lockstep.group.solo import Solo
+from lockstep.group.tally import LocalTally, Tally
 
 __all__ = ["SharedMemoryGroup", "make_host_subgroup"]
 
@@ -194,6 +195,11 @@ class SharedMemoryGroup(Group):
         if channel is not None:
             self.adopt(channel)
         return channel
+
+    def tally(self, shards: int) -> Tally:
+        """See `Group.tally`."""
+        size = self.size * CACHE_LINE
+        return LocalTally(shards, memoryview(self._host.memory.region(size))[:size].cast("q"), self.rank)
 
     def adopt(self, owned: Group | Channel) -> None:
         """Close `owned` when this group is closed."""

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from lockstep.group.channel import Channel, LocalChannel, Spec
 from lockstep.group.group import Clock, Group
+from lockstep.group.memory import CACHE_LINE
+from lockstep.group.tally import LocalTally, Tally
 
 __all__ = ["Solo"]
 
@@ -40,6 +42,10 @@ class Solo(Group):
         """See `Group.channel`."""
         assert source == target == 0
         return LocalChannel(specs, depth)
+
+    def tally(self, shards: int) -> Tally:
+        """See `Group.tally`."""
+        return LocalTally(shards, memoryview(bytearray(CACHE_LINE)).cast("q"), 0)
 
     def close(self) -> None:
         """Do nothing: there is no connection to close."""

@@ -137,6 +137,10 @@ def _repeat(run: RunSummary, evaluated: Evaluated) -> Iterator[str]:
             f"This run can't be reproduced from its config alone: its environments failed {run.env_faults:,} time{'s' * (run.env_faults != 1)} "
             "and were replaced (`env.on_fault`)."
         )
+    elif run.preempts:
+        yield (
+            "This run can't be reproduced from its config alone: slow ranks took fewer steps than fast ones (`plan.preempt`)."
+        )
     elif not run.exact:
         yield (
             "The bits of this run depend on the number of ranks (`plan.exact`, `plan.gradients`): another run is equal only up to rounding."

@@ -168,6 +168,11 @@ class RunSummary:
         return int(_number(self.metrics[-1], "env_faults") or 0) if self.metrics else 0
 
     @property
+    def preempts(self) -> bool:
+        """True if slow ranks took fewer steps, so that the results depend on the speed of the ranks."""
+        return self.config.plan.preempt is not None
+
+    @property
     def exact(self) -> bool:
         """True if the bits of the run depend only on its config, not on the number of ranks."""
         return self.config.plan.exact and self.config.plan.gradients == "ordered"

@@ -36,11 +36,12 @@ class RunCounters:
         goal: float | None,
         info_metrics: Sequence[str] = (),
         shows_faults: bool = False,
+        preempts: bool = False,
     ) -> None:
         """Start at 0. `frames` is the number of frames per step of an Atari game, `goal` is `run.solved_return`.
 
         `lag` is the number of updates that the players' weights are behind. `info_metrics` are the names of `env.info_metrics`.
-        `shows_faults` is True if the number of replaced environments is a metric also while it is 0.
+        `shows_faults` is True if the number of replaced environments is a metric also while it is 0, `preempts` if rollouts may end early.
         """
         self.env_steps = 0
         self.seconds = 0.0
@@ -50,6 +51,8 @@ class RunCounters:
         """Number of environments that failed and were replaced."""
         self.goal = goal
         self._shows_faults = shows_faults
+        self.preempts = preempts
+        """True if rollouts may end early."""
         self.episodes = EpisodeWindow()
         self._player_only = [shard for shard, player in enumerate(plan.players) if player not in plan.training]
         self._idle = IdleTimes(plan, ranks)
@@ -80,6 +83,7 @@ class RunCounters:
             "lag": min(self._lag, record.iteration - 1),
             **episodes,
             **({"env_faults": self.env_faults} if self._shows_faults or self.env_faults else {}),
+            **({"preempted": round(shards.preempted, 4)} if self.preempts else {}),
             **dict(zip(self._info_metrics, shards.info_means(), strict=True)),
             **record.losses,
             "digest": record.digest,

@@ -21,7 +21,8 @@ HOOK_STOPS, FOLDER_LOST = -1, -2
 _PLAYER_END = len(_TRAINER) + len(PLAYER_FIELDS)
 _EPISODES_END = _PLAYER_END + EPISODE_ROW
 _FAULTS = _EPISODES_END
-_INFOS = _FAULTS + 1
+_TAKEN = _FAULTS + 1
+_INFOS = _TAKEN + 1
 _TRAINER_TIMES = _TRAINER.index("iter"), _TRAINER.index("wait")
 _PLAYER_TIMES = len(_TRAINER) + PLAYER_FIELDS.index("iter"), len(_TRAINER) + PLAYER_FIELDS.index("wait")
 
@@ -38,6 +39,7 @@ def pack_records(trainer: Sequence[float], shards: Sequence[int], rollouts: Sequ
         row[len(_TRAINER) : _PLAYER_END] = rollout.status
         write_episode_row(rollout, shard * rollout.rewards.shape[1], row[_PLAYER_END:_EPISODES_END])
         row[_FAULTS] = int(rollout.faults.sum())
+        row[_TAKEN] = int(rollout.taken) / len(rollout.rewards)
         if infos:
             numbers = rollout.infos.numpy()
             row[_INFOS:] = *np.nansum(numbers, axis=(0, 1)), *np.count_nonzero(~np.isnan(numbers), axis=(0, 1))
@@ -65,6 +67,11 @@ class ShardRecords:
     def faults(self) -> int:
         """Number of environments that failed and were replaced."""
         return int(self.rows[:, _FAULTS].sum())
+
+    @property
+    def preempted(self) -> float:
+        """Fraction of the steps that were not taken, because rollouts ended early."""
+        return 1 - float(self.rows[:, _TAKEN].mean())
 
     def info_means(self) -> list[float | None]:
         """Return the means `[K]` of `env.info_metrics` over the episodes that ended; None where no episode has a number."""

@@ -90,6 +90,7 @@ class TrainingRun:
         hook: Callable[[Mapping[str, object], Agent], HookResult] | None = None,
         info_metrics: Sequence[str] = (),
         shows_faults: bool = False,
+        preempts: bool = False,
     ) -> None:
         """Create a run that has not started.
 
@@ -97,7 +98,7 @@ class TrainingRun:
         that train. `iterations` is the number of the last iteration, and the first is 1. `frames` is the number of
         frames per step of an Atari game. `open_telemetry` is called once, on rank 0, when training starts.
         `hook` is called on rank 0 after every iteration, with its metrics and the trained agent. `info_metrics` are the names
-        of `env.info_metrics`. `shows_faults` is as in `RunCounters`.
+        of `env.info_metrics`. `shows_faults` and `preempts` are as in `RunCounters`.
         """
         self.folder = folder
         self.done = 0
@@ -106,7 +107,9 @@ class TrainingRun:
         """Number of the iteration of the last checkpoint that is known to be on disk."""
         self.stop = Stop(iterations)
         """Agreement of the ranks on the last iteration. Every rank knows it before it gets there."""
-        self.counters = RunCounters(plan, group.size, lag, frames, config.solved_return, info_metrics, shows_faults)
+        self.counters = RunCounters(
+            plan, group.size, lag, frames, config.solved_return, info_metrics, shows_faults, preempts
+        )
         self._iterations = iterations
         self._window = EpisodeWindow()
         self._config = config

@@ -199,6 +199,4 @@ def flatten_config(config: Mapping[str, object]) -> dict[str, bool | float | str
 def _tag(name: str) -> str:
     if name.startswith(("t_", "player_t_")) or name in {"fps", "seconds", "iteration", "env_steps", "frames", "lag"}:
         return f"time/{name}"
-    return (
-        f"{'rollout' if name.startswith(('return', 'length', 'episodes', 'env_faults', 'info/')) else 'train'}/{name}"
-    )
+    return f"{'rollout' if name.startswith(('return', 'length', 'episodes', 'env_faults', 'preempted', 'info/')) else 'train'}/{name}"

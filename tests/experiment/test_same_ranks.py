@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from lockstep.envs.spaces import Spaces
 from lockstep.experiment import same_ranks
 from lockstep.experiment.same_ranks import (
     RanksDiffer,
+    check_same_folder,
     check_same_kernels,
     check_same_spaces,
     check_same_start,
@@ -21,6 +24,7 @@ from lockstep.experiment.same_ranks import (
 )
 from lockstep.group.group import Group
 from lockstep.processes.host_name import host_name
+from lockstep.run.folder import RunFolder
 
 BOUND = np.ones(2, np.float32)
 SPACES = Spaces(5, (3, 4), -BOUND, BOUND)
@@ -144,3 +148,28 @@ def test_kernels_of_trainers_are_compared() -> None:
             check_same_kernels(group, ("one", "other", "")[group.rank])
 
     on_ranks([[0], [1], [2]], check)
+
+
+def test_host_without_the_folder_is_named_on_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    def check(group: Group, _: object) -> str:
+        folder = RunFolder(tmp_path if group.rank == 0 else tmp_path / "elsewhere")
+        with pytest.raises(RanksDiffer) as error:
+            check_same_folder(group, folder, timeout=0.4)
+        return str(error.value)
+
+    for message in on_ranks([[0], [1], [2]], check):
+        assert re.search(
+            f"is not on {re.escape(host_name())}, the host of rank 1: it must be on a file system that all hosts",
+            message,
+        )
+
+
+def test_folder_that_appears_late_is_found(tmp_path: Path) -> None:
+    def check(group: Group, _: object) -> None:
+        if group.rank == 0:
+            threading.Timer(0.3, (tmp_path / "config.json").write_text, ["{}"]).start()
+        check_same_folder(group, RunFolder(tmp_path), timeout=20)
+
+    on_ranks([[0], [1]], check)

@@ -125,11 +125,14 @@ def execute(
 ) -> "TrainingRun":
     """Train from iteration `resume_from` (0: from the start) to the end, as one of the runtime's ranks. Rank 0 calls `hook`.
 
-    Raises ValueError if the checkpoint does not fit, EnvironmentFailed, HookFailed, NonFinite, RankLost and ReplicasDiffer.
+    Raises ValueError if the checkpoint does not fit, EnvironmentFailed, HookFailed, NonFinite, RankLost, RanksDiffer and
+    ReplicasDiffer.
     """
+    from lockstep.experiment.same_ranks import check_same_folder
     from lockstep.telemetry.attempts import Attempt, record_attempt
 
     group = runtime.group
+    check_same_folder(group, folder, config.runtime.timeout)
     start = folder, resume_from, iterations(config), group.size, config.plan.kind
     with nullcontext(Attempt()) if group.rank else record_attempt(*start) as attempt:
         return _execute(folder, config, plan, runtime, resume_from, attempt, hook)

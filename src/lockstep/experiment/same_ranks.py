@@ -5,6 +5,7 @@ First the ranks compare one number. Only if it differs, they exchange the texts 
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ from lockstep.envs.spaces import Spaces
 from lockstep.experiment.fingerprint import Fingerprint, describe_dispatch, make_fingerprint
 from lockstep.group.group import Group
 from lockstep.group.texts import exchange_texts
+from lockstep.processes.heartbeat import beat
 from lockstep.processes.host_name import host_name
+from lockstep.run.folder import RunFolder
 
 __all__ = [
     "RanksDiffer",
+    "check_same_folder",
     "check_same_kernels",
     "check_same_spaces",
     "check_same_start",
@@ -35,14 +39,40 @@ _SIZES = (
 """Sizes that ranks compare, besides the digest."""
 
 
+_FOLDER_TIMEOUT = 30.0
+"""Seconds after which a network file system has shown a new folder to all hosts, at the latest."""
+_POLL = 0.1
+
+
 class RanksDiffer(ValueError):
-    """Two ranks would not train the same experiment with the same bits. All ranks raise it together."""
+    """Two ranks would not train the same experiment with the same bits, or not in the same folder. All ranks raise it together."""
 
 
 def check_same_start(group: Group, config: Config) -> None:
     """Raise RanksDiffer, in one line, on all ranks if versions, source files, config or arithmetic differ between ranks of the group."""
     if group.size > 1:
         compare_fingerprints(group, make_fingerprint(config))
+
+
+def check_same_folder(group: Group, folder: RunFolder, timeout: float) -> None:
+    """Raise RanksDiffer, in one line, on all ranks if one of them does not see the run folder, in which all write checkpoints.
+
+    `timeout` is `runtime.timeout`. A network file system may show a new folder late, so a rank looks for it for half of that time.
+    """
+    if group.size == 1:
+        return
+    deadline = time.monotonic() + min(timeout / 2, _FOLDER_TIMEOUT)
+    while not folder.has_config() and time.monotonic() < deadline:
+        beat()
+        time.sleep(_POLL)
+    if not bool(group.gather(torch.tensor([[not folder.has_config()]]), "start").any()):
+        return
+    hosts = exchange_texts(group, "" if folder.has_config() else host_name(), "start")
+    rank, host = next((rank, host) for rank, host in enumerate(hosts) if host)
+    raise RanksDiffer(
+        f"{folder.path} is not on {host}, the host of rank {rank}: it must be on a file system that all hosts of the run share; "
+        "choose such a folder with --out"
+    )
 
 
 def check_same_kernels(group: Group, digest: str) -> None:

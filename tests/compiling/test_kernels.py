@@ -33,7 +33,7 @@ from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
-from lockstep.ppo.adam import StepFormula
+from lockstep.ppo.formula import StepFormula
 from lockstep.ppo.settings import PPOConfig
 
 pytestmark = pytest.mark.slow

@@ -21,6 +21,7 @@ from lockstep.experiment.start import completion_text, exit_codes_by_error, run_
 from lockstep.experiment.supervise import resume_command
 from lockstep.group.group import Group
 from lockstep.group.texts import exchange_texts
+from lockstep.processes.allocator import keep_freed_memory
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, IN_USE, PREEMPTED
 from lockstep.run.checkpoint import CheckpointFailed
 from lockstep.run.folder import FolderLost, RunFolder, RunInUse
@@ -143,6 +144,7 @@ def _finish(rank: int, run: TrainingRun, restarts: int = RESTARTS) -> int:
 def _guarded(rank: int, work: Callable[[], int]) -> int:
     """Call `work` and return its exit code. Report an error of `exit_codes_by_error` in one line, and return its code."""
     codes = exit_codes_by_error()
+    keep_freed_memory()
     try:
         return work()
     except tuple(codes) as error:

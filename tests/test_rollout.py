@@ -29,6 +29,7 @@ def test_shapes_and_types(action_size: int | None) -> None:
         "episodes": ((STEPS, COUNT, EPISODE_COLUMNS), torch.float64),
         "infos": ((STEPS, COUNT, 0), torch.float64),
         "faults": ((COUNT,), torch.int64),
+        "taken": ((1,), torch.int64),
         "status": ((len(PLAYER_FIELDS),), torch.float64),
     }
 

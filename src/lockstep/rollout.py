@@ -18,8 +18,7 @@ An environment that fails and is replaced (`env.on_fault`) has zeros and `termin
 episode.
 
 A rollout that ends early (`plan.preempt`) has zeros and repeated observations in the rows of the steps that were not taken, and `valid` is
-False there. The last step that was taken has `truncated`, so that values are bootstrapped from the observation after it; its episode goes
-on in the next rollout.
+False there. The episodes of its last step go on in the next rollout.
 
 An agent that is not in its game (engine `pettingzoo`) has `terminated` in every row until its next first observation, so all these rows are reset
 rows. No episode ends in a reset row.
@@ -27,7 +26,7 @@ rows. No episode ends in a reset row.
 The state of a policy with memory is zero at the beginning of an episode: it is reset after a reset row.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +40,8 @@ EPISODE_COLUMNS = 2
 PLAYER_FIELDS = ("stop", "iter", *PHASES)
 """Entries of `Rollout.status`: "stop" is the number of the signal that requested a stop, 0 if none did; "iter" are the seconds since its previous
 rollout was complete; the others are the seconds of each phase."""
+_ROWS = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "episodes", "infos")
+_ROWS_AND_NEXT = ("observations", "pixels", "values")
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,27 @@ class Rollout:
         rollout.taken.fill_(sizes.steps)
         rollout.episodes.fill_(torch.nan)
         return rollout
+
+    @property
+    def bootstrapped(self) -> Tensor:
+        """Flags `[T, B]` bool: True if the value of the next observation takes the place of later rewards, because the episode was truncated,
+        or because no later step was taken.
+        """
+        taken = int(self.taken)
+        if taken == len(self.rewards):
+            return self.truncated
+        flags = self.truncated.clone()
+        flags[taken - 1] |= ~self.terminated[taken - 1]
+        return flags
+
+    def collected(self) -> "Rollout":
+        """Return the rows of the steps that were taken, as views: the rollout itself unless it ended early. All `states` are kept."""
+        taken = int(self.taken)
+        if taken == len(self.rewards):
+            return self
+        rows = {name: tensor[:taken] for name, tensor in self.tensors().items() if name in _ROWS}
+        rows |= {name: tensor[: taken + 1] for name, tensor in self.tensors().items() if name in _ROWS_AND_NEXT}
+        return replace(self, **rows)
 
     @property
     def sequence_length(self) -> int:

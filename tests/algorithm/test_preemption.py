@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests import watched
 from tests.algorithm import test_images, test_memory
 from tests.algorithm.test_collect import GAMMA, Scripted
 from tests.algorithm.test_collect import agent_of as agent_of_rows
@@ -15,8 +16,11 @@ from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import PlanConfig
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
+from lockstep.curiosity.intrinsic import IntrinsicRewards
+from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
+from lockstep.group.group import ordered_sum
 from lockstep.group.solo import Solo
 from lockstep.group.tally import Tally
 from lockstep.ppo.settings import PPOConfig
@@ -24,7 +28,7 @@ from lockstep.rollout import Rollout
 
 STEPS, TAKEN, ITERATIONS = 8, 5, 4
 CONFIG = PPOConfig(epochs=1, minibatches=1)
-SAME = ("actions", "rewards", "terminated", "valid", "log_probs", "episodes", "infos")
+SAME = ("actions", "rewards", "terminated", "truncated", "valid", "log_probs", "episodes", "infos")
 """Tensors `[T, …]` whose first rows are those of a shorter rollout."""
 
 
@@ -84,10 +88,8 @@ def test_a_rollout_that_ends_early_equals_a_shorter_one(kind: str) -> None:
             assert torch.equal(found.tensors()[name][: TAKEN + 1], expected.tensors()[name]), name
         assert torch.equal(found.states[0], expected.states[0])
         assert torch.equal(found.pixels[: TAKEN + 1], expected.pixels)
-        assert torch.equal(found.truncated[: TAKEN - 1], expected.truncated[:-1])
-        assert (found.truncated | found.terminated)[TAKEN - 1].all(), (
-            "values are bootstrapped from the next observation"
-        )
+        assert torch.equal(found.bootstrapped[: TAKEN - 1], expected.truncated[:-1])
+        assert (found.bootstrapped ^ found.terminated)[TAKEN - 1].all(), "values come from the next observation"
         assert not found.valid[TAKEN:].any()
         assert found.episodes[TAKEN:].isnan().all()
         for name in ("observations", "pixels", "memory", "ended", "running"):
@@ -119,6 +121,35 @@ def test_an_update_is_that_of_shorter_rollouts(kind: str) -> None:
             update(collect(shards, agent, iteration, True, preemption), iteration, 0.0)
         weights.append(agent.flat.buffer.clone())
     assert torch.allclose(*weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["disagreement", "e3b", "icm", "ngu", "re3", "rnd"])
+def test_intrinsic_rewards_are_those_of_a_shorter_rollout(kind: str) -> None:
+    config = CuriosityConfig(kind, hidden=(8,), feature_size=4, neighbours=2)  # type: ignore[arg-type]
+    sides = []
+    for steps in (STEPS, TAKEN):
+        agent = watched.agent_of(curiosity=config)
+        assert agent.curiosity is not None
+        rewards = IntrinsicRewards(agent.curiosity, GAMMA, (0, 1), ordered_sum)
+        sides.append((agent, [shard_of("rows", agent, steps, index) for index in range(2)], rewards))
+    (agent, early, rewards_of_early), (other, short, rewards_of_short) = sides
+    for iteration in range(1, ITERATIONS + 1):
+        cut, whole = collect(early, agent, iteration, False, EndsAfter()), collect(short, other, iteration)
+        found, expected = rewards_of_early(cut), rewards_of_short(whole)
+        for bonus, shorter, rollout in zip(found, expected, cut, strict=True):
+            assert bonus.rewards.shape == rollout.rewards.shape
+            assert torch.equal(bonus.rewards[:TAKEN], shorter.rewards)
+            assert not bonus.rewards[TAKEN:].any()
+            assert torch.equal(bonus.columns[: len(shorter.columns)], shorter.columns)
+            assert len(bonus.columns) == rollout.rewards.numel()
+            assert torch.equal(bonus.metric_sums, shorter.metric_sums)
+        rewards_of_early.observe(cut)
+        rewards_of_short.observe(whole)
+        assert agent.digest() == other.digest(), "running statistics"
+    states = rewards_of_early.state(), rewards_of_short.state()
+    for shard, state in states[0].items():
+        for name, tensor in state.items():
+            assert torch.equal(tensor, states[1][shard][name]), name
 
 
 class Known(Tally):

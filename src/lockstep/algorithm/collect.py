@@ -261,8 +261,6 @@ def _finish(shard: Shard, rollout: Rollout, agent: Agent) -> None:
     if sums:
         rollout.statistics_sums.copy_(torch.cat(sums))
         rollout.means.copy_(torch.cat(means))
-    if taken < len(ended):
-        rollout.truncated[taken - 1] |= ~rollout.terminated[taken - 1]
 
 
 def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor, taken: int) -> Tensor:

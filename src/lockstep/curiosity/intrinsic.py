@@ -22,7 +22,7 @@ class Bonus:
     """Intrinsic rewards of one shard in one iteration."""
 
     rewards: Tensor
-    """`[T, B]`, scaled; 0 on reset rows."""
+    """`[T, B]`, scaled; 0 on rows that are not valid."""
     columns: Tensor
     """`[T × B, C]`, see `Curiosity.columns`."""
     metric_sums: Tensor
@@ -51,17 +51,22 @@ class IntrinsicRewards:
         """Compute the intrinsic rewards of one iteration's rollouts, ascending by shard, divided by the running standard deviation of their
         discounted return, which does not end with episodes (Burda et al. 2019, arXiv:1810.12894, section 2.4).
         """
-        curiosity = self._curiosity
+        curiosity, steps = self._curiosity, len(rollouts[0].rewards)
         self._ensure_states(rollouts)
-        transitions = [curiosity.transitions(rollout) for rollout in rollouts]
+        collected = [rollout.collected() for rollout in rollouts]
+        transitions = [curiosity.transitions(rollout) for rollout in collected]
         states = [self._states[shard] for shard in self._shards]
         novelty = curiosity.reward(transitions, [_method_state(state) for state in states], self._reduce)
         rewards = [torch.where(shard.valid, values, 0) for shard, values in zip(transitions, novelty, strict=True)]
         if curiosity.config.normalize_rewards:
             rewards = self._normalized(rewards, transitions, states)
         return [
-            Bonus(reward, curiosity.columns(shard), _count_rewards(reward, rollout, state["return"]))
-            for reward, shard, rollout, state in zip(rewards, transitions, rollouts, states, strict=True)
+            Bonus(
+                _padded(reward, steps),
+                _padded(curiosity.columns(shard), steps * reward.shape[1]),
+                _count_rewards(reward, rollout, state["return"]),
+            )
+            for reward, shard, rollout, state in zip(rewards, transitions, collected, states, strict=True)
         ]
 
     def _normalized(
@@ -117,6 +122,11 @@ class IntrinsicRewards:
 def _method_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state of the method: the same tensors, under the method's own names."""
     return {name.removeprefix("method."): value for name, value in state.items() if name.startswith("method.")}
+
+
+def _padded(rows: Tensor, count: int) -> Tensor:
+    """Append rows of zeros, up to `count` rows, for the steps that were not taken."""
+    return rows if len(rows) == count else torch.cat([rows, rows.new_zeros(count - len(rows), *rows.shape[1:])])
 
 
 def _count_rewards(rewards: Tensor, rollout: Rollout, running: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 import torch
 from tests import compiler
-from tests.forked import PORTABLE_SERVER
+from tests.forked import PORTABLE_SERVER, SERVERS, fork_ranks
 from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, connect, serving, start_server
 
 from lockstep.processes.portable import portable_environment
@@ -191,6 +191,17 @@ def environ() -> dict[str, str]:
 def servers(request: pytest.FixtureRequest) -> list[str]:
     """Addresses of the servers that were started for this process and for another worker."""
     return getattr(request.config, "workerinput", {}).get("servers", [])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_ranks(servers: list[str], request: pytest.FixtureRequest) -> None:
+    """Let the servers fork also the ranks that tests start from this process, for example by `lockstep.train`."""
+    if servers:
+        os.environ[SERVERS] = os.pathsep.join(servers)
+        os.environ[PORTABLE_SERVER] = request.config.workerinput["portable server"]  # type: ignore[attr-defined]
+        for address in servers:
+            connect(address, {})
+        fork_ranks(plain_environ())
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from lockstep.processes.portable import portable_environment
@@ -28,11 +29,15 @@ SERVERS = "LOCKSTEP_TEST_SERVERS"
 """Environment variable with the addresses of the servers that fork ranks: the first forks rank 0, the second rank 1, and so on in turn."""
 PORTABLE_SERVER = "LOCKSTEP_TEST_PORTABLE_SERVER"
 """Environment variable with the address of the server that forks ranks with `runtime.bits: portable`, whose variables it has from its start."""
-PLAIN = ("COLUMNS", "LINES", "PWD", "OLDPWD", "KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT")
+PLAIN = (
+    *("COLUMNS", "LINES", "PWD", "OLDPWD", "FORCE_COLOR", "NO_COLOR", "TERM", "PET_STANDALONE"),
+    *("KMP_DUPLICATE_LIB_OK", "PYGAME_HIDE_SUPPORT_PROMPT", "RAY_CLIENT_MODE", "SDL_AUDIODRIVER"),
+)
 """Variables that do not affect imports, or that modules set themselves. The same holds for variables of lockstep and of pytest."""
 LATE = (
     *(
         "HOME",
+        "PATH",
         "TMPDIR",
         "NETRC",
         "MPLBACKEND",
@@ -44,9 +49,11 @@ LATE = (
     ),
     *("CUBLAS_WORKSPACE_CONFIG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCHINDUCTOR_CACHE_DIR"),
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    *("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "PYTHONUNBUFFERED", "SLURM_CONF"),
+    *("IPYTHONDIR", "JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", "PYTHONUNBUFFERED", "SLURM_CONF"),
 )
-"""Variables that are read when they are used, or by packages that a server does not import; the same holds for those of W&B and of the Hub."""
+"""Variables that are read when they are used, or by packages that a server does not import; the same holds for those of W&B, of the Hub and
+of S3.
+"""
 IMPORT_TORCH = ("rank", "evaluator", "video", "train", "resume")
 """Commands that training, sweeps and benchmarks start and that import PyTorch."""
 STEPPING = "lockstep.bench.stepping"
@@ -57,8 +64,11 @@ FIRST = 3
 
 def suits(environ: dict[str, str], base: dict[str, str]) -> bool:
     """Return True if a program with this environment imports the same modules as one with the environment `base`."""
-    differ = {name for name, _ in environ.items() ^ base.items()}
-    return all(name in PLAIN + LATE or name.startswith(("LOCKSTEP_", "WANDB_", "HF_", "PYTEST_")) for name in differ)
+    hashes = {"PYTHONHASHSEED": "random"}  # the default
+    differ = {name for name, _ in (hashes | environ).items() ^ (hashes | base).items()}
+    return all(
+        name in PLAIN + LATE or name.startswith(("LOCKSTEP_", "WANDB_", "HF_", "AWS_", "PYTEST_")) for name in differ
+    )
 
 
 def request(address: str, task: dict[str, Any], files: Sequence[int]) -> socket.socket:
@@ -98,7 +108,7 @@ class ForkedPopen(subprocess.Popen[Any]):
                 number = int(environ[name].removeprefix(prefix))
                 environ[name] = f"{prefix}{FIRST + list(pass_fds).index(number)}"
         blocked = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
-        task = {"module": module, "words": words, "cwd": str(cwd or os.getcwd()), "environ": environ}  # noqa: PTH109
+        task = {"module": module, "words": words, "cwd": str(Path(cwd or "").absolute()), "environ": environ}
         descriptors = [end if end >= 0 else place for place, end in enumerate(child_ends)]
         self._connection = request(self._server, task | {"safe": safe, "blocked": blocked}, [*descriptors, *pass_fds])
         self._answers = self._connection.makefile()
@@ -130,7 +140,6 @@ class ForkedPopen(subprocess.Popen[Any]):
 
 def fork_ranks(base: dict[str, str]) -> None:
     """Replace `subprocess.Popen`, so that this process has ranks and its sidecars forked. `base` is the environment of the servers."""
-    servers = os.environ[SERVERS].split(os.pathsep)
 
     class Popen(ForkedPopen):
         def __init__(self, args: Sequence[str], *positional: Any, **options: Any) -> None:
@@ -142,17 +151,20 @@ def fork_ranks(base: dict[str, str]) -> None:
             super().__init__(args, *positional, server=server, **options)
 
     def server_for(environ: dict[str, str]) -> str | None:
-        """Return the address of the server that has this environment; None if there is none."""
+        """Return the address of the server that has this environment; None if there is none, or if it names no servers."""
+        if SERVERS not in environ:
+            return None
         if suits(imports(environ), base):
+            servers = environ[SERVERS].split(os.pathsep)
             return servers[int(environ.get("LOCKSTEP_RANK", 0)) % len(servers)]
         if suits(imports(environ), portable_environment(base)):
             return environ.get(PORTABLE_SERVER)
         return None
 
     def imports(environ: dict[str, str]) -> dict[str, str]:
-        """Return `environ` with the PYTHONPATH of the servers, if its own names the folders from which this process imports."""
+        """Return `environ` with the PYTHONPATH of the servers, if a program that has it imports from the same folders as this process."""
         path, folders = environ.get("PYTHONPATH"), os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # noqa: PTH109
-        same = path is not None and path in (folders, os.environ.get("PYTHONPATH"))
+        same = path in (None, folders, os.environ.get("PYTHONPATH"))
         return environ | ({"PYTHONPATH": base["PYTHONPATH"]} if same else {})
 
     subprocess.Popen = Popen  # type: ignore[assignment, misc]

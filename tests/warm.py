@@ -223,8 +223,9 @@ def run_program(
             os.environ[SERVERS] = environ[PORTABLE_SERVER]
         fork_ranks(_started_with)
     sys.argv[1:] = words
-    path = environ.get("PYTHONPATH", "")
-    folders = sys.path[1:] if path == _started_with.get("PYTHONPATH", "") else path.split(os.pathsep)
+    own = _started_with.get("PYTHONPATH", "")
+    path = environ.get("PYTHONPATH", own)
+    folders = sys.path[1:] if path == own else path.split(os.pathsep)
     sys.path[:] = folders if safe else [cwd, *folders]
     if module.startswith("tests."):
         sys.path.append(str(ROOT))

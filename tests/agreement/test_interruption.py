@@ -179,11 +179,12 @@ def test_second_signal_kills_the_run(begin, tmp_path: Path, ranks: int) -> None:
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
 
 
-def test_signal_during_startup_stops_the_run(begin, tmp_path: Path) -> None:
+def test_signal_during_startup_stops_the_run(begin, environ: dict[str, str], tmp_path: Path) -> None:
     run = tmp_path / "stopped"
+    (tmp_path / "sitecustomize.py").write_text("import sys, time\ntime.sleep(2 * ('rank' in sys.orig_argv))")
+    environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
     process = begin(*words("gymnasium", run, 2), cold=True)
-    wait_for(lambda: len(ranks_of(run)) == 2, "ranks")
-    time.sleep(0.5)  # they import PyTorch now
+    wait_for(lambda: len(ranks_of(run)) == 2, "ranks, which sleep before they import PyTorch")
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, out + err

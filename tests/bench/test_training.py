@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.forked import SERVERS
 
 from lockstep.bench.training import Training, default_warmup, train
 from lockstep.config import Config
@@ -29,7 +30,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("ranks", "kind"), [(1, "coupled"), pytest.param(2, "coupled", marks=pytest.mark.exhaustive), (2, "1:1")]
 )
-def test_a_run_is_measured_and_leaves_no_files(temporary: Path, ranks: int, kind: str) -> None:
+def test_a_run_is_measured_and_leaves_no_files(
+    temporary: Path, ranks: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SERVERS, raising=False)  # the memory of forked ranks is not observed: they are not children
     training = train(experiment(ranks, kind=kind), ranks, iterations=7)
     assert [row["iteration"] for row in training.rows] == [1, 2, 3, 4, 5, 6, 7]
     assert [row["iteration"] for row in training.counted] == [3, 4, 5, 6, 7]

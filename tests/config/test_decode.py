@@ -153,7 +153,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
 CHECKED_BY_SECTION = {
     ("ppo", "clip_rewards"),
     ("policy", "value_hidden"),
-    *(("env", name) for name in ("wrappers", "info_metrics")),
+    *(("env", name) for name in ("wrappers", "info_metrics", "on_fault")),
     *(("curiosity", name) for name in ("share", "combine", "kind", "capacity")),
     *(("plan", name) for name in ("kind", "players", "trainers", "lag")),
     *(("runtime", name) for name in ("device", "player_device", "rendezvous")),

@@ -150,26 +150,35 @@ def test_kernels_of_trainers_are_compared() -> None:
     on_ranks([[0], [1], [2]], check)
 
 
-def test_host_without_the_folder_is_named_on_all_ranks(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
+@pytest.mark.parametrize("copied", [False, True], ids=["without the folder", "with a copy"])
+def test_host_with_another_folder_is_named_on_all_ranks(tmp_path: Path, copied: bool) -> None:
+    folders = tmp_path / "run", tmp_path / "elsewhere"
+    for folder in folders[: 1 + copied]:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
 
     def check(group: Group, _: object) -> str:
-        folder = RunFolder(tmp_path if group.rank == 0 else tmp_path / "elsewhere")
         with pytest.raises(RanksDiffer) as error:
-            check_same_folder(group, folder, timeout=0.4)
+            check_same_folder(group, RunFolder(folders[group.rank % 2]), timeout=0.4)
         return str(error.value)
 
     for message in on_ranks([[0], [1], [2]], check):
         assert re.search(
-            f"is not on {re.escape(host_name())}, the host of rank 1: it must be on a file system that all hosts",
+            f" on {re.escape(host_name())}, the host of rank 1, is not the folder of rank 0: it must be on a file system",
             message,
         )
+    assert [path.name for path in folders[0].iterdir()] == ["config.json"]
 
 
 def test_folder_that_appears_late_is_found(tmp_path: Path) -> None:
+    run, late = tmp_path / "run", tmp_path / "late"
+    run.mkdir()
+    (run / ".shared-1").touch()  # of a start that was killed
+
     def check(group: Group, _: object) -> None:
-        if group.rank == 0:
-            threading.Timer(0.3, (tmp_path / "config.json").write_text, ["{}"]).start()
-        check_same_folder(group, RunFolder(tmp_path), timeout=20)
+        if group.rank == 1:
+            threading.Timer(0.3, late.symlink_to, [run]).start()
+        check_same_folder(group, RunFolder((run, late)[group.rank]), timeout=20)
 
     on_ranks([[0], [1]], check)
+    assert [*run.iterdir()] == []

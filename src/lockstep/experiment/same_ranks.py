@@ -5,6 +5,7 @@ First the ranks compare one number. Only if it differs, they exchange the texts 
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,6 +43,8 @@ _SIZES = (
 _FOLDER_TIMEOUT = 30.0
 """Seconds after which a network file system has shown a new folder to all hosts, at the latest."""
 _POLL = 0.1
+_SHARED = ".shared-"
+"""Start of the name of the file by which ranks recognize the run folder of rank 0."""
 
 
 class RanksDiffer(ValueError):
@@ -55,23 +58,34 @@ def check_same_start(group: Group, config: Config) -> None:
 
 
 def check_same_folder(group: Group, folder: RunFolder, timeout: float) -> None:
-    """Raise RanksDiffer, in one line, on all ranks if one of them does not see the run folder, in which all write checkpoints.
+    """Raise RanksDiffer, in one line, on all ranks if one of them does not see the run folder of rank 0, in which all write checkpoints.
 
-    `timeout` is `runtime.timeout`. A network file system may show a new folder late, so a rank looks for it for half of that time.
+    Rank 0 creates a file with a random name for the others: a host may have a copy of the run folder. `timeout` is `runtime.timeout`. A network
+    file system may show a new file late, so a rank looks for it for half of that time.
     """
     if group.size == 1:
         return
-    deadline = time.monotonic() + min(timeout / 2, _FOLDER_TIMEOUT)
-    while not folder.has_config() and time.monotonic() < deadline:
-        beat()
-        time.sleep(_POLL)
-    if not bool(group.gather(torch.tensor([[not folder.has_config()]]), "start").any()):
-        return
-    hosts = exchange_texts(group, "" if folder.has_config() else host_name(), "start")
+    number = int(group.gather(torch.tensor([[secrets.randbits(52)]]), "start")[0, 0])
+    file = folder.path / f"{_SHARED}{number}"
+    try:
+        if group.rank == 0:
+            file.touch()
+        deadline = time.monotonic() + min(timeout / 2, _FOLDER_TIMEOUT)
+        while not file.exists() and time.monotonic() < deadline:
+            beat()
+            time.sleep(_POLL)
+        is_missing = not file.exists()
+        if not bool(group.gather(torch.tensor([[is_missing]]), "start").any()):
+            return
+    finally:
+        if group.rank == 0:
+            for remains in folder.path.glob(f"{_SHARED}*"):  # also of a start that was killed
+                remains.unlink(missing_ok=True)
+    hosts = exchange_texts(group, host_name() if is_missing else "", "start")
     rank, host = next((rank, host) for rank, host in enumerate(hosts) if host)
     raise RanksDiffer(
-        f"{folder.path} is not on {host}, the host of rank {rank}: it must be on a file system that all hosts of the run share; "
-        "choose such a folder with --out"
+        f"{folder.path} on {host}, the host of rank {rank}, is not the folder of rank 0: it must be on a file system that all hosts of the run "
+        "share; choose such a folder with --out"
     )
 
 

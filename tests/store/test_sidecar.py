@@ -1,5 +1,8 @@
 """Tests of the process that copies a run: an error is reported, does not end training, and is retried."""
 
+import errno
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,3 +69,27 @@ def test_a_process_that_was_killed_is_started_again(
     advance(folder, 1)
     wait_for(lambda: (sidecar.flush(), newest_stored(folder))[1] == 1, "a copy")
     sidecar.close()
+
+
+def test_a_process_that_cannot_be_started_is_reported_and_started_later(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(storing, "_RESTART_AFTER", 0.0)
+    with monkeypatch.context() as full:
+        full.setattr(subprocess, "Popen", refuse)
+        with pytest.raises(StoreFailed, match=r"the process that copies the run can't be started: .*unavailable"):
+            StoreSidecar(folder, "ADDRESS", lambda: True)
+    sidecar = StoreSidecar(folder, "ADDRESS", lambda: True)
+    sidecar._process.kill()
+    sidecar._process.wait()
+    with monkeypatch.context() as full:
+        full.setattr(subprocess, "Popen", refuse)
+        sidecar.flush()
+        sidecar.flush()
+    assert capfd.readouterr().err.count("trying again") == 2
+    advance(folder, 1)
+    sidecar.close()
+    assert newest_stored(folder) == 1

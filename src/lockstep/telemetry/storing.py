@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from lockstep.run.folder import RunFolder
 from lockstep.run.messages import print_warning
@@ -23,14 +24,17 @@ class StoreSidecar(Sidecar):
     """Sidecar that copies a run to the address `run.store`. It is started again if it fails."""
 
     def __init__(self, folder: RunFolder, address: str, is_complete: Callable[[], bool]) -> None:
-        """Start the sidecar of the run in `folder`. `is_complete` is called when training ends."""
+        """Start the sidecar of the run in `folder`. `is_complete` is called when training ends. Raises StoreFailed if it can't be started."""
         self._run_folder, self._address, self._is_complete = folder, address, is_complete
         self._started = time.monotonic()
 
         def timeout() -> float:
             return _COMPLETE_TIMEOUT if is_complete() else _STOP_TIMEOUT
 
-        super().__init__("store", folder.path, ["storer", str(folder.path)], timeout, _NICE)
+        try:
+            super().__init__("store", folder.path, ["storer", str(folder.path)], timeout, _NICE)
+        except OSError as error:
+            raise StoreFailed(f"run.store: the process that copies the run can't be started: {error}") from None
 
     def flush(self) -> None:
         """Print the lines that the sidecar has sent, and start it again if it has failed."""
@@ -39,7 +43,8 @@ class StoreSidecar(Sidecar):
             return
         print_warning(f"run.store: {self._reason()}; trying again")
         self._started = time.monotonic()
-        self._restart()
+        with suppress(OSError):  # for example, no memory for a process now: the process is found dead again later
+            self._restart()
 
     def close(self) -> None:
         """Wait until the newest checkpoint is in the storage. Raises StoreFailed if training is complete and the checkpoint is not stored.
@@ -47,11 +52,11 @@ class StoreSidecar(Sidecar):
         Prints a warning if training was stopped.
         """
         problem = ""
-        if self._process.poll() is not None:
-            self._restart()
         try:
+            if self._process.poll() is not None:
+                self._restart()
             super().close()
-        except SidecarFailed as error:
+        except (SidecarFailed, OSError) as error:
             problem = f" ({error})"
         newest, stored = max(self._run_folder.checkpoints(), default=0), newest_stored(self._run_folder)
         if not problem and stored >= newest:

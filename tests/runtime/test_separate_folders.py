@@ -28,7 +28,7 @@ def test_rank_that_does_not_see_the_run_folder_is_named_before_training(
     task = ["cartpole", "--plan.shards", "2", "--name", "run", "--run.progress", "off", "--runtime.compile", "off"]
     command, copy = ["train", *task, "--runtime.timeout", "8"], "true"
     if place == "a copy":
-        assert run_cli("train", *task, "--total-steps", 1024, "--ranks", 1).rc == 0
+        assert run_cli("train", *task, "--total-steps", 1024, "--ranks", 1, "--runtime.timeout", 8).rc == 0
         shutil.copytree(tmp_path / "runs", tmp_path / "copy")
         command, copy = ["resume", "runs/run", "--total-steps", "100_000"], f"cp -r {tmp_path}/copy/run {tmp_path}/runs"
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,12 +1,13 @@
 """Compare predictions of `lockstep bench simulate` with measurements, and with the published scaling of DD-PPO.
 
-    python benchmarks/simulate.py [--repeats 3] [--seconds 4]      # 2.5 minutes per repeat; root, for the case with two hosts
+    python benchmarks/simulate.py [--repeats 3] [--seconds 4]      # 4 minutes per repeat; root, for the case with two hosts
 
-A repeat trains every workload on one rank, and then every case: more ranks, shared memory and gloo, split plans, and two network
-namespaces as two hosts. The run of one rank predicts the cases of its repeat. Writes benchmarks/simulate.json, benchmarks/simulate.md and docs/simulate.png.
+A repeat measures, for every workload, more ranks, shared memory and gloo, split plans, and two network namespaces as two hosts. Before each of these
+cases, the workload is trained on one rank, which predicts the case: the speed of a virtual machine changes within minutes. Writes benchmarks/simulate.json, benchmarks/simulate.md and docs/simulate.png.
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -210,20 +211,18 @@ def compare(repeats: int, seconds: float) -> tuple[list[dict[str, Any]], list[di
             train(workload, first, 1, "", 12)  # shows how many iterations are needed
             iterations = max(20, int(seconds / measured_seconds(first / "run")))
             loads: list[tuple[float, int, Workload]] = []
-            for repeat in range(repeats):
-                folder = Path(temporary) / f"{workload}-{repeat}"
+            cases = [Case("1 rank, again", 1), *(case for case in CASES if case.hosts == 1 or hosts)]
+            for repeat, (number, case) in itertools.product(range(repeats), enumerate(cases)):
+                folder = Path(temporary) / f"{workload}-{repeat}-{number}"
                 before = others_share(workload, folder / "1", Case("1 rank", 1), iterations, None)
                 base, config = open_run(folder / "1" / "run")
                 load = read_workload(base, config)[0]
-                loads.append((before, repeat, load))
-                cases = [Case("1 rank, again", 1), *(case for case in CASES if case.hosts == 1 or hosts)]
-                for case in cases:
-                    place = folder / case.name
-                    others = max(before, others_share(workload, place, case, iterations, hosts))
-                    [row] = predict_all(load, case.plan(), [case.ranks], case.cluster(), False, repeat)
-                    comparison = Comparison(measured_seconds(place / "run"), row.iteration_seconds, others)
-                    found.setdefault((workload, case.name), []).append(comparison)
-                    print(f"{workload:<6} {case.name:<28} {comparison}", flush=True)
+                loads.append((before, len(loads), load))
+                others = max(before, others_share(workload, folder / "case", case, iterations, hosts))
+                [row] = predict_all(load, case.plan(), [case.ranks], case.cluster(), False, repeat)
+                comparison = Comparison(measured_seconds(folder / "case" / "run"), row.iteration_seconds, others)
+                found.setdefault((workload, case.name), []).append(comparison)
+                print(f"{workload:<6} {case.name:<28} {comparison}", flush=True)
             predicted += curves(workload, min(loads)[2])  # of the least disturbed run
     rows = [
         {
@@ -314,11 +313,11 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Predictions compared with measurements",
         "",
-        "    python benchmarks/simulate.py             # about 13 minutes; writes benchmarks/simulate.json and .md",
+        "    python benchmarks/simulate.py             # about 20 minutes; writes benchmarks/simulate.json and .md",
         "",
         "`lockstep bench simulate` predicts the time of an iteration from a run on 1 rank. The table has this prediction, and what was measured: medians of",
-        f"{result['repeats']} repeats, with minimum and maximum. The error is the median of predicted / measured - 1 over the repeats in which other programs used at most 5% of the cores (all repeats if there are none); the goal is {GOAL:.0%}. Every repeat",
-        f"has a run on 1 rank of its own. {result['cores']} cores of {result['processor']}, PyTorch {result['torch']}. 4 ranks share the cores, and the two hosts are network",
+        f"{result['repeats']} repeats, with minimum and maximum. The error is the median of predicted / measured - 1 over the repeats in which other programs used at most 5% of the cores (all repeats if there are none); the goal is {GOAL:.0%}. Every measurement",
+        f"follows a run on 1 rank of its own. {result['cores']} cores of {result['processor']}, PyTorch {result['torch']}. 4 ranks share the cores, and the two hosts are network",
         "namespaces of the same machine.",
         "",
         f"{len(inside)} of {len(result['cases'])} cases are within the goal. The last column is the fraction of the cores that other programs used. The",

@@ -18,7 +18,8 @@ An environment that fails and is replaced (`env.on_fault`) has zeros and `termin
 episode.
 
 A rollout that ends early (`plan.preempt`) has zeros and repeated observations in the rows of the steps that were not taken, and `valid` is
-False there. The episodes of its last step go on in the next rollout.
+False there. The episodes of its last step go on in the next rollout. Their values are bootstrapped from the observation after that step, as at the end of
+a whole rollout.
 
 An agent that is not in its game (engine `pettingzoo`) has `terminated` in every row until its next first observation, so all these rows are reset
 rows. No episode ends in a reset row.
@@ -146,18 +147,6 @@ class Rollout:
         rollout.taken.fill_(sizes.steps)
         rollout.episodes.fill_(torch.nan)
         return rollout
-
-    @property
-    def bootstrapped(self) -> Tensor:
-        """Flags `[T, B]` bool: True if the value of the next observation takes the place of later rewards, because the episode was truncated,
-        or because no later step was taken.
-        """
-        taken = int(self.taken)
-        if taken == len(self.rewards):
-            return self.truncated
-        flags = self.truncated.clone()
-        flags[taken - 1] |= ~self.terminated[taken - 1]
-        return flags
 
     def collected(self) -> "Rollout":
         """Return the rows of the steps that were taken, as views: the rollout itself unless it ended early. All `states` are kept."""

@@ -53,7 +53,7 @@ class Estimator:
         if bonus is not None and intrinsic_values is None:
             rewards = rewards + weight * bonus.rewards
         log_ratios = log_probs - rollout.log_probs
-        flags, discounts = (rollout.terminated, rollout.bootstrapped, valid), (config.gamma, config.gae_lambda)
+        flags, discounts = (rollout.terminated, rollout.truncated, valid), (config.gamma, config.gae_lambda)
         advantage, targets = self._estimate(rewards, values, log_ratios, *flags, *discounts)
         intrinsic: tuple[Tensor, ...] = ()
         if bonus is not None and intrinsic_values is not None:

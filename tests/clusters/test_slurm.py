@@ -103,7 +103,7 @@ def test_killed_rank_starts_the_ranks_again_a_limited_number_of_times(
         os.kill(ranks_of(cluster, job)[0], signal.SIGKILL)
         wait_for(lambda count=count: faults(run) == count, "the fault")
     wait_for(lambda: cluster.state(job) == "FAILED", "the end of the job")
-    assert "not started again: there were 1 restarts within an hour (--restarts)" in log(run)
+    assert "not started again: the limit of 1 restarts within an hour was reached" in log(run)
     submit("--ranks", 2, "--resume")
     assert faults(run) == 0
     wait_for(lambda: digests(run) == alone, "the end of the run")

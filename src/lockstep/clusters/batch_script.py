@@ -43,7 +43,7 @@ case $code in
     *)
         echo "$(date +%s) exit code $code" >> "$faults"
         if [ "$(awk -v since="$(($(date +%s) - 3600))" '$1 > since' "$faults" | wc -l)" -gt {restarts} ]; then
-            echo 'lockstep: not started again: there were {restarts} restarts within an hour{option}' >&2
+            echo 'lockstep: not started again: the limit of {restarts} restarts within an hour was reached' >&2
             exit $code
         fi
         ;;
@@ -116,7 +116,6 @@ def _script(job: Job | Runs, sizes: Sequence[int], choice: str, names: Mapping[s
         stopped=PREEMPTED,
         bad_input=BAD_INPUT,
         restarts=job.restarts,
-        option="" if choice else " (--restarts)",  # which `lockstep sweep` lacks
     )
     return "#!/bin/bash\n" + "".join(_directive(name, value) for name, value in header.items()) + "\n" + body
 

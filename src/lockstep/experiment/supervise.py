@@ -49,7 +49,7 @@ class RestartLimit:
         now = self.clock()
         self._times = [then for then in self._times if now - then < _WINDOW]
         if len(self._times) >= self.restarts:
-            return f"there were {self.restarts} restarts within an hour (--restarts)"
+            return f"the limit of {self.restarts} restarts within an hour was reached (--restarts)"
         self._times.append(now)
         return None
 

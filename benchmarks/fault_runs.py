@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.forked import SERVERS, ForkedPopen
 
-__all__ = ["HERE", "ITERATIONS", "TIMEOUT", "Case", "environ", "wait_until"]
+__all__ = ["HERE", "ITERATIONS", "TIMEOUT", "Case", "environ", "read_rows", "wait_until"]
 
 HERE = Path(__file__).parent
 TIMEOUT = 5
@@ -77,9 +77,7 @@ class Case:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the metrics of all iterations so far."""
-        path = self.run / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return read_rows(self.run)
 
     def digest(self) -> str:
         """Return the digest of the last iteration."""
@@ -121,6 +119,13 @@ class Case:
             found = [number for number, words in processes.items() if "rank" in words]
             return next(number for number in found if parent_of(number) in found)
         return self.ranks(launcher)[{"trainer 0": 0, "trainer 1": 1, "player": 2}[target]]
+
+
+def read_rows(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics of all iterations of a run folder so far."""
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def rank_of(process: int) -> int:

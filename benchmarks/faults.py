@@ -1,11 +1,12 @@
 """Inject faults into runs, and write how each run ended to benchmarks/faults.json and faults.md, after every case.
 
-    python benchmarks/faults.py [--parts matrix memory kills supervised soak] [--only TEXT] [--out benchmarks/faults.json]
+    python benchmarks/faults.py [--parts matrix memory kills stored supervised soak] [--only TEXT] [--out benchmarks/faults.json]
 
 `matrix`: every case trains CartPole with one player and two trainers, injects a fault in the middle, and compares the final digest with that of a
 run without faults. `memory`: the same with two ranks whose memory is limited. `kills`: 200 kills of a rank, the launcher or all processes
-at random moments, each followed by a resume. `supervised`: 20 kills of ranks of one run. `soak`: ten minutes of kills. `--only` runs the cases of
-`matrix` and `memory` whose name contains the text. Results of other parts and cases are kept.
+at random moments, each followed by a resume. `stored`: 50 kills of all processes of a run with `run.store`. `supervised`: 20 kills of
+ranks of one run. `soak`: ten minutes of kills. `--only` runs the cases of `matrix` and `memory` whose name contains the text. Results of
+other parts and cases are kept.
 """
 
 import argparse
@@ -25,12 +26,13 @@ sys.path.append(str(Path(__file__).parents[1]))  # for `tests`
 
 from fault_runs import HERE, ITERATIONS, TIMEOUT, Case, wait_until
 from random_kills import kill_and_resume, kill_supervised, kills_table, soak
+from stored_kills import kill_stored
 
 from lockstep.run.environment import describe_environment
 
 SPLIT = ("--plan", "1:2", "--ranks", "3")
-PARTS = ("matrix", "memory", "kills", "supervised", "soak")
-KILLS, SUPERVISED_KILLS, SOAK = 200, 20, 600.0
+PARTS = ("matrix", "memory", "kills", "stored", "supervised", "soak")
+KILLS, STORED_KILLS, SUPERVISED_KILLS, SOAK = 200, 50, 20, 600.0
 FAULT_AT = 12
 """The iteration in which a fault from outside is injected; environments fail in the same one."""
 TARGETS = ("trainer 0", "trainer 1", "player", "environment worker", "video process", "launcher")
@@ -202,6 +204,7 @@ def main() -> None:
         inject_all(folder, args, results, kills)
         for part, work in {
             "kills": lambda: kill_and_resume(folder, KILLS),
+            "stored": lambda: kill_stored(folder, STORED_KILLS),
             "supervised": lambda: kill_supervised(folder, SUPERVISED_KILLS),
             "soak": lambda: soak(folder, SOAK),
         }.items():

@@ -10,13 +10,23 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from fault_runs import Case, environ, wait_until
+from fault_runs import Case, environ, read_rows, wait_until
 from tests.live_runs import ranks_of
 from tests.warm import serving
 
 from lockstep.run.manifest import verify
 
-__all__ = ["kill_and_resume", "kill_supervised", "kills_table", "soak"]
+__all__ = [
+    "EVERY",
+    "LONG",
+    "Figures",
+    "check",
+    "kill_and_resume",
+    "kill_supervised",
+    "kills_table",
+    "reference",
+    "soak",
+]
 
 EVERY = ("--run.checkpoint-every", "1", "--rollout.steps", "16", "--ppo.epochs", "1", "--run.loggers", "")
 SHORT, LONG = 400, 1500
@@ -69,7 +79,7 @@ def kill_and_resume(folder: Path, kills: int) -> Figures:
                 counts["kills"] += 1
                 ended = wait_until(lambda: process.poll() is not None and not ranks_of(case.run), 20)  # noqa: B023
                 counts["runs that left a process"] += not ended
-                check(case, counts)
+                check(case.run, counts)
                 if (case.run / "config.json").exists():
                     command = [*case.resume, "--ranks", "2", "--restarts", "0"]
                 else:
@@ -80,11 +90,11 @@ def kill_and_resume(folder: Path, kills: int) -> Figures:
     return counts
 
 
-def check(case: Case, counts: Figures) -> None:
+def check(run: Path, counts: Figures) -> None:
     """Count the checkpoints that are whole and broken after a kill, and the metrics that are lost or doubled."""
-    numbers = [row["iteration"] for row in case.rows()]
+    numbers = [row["iteration"] for row in read_rows(run)]
     lost = numbers != list(range(1, len(numbers) + 1))
-    for checkpoint in sorted((case.run / "checkpoints").glob("[0-9]*")):
+    for checkpoint in sorted((run / "checkpoints").glob("[0-9]*")):
         counts["whole checkpoints seen" if is_whole(checkpoint) else "broken checkpoints"] += 1
         lost |= int(checkpoint.name) > len(numbers)
     counts["kills with lost or doubled metrics"] += lost
@@ -193,6 +203,7 @@ def kills_table(kills: dict[str, Figures]) -> Iterator[str]:
     """Yield the lines of the page about kills."""
     titles = {
         "resumed": "A rank, the launcher or all processes of runs of two ranks are killed at any moment; the run is resumed after each kill.",
+        "stored": "All processes of runs of two ranks with `run.store` are killed before or after any write to a local server of S3, half of the times with the loss of the run folder; the command is repeated.",
         "supervised": "Ranks of one supervised run of two ranks are killed while they train: one command, without a resume.",
         "soak": "A run of four ranks on two cores for some minutes, with kills.",
     }

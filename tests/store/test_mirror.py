@@ -45,6 +45,19 @@ class MortalRun(RemoteRun):
         super().delete(name)
 
 
+class SlowRun(RemoteRun):
+    """Storage to which an upload of a file of a checkpoint takes so long that training goes on by `KEPT` checkpoints meanwhile."""
+
+    folder: RunFolder
+
+    def upload(self, path: Path, name: str) -> None:
+        if name.startswith("checkpoints/"):
+            newest = max(self.folder.checkpoints())
+            for iteration in range(newest + 1, newest + 1 + KEPT):
+                advance(self.folder, iteration)
+        super().upload(path, name)
+
+
 @pytest.fixture(name="store")
 def fixture_store(tmp_path: Path) -> str:
     """Address of an empty storage."""
@@ -166,6 +179,39 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_newest_checkpoint_with_its
         shutil.rmtree(tmp_path / "before")
         assert max(downloaded(store, tmp_path / f"whole-{iteration}").checkpoints()) == iteration
     assert kills >= 50
+
+
+def test_checkpoints_that_training_removes_during_their_upload_are_stored(
+    folder: RunFolder, store: str, tmp_path: Path
+) -> None:
+    remote = SlowRun(store, "one")
+    remote.folder = folder
+    mirror = Mirror(folder, remote)
+    mirror.claim()
+    advance(folder, 1)
+    for update in range(4):
+        newest = max(folder.checkpoints())
+        mirror.update()
+        assert newest not in folder.checkpoints()
+        assert newest_stored(folder) == newest
+        copy = downloaded(store, tmp_path / f"copy-{update}")
+        assert copy.checkpoints() == [newest]
+        assert verify(copy.checkpoint(newest))["iteration"] == newest
+        assert len([*copy.metrics()]) >= newest
+        assert not [*folder.path.glob(".*")]
+
+
+def test_storage_keeps_the_newest_checkpoint_of_a_run_whose_folder_is_gone(folder: RunFolder, store: str) -> None:
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    for iteration in (1, 2):
+        advance(folder, iteration)
+    mirror.update()
+    shutil.rmtree(folder.path)
+    with pytest.raises(StoreFailed, match="was removed, renamed or replaced"):
+        mirror.update()
+    assert not folder.path.exists()
+    assert "checkpoints/00000002/state.json" in RemoteRun(store, "one").sizes()
 
 
 def test_a_run_that_goes_on_from_an_earlier_checkpoint_replaces_the_later_ones(

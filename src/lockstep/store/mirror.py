@@ -3,16 +3,21 @@
 The objects of a checkpoint are uploaded before its state.json, which has their hashes, and after the metrics of its iterations. Its
 state.json is deleted before the other objects. So a checkpoint that has a state.json in the storage is whole, and has its metrics,
 whenever the process is killed.
+
+An upload may take longer than training keeps a checkpoint. So its files are linked first, and the newest checkpoint in the storage is
+kept there until a newer one is complete, although training has removed it.
 """
 
+import os
 import re
 import secrets
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lockstep.files import TEXT_LIMIT, read_file, write_atomically
-from lockstep.run.folder import RunFolder
+from lockstep.run.folder import FolderLost, RunFolder
 from lockstep.run.manifest import STATE
 from lockstep.store.remote import RemoteRun, StoreFailed
 
@@ -22,6 +27,8 @@ OWNER = "owner.txt"
 """Object with the random token of the process that writes the run in the storage."""
 STORED = "stored.txt"
 """File in the run folder with the iteration of the newest checkpoint in the storage."""
+_LINKS = ".uploading"
+"""Folder in the run folder with links to the files of the checkpoints that are being uploaded."""
 _PATTERNS = ("*.json", "*.jsonl", "tb/*", "videos/*.mp4", "wandb/lockstep.json", "trackio/lockstep.json")
 """Files that are copied, besides checkpoints: what a resumed run continues, and what people look at."""
 
@@ -36,6 +43,7 @@ class Mirror:
         self._uploaded: dict[Path, tuple[int, int]] = {}
         self._there: set[int] = set()
         self._states: dict[int, bytes] = {}
+        self._newest = 0
 
     def claim(self) -> None:
         """Take over the run in the storage from any other process, and find out what is there. Raises StoreFailed."""
@@ -50,23 +58,30 @@ class Mirror:
     def update(self) -> None:
         """Copy what has changed since the last call.
 
-        Raises StoreFailed if the storage can't be used, or if another process has claimed the run; the next call tries again.
+        Raises StoreFailed if the storage can't be used, if the run folder is gone, or if another process has claimed the run; the next call
+        tries again.
         """
-        missing = [
-            number for number in self._folder.checkpoints() if self._states.get(number) != self._state_of(number)
-        ]
+        try:
+            self._folder.check_present()
+        except FolderLost as error:
+            raise StoreFailed(str(error)) from None
+        present = self._folder.checkpoints()
+        missing = [number for number in present if self._states.get(number) != self._state_of(number)]
+        self._newest = max([self._newest, *{*present} - {*missing}])
         changed = [path for path in self._other_files() if self._uploaded.get(path) != _version(path)]
         if not (missing or changed or self._old()):
             return  # requests cost money
         self._check_owner()
-        copied = [number for number in missing if self._upload_tensors(number)]
-        for path in changed:
-            self._upload_file(path)
-        for number in copied:
-            self._upload_state(number)
+        with self._linked(missing) as checkpoints:
+            for number, links in checkpoints.items():
+                self._upload_tensors(number, links)
+            for path in changed:
+                self._upload_file(path)
+            for number, links in checkpoints.items():
+                self._upload_state(number, links)
         for number in self._old():
             self._delete(number)
-        write_atomically(self._folder.path / STORED, f"{max(self._states, default=0)}\n".encode())
+        write_atomically(self._folder.path / STORED, f"{self._newest}\n".encode())
 
     def _check_owner(self) -> None:
         if self._remote.read(OWNER, TEXT_LIMIT) != self._token:
@@ -78,23 +93,33 @@ class Mirror:
             return read_file(self._folder.checkpoint(number) / STATE)
         return b""
 
-    def _upload_tensors(self, number: int) -> bool:
-        """Upload the files of a checkpoint except for state.json. Return False if training has removed it meanwhile."""
+    @contextmanager
+    def _linked(self, numbers: Sequence[int]) -> Iterator[Mapping[int, Path]]:
+        """Yield folders with links to the files of checkpoints, by iteration, without the checkpoints that training has removed meanwhile."""
+        root, linked = self._folder.path / _LINKS, {}
+        shutil.rmtree(root, ignore_errors=True)  # of a killed process
+        try:
+            for number in numbers:
+                with suppress(FileNotFoundError):
+                    linked[number] = _link_files(self._folder.checkpoint(number), root)
+            yield linked
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+    def _upload_tensors(self, number: int, links: Path) -> None:
+        """Upload the files of a checkpoint except for state.json."""
         self._delete(number)  # what a killed process has left, or that of a run that went on from an earlier checkpoint
         self._there.add(number)
-        try:
-            for path in sorted(self._folder.checkpoint(number).iterdir()):
-                if path.name != STATE:
-                    self._remote.upload(path, _name(number, path.name))
-        except FileNotFoundError:
-            return False
-        return True
+        for path in sorted(links.iterdir()):
+            if path.name != STATE:
+                self._remote.upload(path, _name(number, path.name))
 
-    def _upload_state(self, number: int) -> None:
+    def _upload_state(self, number: int, links: Path) -> None:
         self._check_owner()
-        if state := self._state_of(number):
-            self._remote.write(_name(number, STATE), state)
-            self._states[number] = state
+        state = read_file(links / STATE)
+        self._remote.write(_name(number, STATE), state)
+        self._states[number] = state
+        self._newest = number
 
     def _other_files(self) -> Iterator[Path]:
         for pattern in _PATTERNS:
@@ -108,8 +133,8 @@ class Mirror:
             self._uploaded[path] = version
 
     def _old(self) -> Collection[int]:
-        """Return the checkpoints in the storage that training has removed."""
-        return self._there - set(self._folder.checkpoints())
+        """Return the checkpoints in the storage that training has removed, without the newest one that is whole."""
+        return self._there - {*self._folder.checkpoints(), self._newest}
 
     def _delete(self, number: int) -> None:
         """Delete a checkpoint in the storage, its state.json first."""
@@ -136,6 +161,23 @@ def newest_stored(folder: RunFolder) -> int:
 
 def _name(number: int, file: str = "") -> str:
     return f"checkpoints/{number:08d}/{file}"
+
+
+def _link_files(checkpoint: Path, root: Path) -> Path:
+    """Link the files of a checkpoint in a new folder in `root`. Raises FileNotFoundError if the checkpoint or the folder of `root` is gone."""
+    root.mkdir(exist_ok=True)  # without its parents, which training may have lost
+    links = root / checkpoint.name
+    links.mkdir()
+    for path in checkpoint.iterdir():
+        if path.is_symlink():
+            continue
+        try:
+            os.link(path, links / path.name)
+        except FileNotFoundError:
+            raise
+        except OSError:  # a file system without links
+            shutil.copyfile(path, links / path.name)
+    return links
 
 
 def _version(path: Path) -> tuple[int, int]:

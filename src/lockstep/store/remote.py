@@ -103,11 +103,14 @@ class RemoteRun:
 
     def upload(self, path: Path, name: str) -> None:
         """Upload a file. Raises FileNotFoundError if the file is gone."""
-        with path.open("rb"):  # the error of a missing file is not one of the storage
-            pass
-        with self._reporting():
-            self._make_folder(name)
-            self._files.put_file(str(path), self._path(name))
+        try:
+            with self._reporting():
+                self._make_folder(name)
+                self._files.put_file(str(path), self._path(name))
+        except StoreFailed:
+            if not path.exists():  # the error of a missing file is not one of the storage
+                raise FileNotFoundError(path) from None
+            raise
 
     def write(self, name: str, content: bytes) -> None:
         """Write an object."""

@@ -24,13 +24,13 @@ class Doubled:
 
 
 def main(salt: str) -> None:
-    build = kernels.build
+    compile_one = kernels._compile
 
-    def build_and_report(*arguments: object) -> None:
+    def compile_and_report(*arguments: object) -> object:
         print("compiling", file=sys.stderr)
-        build(*arguments)
+        return compile_one(*arguments)
 
-    kernels.build = build_and_report
+    kernels._compile = compile_and_report
     print(kernels.ahead_of_time(Doubled(salt), (torch.ones(3),))(torch.ones(3))[0].tolist())
 
 

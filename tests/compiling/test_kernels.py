@@ -23,11 +23,12 @@ from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.gradient import GradientFormula
 from lockstep.algorithm.loss import LOSS_SCALARS, Loss
 from lockstep.algorithm.update import Update
+from lockstep.compiling import build as build_module
 from lockstep.compiling import cache as kernel_cache
 from lockstep.compiling import kernels, products
-from lockstep.compiling.build import CompilerFailed
+from lockstep.compiling.build import CompilerFailed, build_missing
 from lockstep.compiling.cache import cache_folder
-from lockstep.compiling.kernels import ahead_of_time
+from lockstep.compiling.kernels import ahead_of_time, compiled_together
 from lockstep.compiling.rewrites import rewrites
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
@@ -212,21 +213,41 @@ def test_own_products_compute_the_same_functions() -> None:
 
 def test_library_is_compiled_once_per_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
-    built = []
-    build = kernels.build
-    monkeypatch.setattr(kernels, "build", lambda *arguments: (built.append(1), build(*arguments)))
+    built: list[str] = []
+    start = build_module._Build
+    monkeypatch.setattr(
+        build_module, "_Build", lambda library, *others: (built.append(library.stem), start(library, *others))[1]
+    )
     example = (torch.ones(3),)
-    announced: list[int] = []
+    key, announced = kernels._key(Doubled("once"), example), []
     for _ in range(2):
-        kernel = ahead_of_time(Doubled("once"), example, announce=lambda: announced.append(len(built)))
+        kernel = ahead_of_time(Doubled("once"), example, announce=lambda: announced.append(key in built))
         assert torch.equal(kernel(torch.tensor([1.0, 2, 3]))[0], torch.tensor([2.0, 4, 6]))
-    assert len(built) == 1
-    assert announced == [0], "it must be announced once, before it is compiled"
+    assert built.count(key) == 1
+    assert announced == [False], "it must be announced once, before it is compiled"
     keys = {kernels._key(*arguments) for arguments in (
         (Doubled("once"), example), (Doubled("other"), example), (Doubled("once"), (torch.ones(4),)),
         (Doubled("once"), (torch.ones(3, dtype=torch.float64),)),
     )}  # fmt: skip
     assert len(keys) == 4
+
+
+def test_kernels_of_a_block_are_compiled_at_its_end_and_later_ones_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path))
+    announced: list[int] = []
+    number = torch.tensor([1.0, 2, 3])
+    with compiled_together(announce=lambda: announced.append(1)) as make:
+        kernels_of_block = [make(Doubled(salt), (number,)) for salt in ("one", "two", "one")]
+        assert not announced
+    assert announced == [1]
+    later = make(Doubled("three"), (number,))
+    assert announced == [1, 1]
+    for kernel in (*kernels_of_block, later):
+        assert kernel(number)[0].tolist() == [2, 4, 6]
+    names = {"one", "two", "three"}
+    assert {path.stem for path in tmp_path.glob("*.so")} >= {kernels._key(Doubled(name), (number,)) for name in names}
 
 
 def test_key_contains_all_inputs_of_a_gradient_formula() -> None:
@@ -321,7 +342,9 @@ def test_output_of_a_killed_compilation_is_not_used(compiling, tmp_path: Path) -
     assert out == "[2.0, 2.0, 2.0]\n", err
     (library,) = tmp_path.glob("cache/*.so")
     files = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert files == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}"}
+    assert files == {library.name, f"{library.stem}.json", f"lock-{library.name[0]}", "probes"}
+    probes = [path for path in (tmp_path / "cache" / "probes").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in probes) < 2**20
     assert not list((tmp_path / "tmp").iterdir()), "the compiler must not keep its own cache of 300 MB"
 
 
@@ -356,9 +379,10 @@ def test_instruction_sets_are_tested_after_a_compiler_error(monkeypatch: pytest.
         return folder / "library"
 
     monkeypatch.setattr(kernels, "_compiled", compiled)
-    kernels.build(partial(kernels._compile, Doubled("old"), ()), tmp_path / "a.so", lambda: None)
+    library = tmp_path / "a.so"
+    build_missing({library: partial(kernels._compile, Doubled("old"), ())}, kernel_cache.find_defect, lambda: None)
     assert (tmp_path / "attempts").read_text() == "True None "
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "attempts"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "attempts", "lock-a"]
 
 
 def test_compiler_failure_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

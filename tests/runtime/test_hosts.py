@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.group.memory import usable_cores
 from lockstep.group.solo import Solo
+from lockstep.processes.cores import usable_cores
 from lockstep.runtime import hosts
 from lockstep.runtime.hosts import HostSlot, find_host_slot
 from lockstep.runtime.join import join
@@ -75,7 +75,7 @@ def test_ranks_have_cores_of_their_own_if_there_are_as_many(
     size: int, expected: list[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "usable_cores", lambda: 3)
-    monkeypatch.setattr(hosts, "_cores", lambda: [4, 5, 9])
+    monkeypatch.setattr(hosts, "core_numbers", lambda: [4, 5, 9])
     assert [find_host_slot(FakeGroup(rank, size, {})).own_core for rank in range(size)] == expected
 
 

@@ -22,8 +22,8 @@ from lockstep.config.decode import decode, encode
 from lockstep.envs.catalog import make_engine
 from lockstep.envs.engine import Engine
 from lockstep.envs.modules import import_environments
-from lockstep.group.memory import usable_cores
 from lockstep.processes.children import ProcessFailed, child, module_command, module_environment
+from lockstep.processes.cores import usable_cores
 from lockstep.randomness import stream
 from lockstep.runtime.threads import arithmetic_threads, limit_threads, share_of_cores
 

@@ -19,7 +19,7 @@ from lockstep.cli.benchmarks import (
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 
 if TYPE_CHECKING:
     from lockstep.bench.figures import Row

@@ -13,7 +13,7 @@ from lockstep.cli.start import import_env_module_of_run
 from lockstep.config import Config
 from lockstep.config.decode import decode, encode
 from lockstep.config.flags import parse_flags
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 from lockstep.run.locate import locate
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from lockstep.cli.benchmarks import add_json, compose_config, make_parser, print
 from lockstep.config import Config
 from lockstep.config.decode import encode
 from lockstep.config.flags import parse_flags
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 
 __all__ = ["main"]
 

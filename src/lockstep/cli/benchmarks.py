@@ -11,7 +11,7 @@ from lockstep import presets
 from lockstep.cli.arguments import Arguments, whole_number
 from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module, load
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 from lockstep.run.environment import describe_environment
 
 __all__ = [

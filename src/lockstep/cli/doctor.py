@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
 from lockstep.compiling.compiler import find_compiler
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.runtime.checks import cuda_devices
 

@@ -13,7 +13,7 @@ from lockstep.cli.arguments import Arguments, is_on_cluster, whole_number
 from lockstep.config import Config
 from lockstep.config.compose import dropped_fields, import_env_module, load
 from lockstep.config.flags import parse_flags
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 from lockstep.run.settings import RunConfig
 from lockstep.runtime.rank_info import find_rank_info
 from lockstep.sweep.values import SEED, Search, merge_values, read_over, read_search

@@ -5,19 +5,26 @@ import hashlib
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["CacheUnusable", "cache_folder", "check_folder", "clean_up", "find_defect", "lock_key", "locked", "store"]
+__all__ = [
+    "CacheUnusable",
+    "cache_folder",
+    "check_folder",
+    "clean_up",
+    "find_defect",
+    "lock_key",
+    "probe_folder",
+    "release",
+    "store",
+    "try_lock",
+]
 
 _MAX_LIBRARIES = 200
 """Number of libraries that the cache keeps, of 1 to 2 MB each. The least recently used ones are removed."""
 _OTHERS_CAN_WRITE = 0o022
 """Permission bits of the group and of other users."""
-_POLL = 0.05
-"""Seconds between two attempts to take a lock."""
 
 
 class CacheUnusable(OSError):
@@ -80,12 +87,10 @@ def store(built: Path, library: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def locked(library: Path, check: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of a library for the duration of the block. One sixteenth of the cache shares a lock.
+def try_lock(library: Path) -> int | None:
+    """Take the lock of a library, which one sixteenth of the cache shares. Return its descriptor, None if another build holds the lock.
 
-    `check` is called repeatedly while waiting for the lock, and may raise to stop waiting. Raises CacheUnusable if the lock file can't be
-    opened.
+    The lock is held until `release`, or until this process and its children have ended. Raises CacheUnusable if the lock file can't be opened.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -93,21 +98,27 @@ def locked(library: Path, check: Callable[[], None]) -> Iterator[None]:
     except OSError as error:
         raise CacheUnusable(f"{library.parent} can't be written ({error.strerror})") from None
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it if this process ends
-                break
-            except BlockingIOError:
-                check()
-                time.sleep(_POLL)
-        yield
-    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it if this process ends
+    except BlockingIOError:
         os.close(descriptor)
+        return None
+    return descriptor
+
+
+def release(lock: int) -> None:
+    """Release a lock, which child processes may have inherited."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    os.close(lock)
 
 
 def lock_key(library: Path) -> str:
     """Return the first character of a library's name, which all libraries with the same lock have in common."""
     return library.name[0]
+
+
+def probe_folder(library: Path) -> Path:
+    """Return the folder in which inductor keeps the small libraries with which it finds out what the compiler supports."""
+    return library.parent / "probes"
 
 
 def clean_up(library: Path) -> None:

@@ -8,23 +8,22 @@ modules and memory. There are no guards and no recompilation, so the result depe
 import hashlib
 import os
 import platform
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from lockstep.compiling.build import CompilerFailed, build, interface_problem
-from lockstep.compiling.cache import CacheUnusable, cache_folder, check_folder, find_defect, locked
+from lockstep.compiling.build import CompilerFailed, build_missing, interface_problem
+from lockstep.compiling.cache import CacheUnusable, cache_folder, check_folder, find_defect
 from lockstep.compiling.interfaces import InterfaceMissing, private_interface
 from lockstep.compiling.products import load_products, register_products, uses_products
 from lockstep.processes.portable import PORTABLE_TYPE, is_portable
 
-__all__ = ["Formula", "Kernel", "MakeKernel", "ahead_of_time", "eager"]
+__all__ = ["Formula", "Kernel", "MakeKernel", "ahead_of_time", "compiled_together", "eager"]
 
 _SOURCE_PACKAGES = ("algorithm", "compiling", "curiosity", "distributions", "models", "ppo")
 """The packages whose code can become part of a compiled formula."""
@@ -54,6 +53,53 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     return formula
 
 
+class _Compiled:
+    """Kernel in a compiled library, which is opened after the kernel was made."""
+
+    __slots__ = ("runner",)
+
+    def __init__(self) -> None:
+        self.runner: Any = None
+
+    def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
+        results: Sequence[Tensor] = self.runner.run(list(tensors))
+        return results
+
+
+class _Request(NamedTuple):
+    """Kernel that is to be compiled."""
+
+    formula: Formula
+    examples: Sequence[Tensor]
+    kernel: _Compiled
+
+
+@contextmanager
+def compiled_together(
+    check: Callable[[], None] = lambda: None, announce: Callable[[], None] = lambda: None
+) -> Iterator[MakeKernel]:
+    """Yield a function that makes kernels which are compiled ahead of time, see `ahead_of_time`.
+
+    The kernels that it makes in the block are compiled at the end of the block, at the same time, and can be called afterwards. Those that
+    it makes later are compiled at once.
+    """
+    requests: list[_Request] = []
+    is_open = True
+
+    def make(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+        request = _Request(formula, examples, _Compiled())
+        if is_open:
+            requests.append(request)
+        else:
+            _load([request], check, announce)
+        return request.kernel
+
+    yield make
+    is_open = False
+    _load(requests, check, announce)
+    requests.clear()  # they hold tensors
+
+
 def ahead_of_time(
     formula: Formula,
     examples: Sequence[Tensor],
@@ -65,33 +111,44 @@ def ahead_of_time(
     A child process compiles, and others that need the library wait for it. `check` is called many times a second meanwhile, and may raise
     to stop the compilation. `announce` is called before the wait, whichever process compiles. Raises CompilerFailed, in one line.
     """
+    with compiled_together(check, announce) as make:
+        return make(formula, examples)  # compiled when the block ends
+
+
+def _load(requests: Sequence[_Request], check: Callable[[], None], announce: Callable[[], None]) -> None:
+    """Open the libraries of kernels. Compile those that are missing or damaged at the same time."""
     folder = cache_folder()
-    library = folder / f"{_key(formula, examples)}.so"
+    libraries = [folder / f"{_key(request.formula, request.examples)}.so" for request in requests]
+    makes = {
+        library: partial(_compile, request.formula, request.examples)
+        for library, request in zip(libraries, requests, strict=True)
+    }
+    runners: dict[Path, Any] = {}
+
+    def find_problem(library: Path) -> str | None:
+        runners[library], problem = _open(library)
+        return problem if runners[library] is None else None
+
     try:
         check_folder(folder)
         if uses_products(torch.get_num_threads()):
             load_products(folder, check)
-        runner, _ = _open(library)
-        if runner is None:
-            announce()
-            with locked(library, check):
-                runner, problem = _open(library)  # another process may have compiled it meanwhile
-                if problem:
-                    print(f"{library} {problem}; compiling it again", file=sys.stderr, flush=True)
-                if runner is None:
-                    build(partial(_compile, formula, examples), library, check)
-                    runner, problem = _open(library)
+        build_missing(makes, find_problem, check, announce)
+        for library in makes:
+            if runners[library] is None and (problem := find_problem(library)) is not None:
+                raise CompilerFailed(
+                    f"runtime.compile is 'on': {library} {problem}; use --runtime.compile off in a new run"
+                )
     except CacheUnusable as error:
         raise CompilerFailed(
             f"runtime.compile is 'on': the cache folder {error}; set LOCKSTEP_CACHE to another folder"
         ) from None
     except InterfaceMissing as error:
         raise CompilerFailed(interface_problem(str(error))) from None
-    with suppress(OSError):  # a cache that another user fills may be read-only
-        os.utime(library)
-    if runner is None:
-        raise CompilerFailed(f"runtime.compile is 'on': {library} {problem}; use --runtime.compile off in a new run")
-    return lambda *tensors: runner.run(list(tensors))
+    for library, request in zip(libraries, requests, strict=True):
+        request.kernel.runner = runners[library]
+        with suppress(OSError):  # a cache that another user fills may be read-only
+            os.utime(library)
 
 
 def _open(library: Path) -> tuple[Any, str]:

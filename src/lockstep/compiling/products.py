@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.compiling.build import build
-from lockstep.compiling.cache import find_defect, locked
+from lockstep.compiling.build import build_missing
+from lockstep.compiling.cache import find_defect
 from lockstep.compiling.compiler import find_compiler
 from lockstep.compiling.interfaces import private_interface
 from lockstep.processes.portable import is_portable, portable_problem
@@ -55,10 +55,7 @@ def load_products(folder: Path, check: Callable[[], None]) -> Any:
     content = _SOURCE.read_bytes() + " ".join(_FLAGS).encode()
     library = folder / f"{hashlib.sha256(content).hexdigest()[:32]}.so"
     if library not in _loaded:
-        if find_defect(library) is not None:
-            with locked(library, check):
-                if find_defect(library) is not None:  # another process may have built it meanwhile
-                    build(_compile, library, check)
+        build_missing({library: _compile}, find_defect, check)
         with suppress(OSError):  # a cache that another user fills may be read-only
             os.utime(library)
         _loaded.add(library)

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -19,7 +19,7 @@ from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
 from lockstep.compiling.graphs import cuda_graph
-from lockstep.compiling.kernels import MakeKernel, ahead_of_time, eager
+from lockstep.compiling.kernels import MakeKernel, compiled_together, eager
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.settings import EnvConfig
@@ -80,23 +80,24 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     ]
     counts = [len(plan.trained_by(rank)) for rank in plan.training]
     trainers = group.split(plan.training, counts)
-    update = Update(
-        agent,
-        config.ppo,
-        trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
-        plan.trained_by(group.rank),
-        seed,
-        UpdateOptions(
-            share_data=config.plan.share_data,
-            vtrace=config.plan.correction == "vtrace",
-            fused=not config.plan.exact,
-            recompute_states=config.rollout.recompute_states,
-        ),
-        replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=_make_kernel(config, agent.device, group.rank),
-    )
     enter("compile")
-    update.make_kernels(env.count // shards * config.rollout.steps)
+    with _kernels(config, agent.device, group.rank) as make_kernel:
+        update = Update(
+            agent,
+            config.ppo,
+            trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
+            plan.trained_by(group.rank),
+            seed,
+            UpdateOptions(
+                share_data=config.plan.share_data,
+                vtrace=config.plan.correction == "vtrace",
+                fused=not config.plan.exact,
+                recompute_states=config.rollout.recompute_states,
+            ),
+            replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
+            make_kernel=make_kernel,
+        )
+        update.make_kernels(env.count // shards * config.rollout.steps)
     enter("start")
     return RankComponents(trainers, own_shards, exchange, update)
 
@@ -109,14 +110,15 @@ def _bounded(config: Config) -> EnvConfig:
     return replace(env, timeout=min(env.timeout, config.runtime.timeout / 2))
 
 
-def _make_kernel(config: Config, device: torch.device, rank: int) -> MakeKernel:
+def _kernels(config: Config, device: torch.device, rank: int) -> AbstractContextManager[MakeKernel]:
+    """Return the context in which the kernels of the update are made."""
     if device.type == "cuda":
-        return cuda_graph
-    return _compiler(rank) if config.runtime.compile == "on" else eager
+        return nullcontext(cuda_graph)
+    return _compiled(rank) if config.runtime.compile == "on" else nullcontext(eager)
 
 
-def _compiler(rank: int) -> MakeKernel:
-    """Return the function that compiles kernels. Rank 0, which trains in every plan, prints one line before the first that is not in the cache."""
+def _compiled(rank: int) -> AbstractContextManager[MakeKernel]:
+    """Compile kernels. Rank 0, which trains in every plan, prints one line before the first that is not in the cache."""
 
     @cache
     def announce() -> None:
@@ -127,7 +129,7 @@ def _compiler(rank: int) -> MakeKernel:
         beat()
         raise_if_asked()
 
-    return partial(ahead_of_time, check=check, announce=announce)
+    return compiled_together(check, announce)
 
 
 def make_agent(

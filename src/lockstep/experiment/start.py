@@ -13,7 +13,7 @@ from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.envs.catalog import SAME_EPISODES
 from lockstep.experiment.execute import execute
 from lockstep.experiment.resolve import compiles, cut_episodes, iterations, resolve
-from lockstep.group.memory import usable_cores
+from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
 from lockstep.runtime.checks import check_runtime, compile_problem, resolve_devices

@@ -12,8 +12,9 @@ import torch
 
 from lockstep.group.channel import Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
-from lockstep.group.memory import CACHE_LINE, Memory, usable_cores
+from lockstep.group.memory import CACHE_LINE, Memory
 from lockstep.processes import heartbeat
+from lockstep.processes.cores import usable_cores
 from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, WAITS_FOR, Heartbeat
 from lockstep.processes.host_name import host_name
 

@@ -3,7 +3,7 @@
 import mmap
 import os
 
-__all__ = ["CACHE_LINE", "Memory", "create_memory", "usable_cores"]
+__all__ = ["CACHE_LINE", "Memory", "create_memory"]
 
 CACHE_LINE = 64
 """Bytes of a processor's cache line."""
@@ -53,8 +53,3 @@ class Memory:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -4,17 +4,14 @@ import ctypes
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from lockstep.processes.signals import SIGNALS
 
-__all__ = ["add_parent_path", "die_with_parent", "own_command", "own_environment", "run_in_child"]
+__all__ = ["Child", "add_parent_path", "die_with_parent", "own_command", "own_environment"]
 
 _PR_SET_PDEATHSIG = 1
-_POLL = 0.02
-"""Seconds between two polls of a child."""
 
 
 def own_command(*arguments: str) -> list[str]:
@@ -48,37 +45,40 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def run_in_child(work: Callable[[], None], check: Callable[[], None]) -> int:
-    """Run `work` in a forked process and return its exit code: 0, 1 if it raised, minus the signal's number if it was killed.
+class Child:
+    """Forked process that calls a function. It ends with this process."""
 
-    `check` is called repeatedly while waiting. If `check` raises, the child and all processes that the child has
-    started are killed. The child ends with this process.
-    """
-    parent = os.getpid()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setpgid(0, 0)
-            # schedulers signal every process of a job, but the parent decides whether to stop
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-            die_with_parent(parent)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    with suppress(OSError):  # both processes set it, because either may run first
-        os.setpgid(child, child)
-    try:
-        while True:
-            ended_process, status = os.waitpid(child, os.WNOHANG)
-            if ended_process:
-                return os.waitstatus_to_exitcode(status)
-            check()
-            time.sleep(_POLL)
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
+    def __init__(self, work: Callable[[], None]) -> None:
+        """Start the process. Its exit code is 1 if `work` raises, else 0."""
+        parent = os.getpid()
+        self._code: int | None = None
+        self._process = os.fork()
+        if self._process == 0:
+            code = 1
+            try:
+                os.setpgid(0, 0)
+                # schedulers signal every process of a job, but the parent decides whether to stop
+                for number in SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
+                die_with_parent(parent)
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+        with suppress(OSError):  # both processes set it, because either may run first
+            os.setpgid(self._process, self._process)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or minus the signal's number if the process was killed; None if it has not ended."""
+        if self._code is None:
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+            if ended:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def kill(self) -> None:
+        """Kill the process and all processes that it has started, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process, signal.SIGKILL)
+            self._code = os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])

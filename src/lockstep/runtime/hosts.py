@@ -1,13 +1,12 @@
 """Ranks of one host: their local ranks, and how they share its cores."""
 
-import os
 from dataclasses import dataclass
 
 import torch
 
 from lockstep.group.group import Group
-from lockstep.group.memory import usable_cores
 from lockstep.group.neighbors import host_id
+from lockstep.processes.cores import core_numbers, usable_cores
 from lockstep.runtime.threads import share_of_cores
 
 __all__ = ["HostSlot", "find_host_slot"]
@@ -49,18 +48,13 @@ def find_host_slot(group: Group) -> HostSlot:
         local_rank=int(on_host[: group.rank].sum()),
         cores=share_of_cores(place, count, usable_cores()),
         host_cores=max(1, sum(word.bit_count() for word in host_cores)),
-        own_core=_cores()[place] if count == usable_cores() else None,
+        own_core=core_numbers()[place] if count == usable_cores() else None,
     )
-
-
-def _cores() -> list[int]:
-    """Return the cores that this process may use, ascending."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _core_set() -> list[int]:
     """Return the cores that this process may use, as bits of 32-bit words."""
     words = [0] * _WORDS
-    for core in _cores():
+    for core in core_numbers():
         words[core // 32 % _WORDS] |= 1 << core % 32
     return words

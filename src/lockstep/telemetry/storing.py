@@ -32,7 +32,7 @@ class StoreSidecar(Sidecar):
             return _COMPLETE_TIMEOUT if is_complete() else _STOP_TIMEOUT
 
         try:
-            super().__init__("store", folder.path, ["storer", str(folder.path)], timeout, _NICE)
+            super().__init__("uploads", folder.path, ["storer", str(folder.path)], timeout, _NICE)
         except OSError as error:
             raise StoreFailed(f"run.store: the process that copies the run can't be started: {error}") from None
 

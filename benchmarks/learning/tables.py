@@ -1,6 +1,6 @@
-"""Write the tables of docs/learning.md, between its markers, and their figures from the stored results.
+"""Write the tables of docs/learning.md and README.md, between their markers, and their figures from the stored results.
 
-    python benchmarks/learning/tables.py [--results DIR] [--page FILE]
+    python benchmarks/learning/tables.py [--results DIR] [--page FILE] [--readme FILE]
 
 It needs matplotlib, and no run.
 """
@@ -16,12 +16,14 @@ from aggregate import estimate
 from comparison import UNTUNED, comparison
 from figures import draw_curves, draw_profiles
 from markdown import interval, number, speed
+from readme import results_table
 from records import RESULTS
 from table_results import Runs, TableResults, read_results
 from tasks import Table, read_table, table_names
 from variants import variant_rows
 
-PAGE = Path(__file__).parents[2] / "docs" / "learning.md"
+ROOT = Path(__file__).parents[2]
+PAGE, README = ROOT / "docs" / "learning.md", ROOT / "README.md"
 
 
 def section(table: Table, folder: Path, page: Path) -> str:
@@ -125,16 +127,19 @@ def fill(text: str, sections: dict[str, str]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the page and its figures."""
+    """Write the pages and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--readme", type=Path, default=README)
     arguments = parser.parse_args(argv)
     sections = {name: section(read_table(name), arguments.results, arguments.page) for name in table_names()}
     untuned = [read_results(read_table(name), arguments.results) for name in UNTUNED]
     figure = arguments.page.parent / "learning" / "comparison-profiles.svg"
     sections["comparison"] = "\n".join(comparison(untuned, figure))
-    arguments.page.write_text(fill(arguments.page.read_text(encoding="utf-8"), sections), encoding="utf-8")
+    results = {"results": results_table(arguments.results)}
+    for path, content in ((arguments.page, sections), (arguments.readme, results)):
+        path.write_text(fill(path.read_text(encoding="utf-8"), content), encoding="utf-8")
 
 
 if __name__ == "__main__":

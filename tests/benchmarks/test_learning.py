@@ -115,7 +115,8 @@ def test_seeds_that_other_unfinished_tasks_do_not_have_are_not_counted(learning:
 
 
 def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path: Path) -> None:
-    page, results = tmp_path / "learning.md", tmp_path / "results"
+    page, readme, results = tmp_path / "learning.md", tmp_path / "README.md", tmp_path / "results"
+    arguments = ["--results", str(results), "--page", str(page), "--readme", str(readme)]
     names = [*learning.tasks.table_names(), "comparison"]
     page.write_text(
         "before\n" + "".join(f"<!-- begin {name} -->\nstale text\n<!-- end {name} -->\n" for name in names) + "after\n"
@@ -124,12 +125,14 @@ def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path:
     for task in table.tasks.values():
         write_results(learning, results, "default-mujoco", task, [task.bar * share for share in (0.8, 0.9, 1, 1.1)])
     write_results(learning, results, "default-mujoco-sb3", table.tasks["Ant-v5"], [500, 600])
-    learning.tables.main(["--results", str(results), "--page", str(page)])
+    readme.write_text("before <!-- begin results --> old <!-- end results --> after")
+    write_results(learning, results, "presets-mujoco", table.tasks["Ant-v5"], [3000])
+    learning.tables.main(arguments)
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "stale text" not in text
-    assert text.count("No results yet.") == len(names) - 2
+    assert text.count("No results yet.") == len(names) - 3
     rows = [line for line in text.splitlines() if line.startswith("| Ant-v5 | 1,000,000 | 4 |")]
     assert rows[0].startswith("| Ant-v5 | 1,000,000 | 4 | 3,258† | 2,932 | **3,095 [")
     assert "| 550 [500, 600] |" in rows[0]
@@ -142,8 +145,14 @@ def test_a_page_gets_its_tables_and_figures(learning: SimpleNamespace, tmp_path:
     assert "Interquartile mean of the normalized scores over all tasks: lockstep 0.9" in text
     for name in ("default-mujoco-curves", "default-mujoco-profiles", "comparison-profiles"):
         assert (tmp_path / "learning" / f"{name}.svg").stat().st_size < 300_000
+    summary = readme.read_text()
+    assert summary.startswith("before <!-- begin results -->\n\n| environment |")
+    assert summary.endswith("<!-- end results --> after")
+    (row,) = [line for line in summary.splitlines() if line.startswith("| Ant-v5 ")]
+    assert row.startswith("| Ant-v5 | 1,000,000 | 3,258 | 3,095 [")
+    assert row.endswith("| 4 | 3,000 | 1 |")
     first = (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()
-    learning.tables.main(["--results", str(results), "--page", str(page)])
+    learning.tables.main(arguments)
     assert (page.read_text(), (tmp_path / "learning" / "default-mujoco-curves.svg").read_bytes()) == (text, first)
 
 

@@ -12,6 +12,8 @@ from aggregate import Estimate, balanced, estimate, normalized
 from records import Record, read_records
 from tasks import Table, Task
 
+POOLED_SEEDS = 3
+"""Smallest number of seeds of each task with which scores of all tasks are summarized in one number."""
 RANDOM_SCORES = Path(__file__).parent / "random_scores.json"
 
 
@@ -68,9 +70,9 @@ class TableResults:
     sb3: dict[str, Runs]
 
     def pooled(self, program: str) -> list[list[float]]:
-        """Return the normalized scores of all tasks, equally many for each, or nothing if a task has no run."""
+        """Return the normalized scores of all tasks, equally many for each, or nothing if a task has fewer than `POOLED_SEEDS` runs."""
         runs = getattr(self, program)
-        if len(runs) < len(self.table.tasks):
+        if min((len(runs[name].records) if name in runs else 0) for name in self.table.tasks) < POOLED_SEEDS:
             return []
         return balanced([runs[name].normalized for name in self.table.tasks])
 

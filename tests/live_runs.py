@@ -50,6 +50,16 @@ def processes_with(*words: str) -> list[int]:
     return found
 
 
+def processes_in(folder: Path) -> list[int]:
+    """Return the ids of the live processes whose working folder is `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # zombies have no working folder
+            if process.joinpath("cwd").readlink() == folder:
+                found.append(int(process.name))
+    return found
+
+
 def ranks_of(run: Path) -> list[int]:
     """Return the ids of live processes whose command line names `run`, and of their environment workers."""
     found = []

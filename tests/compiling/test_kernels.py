@@ -250,6 +250,16 @@ def test_kernels_of_a_block_are_compiled_at_its_end_and_later_ones_at_once(
     assert {path.stem for path in tmp_path.glob("*.so")} >= {kernels._key(Doubled(name), (number,)) for name in names}
 
 
+def test_a_block_without_kernels_needs_neither_a_cache_nor_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A rank that only plays may be on a host without a compiler."""
+    monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "cache"))
+    with compiled_together():
+        pass
+    assert not (tmp_path / "cache").exists()
+
+
 def test_key_contains_all_inputs_of_a_gradient_formula() -> None:
     spaces, dtype, policy, config = CASES["discrete"]
 

@@ -11,6 +11,7 @@ from lockstep.group.solo import Solo
 from lockstep.run.checkpoint_writer import CheckpointWriter, remove_old_checkpoints
 from lockstep.run.folder import RunFolder
 from lockstep.run.manifest import verify
+from lockstep.store import mirror as mirror_module
 from lockstep.store.fetch import fetch, fetch_named, is_stored
 from lockstep.store.mirror import OWNER, Mirror, newest_stored
 from lockstep.store.remote import RemoteRun, StoreFailed, check_address
@@ -199,6 +200,52 @@ def test_checkpoints_that_training_removes_during_their_upload_are_stored(
         assert verify(copy.checkpoint(newest))["iteration"] == newest
         assert len([*copy.metrics()]) >= newest
         assert not [*folder.path.glob(".*")]
+
+
+def test_a_file_that_is_removed_during_its_upload_is_not_an_error_of_the_storage(
+    folder: RunFolder, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteRun(store, "one")
+    put = remote._files.put_file
+
+    def remove_first(source: str, target: str) -> None:
+        Path(source).unlink()
+        put(source, target)
+
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as context:
+        context.setattr(remote._files, "put_file", remove_first)
+        with pytest.raises(FileNotFoundError):
+            remote.upload(tmp_path / "file", "file")
+    (tmp_path / "store" / "two").write_text("in the way of a folder")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreFailed):
+        RemoteRun(store, "two").upload(tmp_path / "file", "file")
+
+
+def test_nothing_is_deleted_until_a_checkpoint_of_the_folder_is_stored(
+    folder: RunFolder, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process starts again, and training removes its checkpoints before their files are linked."""
+    before = Mirror(folder, RemoteRun(store, "one"))
+    before.claim()
+    advance(folder, 1)
+    before.update()
+    for iteration in (2, 3):
+        advance(folder, iteration)
+
+    def removed(checkpoint: Path, root: Path) -> Path:
+        raise FileNotFoundError
+
+    again = Mirror(folder, RemoteRun(store, "one"))
+    again.claim()
+    with monkeypatch.context() as context:
+        context.setattr(mirror_module, "_link_files", removed)
+        again.update()
+    assert "checkpoints/00000001/state.json" in RemoteRun(store, "one").sizes()
+    again.update()
+    whole = {name for name in RemoteRun(store, "one").sizes() if name.endswith("/state.json")}
+    assert whole == {f"checkpoints/{iteration:08d}/state.json" for iteration in (2, 3)}
 
 
 def test_storage_keeps_the_newest_checkpoint_of_a_run_whose_folder_is_gone(folder: RunFolder, store: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.live_runs import digests, ranks_of, wait_for
+from tests.live_runs import digests, processes_in, wait_for
 from tests.warm import Finished, Program, Warm
 
 from lockstep.store.remote import RemoteRun, StoreFailed
@@ -59,7 +59,7 @@ def test_a_lost_machine_is_replaced_by_repeating_the_command(
     wait_for(lambda: any(name.endswith("/state.json") for name in RemoteRun(STORE, "one").sizes()), "a copy")
     stored = len(digests(run))
     lost.kill()
-    wait_for(lambda: not ranks_of(run), "the end of all ranks")
+    wait_for(lambda: not processes_in(tmp_path), "the end of all ranks, and of the process that copies")
     assert stored < 120
     shutil.rmtree(run)
 

@@ -96,7 +96,8 @@ def compiled_together(
 
     yield make
     is_open = False
-    _load(requests, check, announce)
+    if requests:  # a rank that only plays needs neither a cache nor a compiler
+        _load(requests, check, announce)
     requests.clear()  # they hold tensors
 
 

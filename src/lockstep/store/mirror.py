@@ -133,8 +133,8 @@ class Mirror:
             self._uploaded[path] = version
 
     def _old(self) -> Collection[int]:
-        """Return the checkpoints in the storage that training has removed, without the newest one that is whole."""
-        return self._there - {*self._folder.checkpoints(), self._newest}
+        """Return the checkpoints in the storage that training has removed, without the newest one that is whole: none until it is known."""
+        return self._there - {*self._folder.checkpoints(), self._newest} if self._newest else ()
 
     def _delete(self, number: int) -> None:
         """Delete a checkpoint in the storage, its state.json first."""

@@ -213,3 +213,13 @@ def test_key_depends_only_on_the_code_of_formulas(monkeypatch: pytest.MonkeyPatc
     assert kernels._source_digest.__wrapped__() == before
     (package / "ppo" / "losses.py").write_text("changed")
     assert kernels._source_digest.__wrapped__() != before
+
+
+def test_cache_keeps_the_most_recently_used_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kernel_cache, "_MAX_LIBRARIES", 2)
+    for age, name in enumerate("cab"):
+        (tmp_path / f"{name}.so").touch()
+        (tmp_path / f"{name}.json").touch()
+        os.utime(tmp_path / f"{name}.so", (age, age))
+    kernel_cache.clean_up(tmp_path / "d.so")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "b.json", "b.so"]

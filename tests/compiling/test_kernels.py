@@ -358,16 +358,6 @@ def test_output_of_a_killed_compilation_is_not_used(compiling, tmp_path: Path) -
     assert not list((tmp_path / "tmp").iterdir()), "the compiler must not keep its own cache of 300 MB"
 
 
-def test_cache_keeps_the_most_recently_used_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kernel_cache, "_MAX_LIBRARIES", 2)
-    for age, name in enumerate("cab"):
-        (tmp_path / f"{name}.so").touch()
-        (tmp_path / f"{name}.json").touch()
-        os.utime(tmp_path / f"{name}.so", (age, age))
-    kernel_cache.clean_up(tmp_path / "d.so")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.so", "b.json", "b.so"]
-
-
 def test_unusable_cache_folder_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCKSTEP_CACHE", str(tmp_path / "file" / "cache"))

@@ -26,6 +26,12 @@ def reached(run: Path, iterations: int) -> Callable[[], bool]:
     return lambda: len(rows(run)) >= iterations
 
 
+def slow_hook(folder: Path) -> tuple[str, str]:
+    """Return flags with which every iteration of a run in `folder` takes 0.1 s longer, so that tests can interrupt it. No result changes."""
+    folder.joinpath("slow.py").write_text("import time\n\n\ndef on_iteration(iteration):\n    time.sleep(0.1)\n")
+    return "--run.hooks", "slow"
+
+
 def digests(run: Path) -> list[str]:
     """Return the digest of every iteration."""
     return [row["digest"] for row in rows(run)]

@@ -1,7 +1,7 @@
 """Server that has imported PyTorch and forks programs, which saves half of the time of short tests.
 
-`python -m tests.warm SOCKET MODULE …` imports the modules, listens on the socket, and ends with its parent process. It forks for each
-request, and the fork forks again:
+`python -m tests.warm SOCKET MODULE …` imports the modules, listens on the socket, and ends with its parent process. It forks a program for
+each request:
 
     test ── module, words, folder, environment, open files ──▶ waits for the program, sends its process id and exit code
                                                                └─ the program, in its own session
@@ -13,12 +13,14 @@ import atexit
 import json
 import os
 import runpy
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -31,6 +33,7 @@ from tests.forked import PORTABLE_SERVER, SERVERS, ForkedPopen, fork_ranks, requ
 
 from lockstep.processes.parent import die_with_parent
 from lockstep.processes.portable import is_portable
+from lockstep.run.environment import packages
 
 ROOT = Path(__file__).parents[1]
 _PIECE = 65536
@@ -229,8 +232,13 @@ def run_program(
     sys.path[:] = folders if safe else [cwd, *folders]
     if module.startswith("tests."):
         sys.path.append(str(ROOT))
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-    exit_without_cleanup()
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:  # such as argparse's after `--help`
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        exit_without_cleanup(end.code if isinstance(end.code, int) else int(end.code is not None))
+    exit_without_cleanup(0)
 
 
 def execute(module: str, words: list[str], safe: bool) -> NoReturn:
@@ -240,42 +248,66 @@ def execute(module: str, words: list[str], safe: bool) -> NoReturn:
     os.execv(sys.executable, [sys.executable, *["-P"] * safe, "-m", module, *words])
 
 
-def exit_without_cleanup() -> NoReturn:
-    """Exit as `lockstep` does, after exit handlers: freeing PyTorch's modules takes 0.3 s."""
+def exit_without_cleanup(code: int) -> NoReturn:
+    """Exit as `lockstep` does, after exit handlers: freeing PyTorch's modules takes 0.3 to 1 s."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)
+    os._exit(code)
 
 
-def handle_request(connection: socket.socket, address: str) -> NoReturn:
-    """Handle the request on a connection: fork the program, wait for it, and exit."""
-    content, files, *_ = socket.recv_fds(connection, _PIECE, 16)
-    while not content.endswith(b"\n"):
-        content += connection.recv(_PIECE)
-    task, parent = json.loads(content), os.getpid()
-    child = os.fork()
-    if child == 0:
+class Forks:
+    """Programs that were forked by this process and have not ended, and the connections of those who wait for them."""
+
+    def __init__(self, listener: socket.socket, address: str) -> None:
+        self._address, self._listener = address, listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._begin(listener.accept()[0]))
+
+    def serve(self) -> NoReturn:
+        """Fork a program for each request, report its end, and kill it if its connection is closed."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd in self._selector.get_map():  # not closed by an earlier one
+                    key.data()
+
+    def _begin(self, connection: socket.socket) -> None:
+        content, files, *_ = socket.recv_fds(connection, _PIECE, 16)
+        while not content.endswith(b"\n"):
+            content += connection.recv(_PIECE)
+        task, parent = json.loads(content), os.getpid()
+        child = os.fork()
+        if child == 0:
+            for fileno in [connection.fileno(), *self._selector.get_map()]:
+                os.close(fileno)
+            self._selector.close()
+            die_with_parent(parent)
+            arguments_file(self._address, os.getpid()).write_text("\0".join(task["words"]))
+            run_program(files, **task)
+        for file in files:
+            os.close(file)
+        ended = os.pidfd_open(child)
+        self._selector.register(ended, selectors.EVENT_READ, lambda: self._end(child, ended, connection))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._kill(child, connection))
+        self._answer(connection, child)
+
+    def _kill(self, child: int, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        os.kill(child, signal.SIGKILL)
+
+    def _end(self, child: int, ended: int, connection: socket.socket) -> None:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        arguments_file(self._address, child).unlink(missing_ok=True)
+        self._selector.unregister(ended)
+        os.close(ended)
+        if connection.fileno() in self._selector.get_map():
+            self._selector.unregister(connection)
+        self._answer(connection, code)
         connection.close()
-        die_with_parent(parent)
-        arguments_file(address, os.getpid()).write_text("\0".join(task["words"]))
-        run_program(files, **task)
-    for file in files:
-        os.close(file)
-    connection.sendall(f"{child}\n".encode())
-    Thread(target=exit_when_closed, args=(connection,), daemon=True).start()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    arguments_file(address, child).unlink(missing_ok=True)
-    with suppress(OSError):
-        connection.sendall(f"{code}\n".encode())
-    os._exit(0)
 
-
-def exit_when_closed(connection: socket.socket) -> None:
-    """Exit when the connection is closed. The program is killed with this process, its parent."""
-    with suppress(OSError):
-        connection.recv(1)
-    os._exit(1)
+    def _answer(self, connection: socket.socket, number: int) -> None:
+        with suppress(OSError):
+            connection.sendall(f"{number}\n".encode())
 
 
 def arguments_file(address: str, process: int) -> Path:
@@ -288,18 +320,15 @@ def main(address: str, *modules: str) -> None:
     die_with_parent(os.getppid())
     for module in modules:
         import_module(module)
+    packages()  # reads files for 20 ms, and keeps the versions
+    # the finalizers of PyTorch's libraries take 40 ms at the end of each program
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{address}.new")
         listener.listen()
         Path(f"{address}.new").rename(address)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        while True:
-            connection, _ = listener.accept()
-            with connection:
-                if os.fork() == 0:
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    listener.close()
-                    handle_request(connection, address)
+        Forks(listener, address).serve()
 
 
 if __name__ == "__main__":

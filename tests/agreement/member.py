@@ -34,7 +34,7 @@ from lockstep.runtime.join import join
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
-ITERATIONS, STEPS, COUNT, SHARDS = int(os.environ.get("LOCKSTEP_TEST_ITERATIONS", "4")), 32, 8, 4
+ITERATIONS, STEPS, COUNT, SHARDS = int(os.environ.get("LOCKSTEP_TEST_ITERATIONS", "3")), 16, 8, 4
 PENDULUM = EnvConfig("Pendulum-v1", "gymnasium", COUNT, options={"max_episode_steps": 20})
 OWN, SHARED = PlanConfig(), PlanConfig(share_data=True)
 VTRACE = PlanConfig(lag=1, correction="vtrace", share_data=True)
@@ -42,8 +42,8 @@ ROWS = RolloutConfig(STEPS)
 SEQUENCES, RECOMPUTED = RolloutConfig(STEPS, 8), RolloutConfig(STEPS, 16, recompute_states=True)
 
 
-def sample_env(name: str) -> EnvConfig:
-    return EnvConfig(f"{PREFIX}/{name}-v0", "gymnasium", COUNT)
+def sample_env(name: str, **options: float) -> EnvConfig:
+    return EnvConfig(f"{PREFIX}/{name}-v0", "gymnasium", COUNT, options=options)
 
 
 class Tiny(nn.Module):
@@ -70,7 +70,7 @@ TASKS = {
         ppo=PPOConfig(normalize_rewards=True, kl_stop=0.00005, learning_rate=1e-3),
     ),
     "spoiled": Config(
-        env=sample_env("Spoiled"),
+        env=sample_env("Spoiled", share=0.3),
         policy=PolicyConfig(hidden=(16,), normalize_observations=True),
         ppo=PPOConfig(normalize_rewards=True, on_non_finite="skip"),
     ),
@@ -173,7 +173,7 @@ def config_of(matrix: str, column: str, plan: str, runtime: RuntimeConfig, folde
         config,
         rollout=config.rollout if config.rollout.sequence_length else ROWS,
         ppo=dataclasses.replace(
-            config.ppo, epochs=3 if matrix == "plans" else 2, minibatches=16 if task == "spoiled" else 2
+            config.ppo, epochs=3 if matrix == "plans" else 2, minibatches=8 if task == "spoiled" else 2
         ),
         plan=dataclasses.replace(settings, kind=plan, shards=SHARDS),
         runtime=runtime,

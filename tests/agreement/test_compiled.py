@@ -16,7 +16,19 @@ from lockstep.runtime.settings import RuntimeConfig
 
 pytestmark = pytest.mark.slow
 
-WORDS = ("train", "--env", "CartPole-v1", "--rollout.steps", 128, "--ppo.minibatches", 2, "--total-steps", 8 * 128 * 6)
+WORDS = (
+    "train",
+    "--env",
+    "CartPole-v1",
+    "--rollout.steps",
+    128,
+    "--ppo.minibatches",
+    2,
+    "--ppo.epochs",
+    2,
+    "--total-steps",
+    8 * 128 * 6,
+)
 """With two shards, the kernels of the preset cartpole, which other tests compile too: 256 rows a shard and minibatch."""
 COMPILED = (*WORDS, "--runtime.compile", "on", "--plan.shards", 2, "--run.checkpoint-every", 3, "--run.progress", "off")
 

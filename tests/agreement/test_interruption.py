@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.live_runs import digests, ranks_of, reached, rows, wait_for
+from tests.live_runs import digests, ranks_of, reached, rows, slow_hook, wait_for
 
 pytestmark = pytest.mark.slow
 
 ITERATIONS = 12
+FAST = ("--run.hooks", "none")
+"""Flag with which a run that was interrupted is resumed."""
 ADAPTIVE = ("--ppo.learning-rate-kl", 0.01)
 COSINE = ("--ppo.learning-rate", "cosine(1e-3, 0)")
 CASES = {
@@ -25,7 +27,7 @@ CASES = {
     "lunarlander": ("--env", "LunarLander-v3", *ADAPTIVE),
     "lstm": (
         *("--env", "CartPole-v1", "--env.engine", "gymnasium", *COSINE),
-        *("--policy.core", "lstm", "--policy.core-size", 16),
+        *("--policy.core", "lstm", "--policy.core-size", 16, "--rollout.sequence-length", 8),
     ),
     "ngu": (
         "--env",
@@ -42,15 +44,19 @@ CASES = {
 }
 
 
-STEPS = {"lstm": 64, "e3b and envpool": 64}
-"""Steps of a rollout in slow cases. In others an iteration must be long enough for a kill before the end of the run."""
+STEPS = 32
+"""Steps of a rollout."""
 
 
 def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
-    steps = STEPS.get(case, 128)
-    shape = ["--rollout.steps", steps, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
-    where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * steps * ITERATIONS]
+    shape = ["--rollout.steps", STEPS, "--plan.shards", 4, "--ppo.epochs", epochs, "--ppo.minibatches", 4]
+    where = ["--out", run.parent, "--name", run.name, "--run.progress", "off", "--total-steps", 8 * STEPS * ITERATIONS]
     return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 3, "--ranks", ranks, "--restarts", 0]
+
+
+def interrupted(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
+    """Return the arguments of a run that is slow enough to be interrupted before its end."""
+    return [*words(case, run, ranks, epochs), *slow_hook(run.parent)]
 
 
 def train_uninterrupted(run_cli, case: str, run: Path) -> None:
@@ -75,14 +81,14 @@ def train_uninterrupted(run_cli, case: str, run: Path) -> None:
 def test_killed_run_resumes_on_another_number_of_ranks(run_cli, begin, same, tmp_path: Path, case: str) -> None:
     train_uninterrupted(run_cli, case, tmp_path / "whole")
     run = tmp_path / "killed"
-    launcher = begin(*words(case, run, 2))
+    launcher = begin(*interrupted(case, run, 2))
     wait_for(reached(run, 4), "4 iterations")
     os.kill(ranks_of(run)[0], signal.SIGKILL)
     launcher.communicate(timeout=30)
     assert launcher.returncode == 1
     assert not ranks_of(run)
     assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
-    rc, out, err = run_cli("resume", run, "--ranks", 4)
+    rc, out, err = run_cli("resume", run, "--ranks", 4, *FAST)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
 
@@ -96,12 +102,12 @@ def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_pa
     rc, out, err = run_cli(*words("gymnasium", tmp_path / "whole", 1), *case)
     assert rc == 0, out + err
     run = tmp_path / "killed"
-    launcher = begin(*words("gymnasium", run, 2), *case)
+    launcher = begin(*interrupted("gymnasium", run, 2), *case)
     wait_for(reached(run, 4), "4 iterations")
     os.kill(ranks_of(run)[0], signal.SIGKILL)
     launcher.communicate(timeout=30)
     assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
-    rc, out, err = run_cli("resume", run, "--iteration", 3)  # in the middle of the warm-up
+    rc, out, err = run_cli("resume", run, "--iteration", 3, *FAST)  # in the middle of the warm-up
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
 
@@ -110,17 +116,17 @@ def test_run_killed_during_curiosity_warmup_resumes(run_cli, begin, same, tmp_pa
 def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_path: Path) -> None:
     train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
     run = tmp_path / "killed"
-    launcher = begin(*words("gymnasium", run, 2), cold=True)
+    launcher = begin(*interrupted("gymnasium", run, 2), cold=True)
     wait_for(reached(run, 4), "4 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
     assert len(rows(run)) < ITERATIONS, "the ranks trained on without their launcher"
-    launcher = begin("resume", run, "--ranks", 4)
+    launcher = begin("resume", run, "--ranks", 4, "--run.hooks", "slow")
     wait_for(reached(run, 8), "8 iterations")
     launcher.kill()
     wait_for(lambda: not ranks_of(run), "no orphan", 5)
     assert len(rows(run)) < ITERATIONS, "the ranks trained on without their launcher"
-    rc, out, err = run_cli("resume", run)
+    rc, out, err = run_cli("resume", run, *FAST)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
 
@@ -138,7 +144,7 @@ def test_run_resumes_after_two_kills_of_all_processes(run_cli, begin, same, tmp_
 )
 def test_signal_stops_the_run_with_code_75(run_cli, begin, same, tmp_path: Path, number: int, ranks: int) -> None:
     run = tmp_path / "stopped"
-    process = begin(*words("gymnasium", run, ranks))
+    process = begin(*interrupted("gymnasium", run, ranks))
     wait_for(reached(run, 3), "3 iterations")
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
@@ -148,13 +154,13 @@ def test_signal_stops_the_run_with_code_75(run_cli, begin, same, tmp_path: Path,
     assert not ranks_of(run)
     if number == signal.SIGTERM:
         train_uninterrupted(run_cli, "gymnasium", tmp_path / "whole")
-        assert run_cli("resume", run, "--ranks", 2).rc == 0
+        assert run_cli("resume", run, "--ranks", 2, *FAST).rc == 0
         same(tmp_path / "whole", run, ITERATIONS)
 
 
 def test_signal_to_every_process_stops_the_run_once(begin, tmp_path: Path) -> None:
     run = tmp_path / "stopped"
-    process = begin(*words("gymnasium", run, 2))
+    process = begin(*interrupted("gymnasium", run, 2))
     wait_for(reached(run, 3), "3 iterations")
     ranks = ranks_of(run)
     for target in (*ranks, process.pid):
@@ -167,7 +173,9 @@ def test_signal_to_every_process_stops_the_run_once(begin, tmp_path: Path) -> No
 def test_second_signal_kills_the_run(begin, tmp_path: Path, ranks: int) -> None:
     run = tmp_path / "stopped"
     # iterations of minutes, so that the first signal has no effect yet
-    process = begin(*words("gymnasium", run, ranks, epochs=50), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048)
+    process = begin(
+        *interrupted("gymnasium", run, ranks, epochs=50), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048
+    )
     wait_for(lambda: (run / "metrics.jsonl").exists(), "the run has begun")
     time.sleep(1)
     process.send_signal(signal.SIGINT)
@@ -183,7 +191,7 @@ def test_signal_during_startup_stops_the_run(begin, environ: dict[str, str], tmp
     run = tmp_path / "stopped"
     (tmp_path / "sitecustomize.py").write_text("import sys, time\ntime.sleep(2 * ('rank' in sys.orig_argv))")
     environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
-    process = begin(*words("gymnasium", run, 2), cold=True)
+    process = begin(*interrupted("gymnasium", run, 2), cold=True)
     wait_for(lambda: len(ranks_of(run)) == 2, "ranks, which sleep before they import PyTorch")
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
@@ -194,11 +202,11 @@ def test_signal_during_startup_stops_the_run(begin, environ: dict[str, str], tmp
 def test_run_killed_before_the_first_checkpoint_starts_again(run_cli, begin, same, tmp_path: Path) -> None:
     train_uninterrupted(run_cli, "cartpole", tmp_path / "whole")
     run = tmp_path / "killed"
-    process = begin(*words("cartpole", run, 1))
+    process = begin(*interrupted("cartpole", run, 1))
     wait_for(reached(run, 1), "1 iteration")
     process.kill()
     process.wait()
-    rc, out, err = run_cli("resume", run, "--iteration", 0)
+    rc, out, err = run_cli("resume", run, "--iteration", 0, *FAST)
     assert rc == 0, out + err
     same(tmp_path / "whole", run, ITERATIONS)
     assert len(digests(run)) == ITERATIONS

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
 SHORT = (
     "--rollout.steps",
-    64,
+    32,
     "--ppo.minibatches",
     2,
     "--ppo.epochs",
@@ -35,7 +35,7 @@ ITERATIONS = 4
 def words_of(case: str, name: str, *more: object) -> list[object]:
     words = ["train", *CASES[case], *SHORT, "--plan.shards", 4]
     count = 16 if case == "cartpole-envpool" else 8
-    return [*words, "--total-steps", count * 64 * ITERATIONS, "--name", name, *more]
+    return [*words, "--total-steps", count * 32 * ITERATIONS, "--name", name, *more]
 
 
 def train(run_cli, case: str, name: str, *more: object, prefix: tuple[str, ...] | None = None) -> None:

@@ -11,7 +11,21 @@ from lockstep.cli.benchmarks import resolve_config
 from lockstep.config.compose import load
 
 PLAIN = ("--runtime.compile", "off")
-SHORT = ("--env", "CartPole-v1", "--rollout.steps", 64, "--repeats", 2, "--iterations", 5, "--seconds", 0.2, *PLAIN)
+SHORT = (
+    "--env",
+    "CartPole-v1",
+    "--rollout.steps",
+    64,
+    "--repeats",
+    2,
+    "--iterations",
+    5,
+    "--seconds",
+    0.2,
+    *PLAIN,
+    "--ppo.epochs",
+    2,
+)
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo '{"skrl": "9.9"}'; exit; fi
 for steps in 2048 4096 6144 8192; do echo "steps $steps"; sleep 0.01; done

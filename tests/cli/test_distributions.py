@@ -6,7 +6,18 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-SMALL = ("--env", "Pendulum-v1", "--rollout.steps", 32, "--total-steps", 1024, "--run.progress", "off")
+SMALL = (
+    "--env",
+    "Pendulum-v1",
+    "--rollout.steps",
+    32,
+    "--total-steps",
+    1024,
+    "--ppo.epochs",
+    1,
+    "--run.progress",
+    "off",
+)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ import pytest
 from tests.cli.test_loggers import records
 from tests.live_runs import digests, reached, wait_for, words_of
 
-WORDS = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--runtime.compile", "off", "--run.progress", "off")
+WORDS = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--ppo.epochs", 2)
+WORDS += ("--runtime.compile", "off", "--run.progress", "off")
+
 EVALUATED = ("--run.evaluate-every", 2, "--run.evaluate-episodes", 2)
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -51,8 +53,6 @@ def test_without_evaluations_the_checkpoint_with_the_best_return_is_kept_also_by
     noisy = (
         "--ppo.learning-rate",
         1e-6,
-        "--ppo.epochs",
-        1,
         "--run.keep",
         1,
         "--run.checkpoint-every",

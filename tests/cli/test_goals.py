@@ -8,7 +8,7 @@ from tests.live_runs import digests, rows
 
 import lockstep
 
-TASK = ("--env", "CartPole-v1", "--rollout.steps", 64, "--ppo.epochs", 4, "--ppo.minibatches", 4, "--plan.shards", 2)
+TASK = ("--env", "CartPole-v1", "--rollout.steps", 64, "--ppo.epochs", 1, "--ppo.minibatches", 4, "--plan.shards", 2)
 SHORT = ("--total-steps", 20 * 8 * 64, "--run.progress", "off", "--run.checkpoint-every", 3)
 GOAL = ("--run.stop-at-return", 28)
 

@@ -29,7 +29,7 @@ def fails(iteration):
 def returns_text(iteration):
     return {"name": "text"}
 """
-TASK = ("--env", "CartPole-v1", "--rollout.steps", 64, "--ppo.epochs", 4, "--ppo.minibatches", 4, "--plan.shards", 2)
+TASK = ("--env", "CartPole-v1", "--rollout.steps", 64, "--ppo.epochs", 1, "--ppo.minibatches", 4, "--plan.shards", 2)
 SHORT = ("--total-steps", 20 * 8 * 64, "--run.progress", "off", "--run.checkpoint-every", 3)
 LAST = 9
 """The iteration after the one in which the hook ends training."""
@@ -162,7 +162,7 @@ def test_program_passes_a_function(whole: Path, tmp_path: Path, monkeypatch: pyt
     settings = {
         "env": {"id": "CartPole-v1", "count": 8},
         "rollout": {"steps": 64},
-        "ppo": {"epochs": 4, "minibatches": 4},
+        "ppo": {"epochs": 1, "minibatches": 4},
         "plan": {"shards": 2},
         "total_steps": 20 * 8 * 64,
         "name": "api",

@@ -14,7 +14,7 @@ import pytest
 from tests.cli.curves_server import KEY, serving
 from tests.live_runs import digests, wait_for, words_of
 
-SHORT = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--name", "first")
+SHORT = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--ppo.epochs", 2, "--name", "first")
 NO_KEY = {"WANDB_API_KEY": "", "WANDB_MODE": "", "HOME": "/nonexistent", "NETRC": "/nonexistent/netrc"}
 
 

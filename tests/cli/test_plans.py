@@ -6,21 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.live_runs import digests, ranks_of, reached, rows, wait_for
+from tests.live_runs import digests, ranks_of, reached, rows, slow_hook, wait_for
 
 pytestmark = pytest.mark.slow
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node")
-ITERATIONS = 20
+ITERATIONS = 12
 ENV = ("--env", "CartPole-v1", "--env.engine", "gymnasium", "--plan.shards", 4)
-TASK = (*ENV, "--rollout.steps", 128)
-SHORT = ("--run.progress", "off", "--total-steps", 8 * 128 * ITERATIONS, "--ppo.epochs", 2, "--ppo.minibatches", 4)
+TASK = (*ENV, "--rollout.steps", 32)
+SHORT = ("--run.progress", "off", "--total-steps", 8 * 32 * ITERATIONS, "--ppo.epochs", 2, "--ppo.minibatches", 4)
 SAVED = ("--run.checkpoint-every", 5)
 
 
 def trained(run_cli, name: str, *more: object, **settings: object) -> None:
     """Train 4 iterations."""
-    short = (*SHORT[:2], *SHORT[4:], "--total-steps", 8 * 128 * 4)
+    short = (*SHORT[:2], *SHORT[4:], "--total-steps", 8 * 32 * 4)
     finished = run_cli("train", *TASK, *short, "--name", name, *more, **settings)
     assert finished.rc == 0, finished
 
@@ -76,7 +76,7 @@ def test_run_with_a_killed_rank_of_either_role_resumes_on_another_plan(
 ) -> None:
     run = tmp_path / "killed"
     where = ("--out", tmp_path, "--name", "killed", "--plan", "1:2", "--plan.lag", lag, "--restarts", 0)
-    launcher = begin("train", *TASK, *SHORT, *SAVED, *where)
+    launcher = begin("train", *TASK, *SHORT, *SAVED, *where, *slow_hook(tmp_path))
     wait_for(reached(run, 6), "6 iterations")
     os.kill(sorted(ranks_of(run))[killed], signal.SIGKILL)  # ranks are started in order; 2 is the player
     _, err = launcher.communicate(timeout=30)
@@ -85,7 +85,7 @@ def test_run_with_a_killed_rank_of_either_role_resumes_on_another_plan(
     assert not ranks_of(run)
     assert len(rows(run)) < ITERATIONS, "it was over before the kill: the test shows nothing"
     plan = "coupled" if lag else "one-trainer"
-    finished = run_cli("resume", run, "--plan", plan, "--ranks", 3, "--iteration", 5)
+    finished = run_cli("resume", run, "--plan", plan, "--ranks", 3, "--iteration", 5, "--run.hooks", "none")
     assert finished.rc == 0, finished
     assert digests(run) == digests(uninterrupted[lag])
 
@@ -95,7 +95,8 @@ def test_a_signal_stops_all_roles_after_the_same_iteration(
     run_cli, begin, tmp_path: Path, uninterrupted: dict[int, Path], lag: int
 ) -> None:
     run = tmp_path / "stopped"
-    process = begin("train", *TASK, *SHORT, "--out", tmp_path, "--name", "stopped", "--plan", "2:1", "--plan.lag", lag)
+    plan = ("--out", tmp_path, "--name", "stopped", "--plan", "2:1", "--plan.lag", lag)
+    process = begin("train", *TASK, *SHORT, *plan, *slow_hook(tmp_path))
     wait_for(reached(run, 3), "3 iterations")
     os.kill(sorted(ranks_of(run))[2], signal.SIGTERM)  # a player: it has to tell the others
     out, err = process.communicate(timeout=30)
@@ -103,7 +104,7 @@ def test_a_signal_stops_all_roles_after_the_same_iteration(
     assert "with: lockstep resume" in out
     assert not ranks_of(run)
     assert len(rows(run)) < ITERATIONS
-    assert run_cli("resume", run, "--plan", "coupled").rc == 0
+    assert run_cli("resume", run, "--plan", "coupled", "--run.hooks", "none").rc == 0
     assert digests(run) == digests(uninterrupted[lag])
 
 

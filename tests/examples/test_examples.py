@@ -20,7 +20,7 @@ LONGEST = {
     "load_and_act": 5,
     "run_exported": 20,
 }
-SMALL = ("--total-steps", 512, "--rollout.steps", 32, "--run.progress", "off")
+SMALL = ("--total-steps", 512, "--rollout.steps", 32, "--ppo.epochs", 2, "--run.progress", "off")
 
 
 def essential(name: str) -> str:
@@ -82,8 +82,8 @@ def forked(working_folder: Path, environ: dict[str, str], warm: Warm) -> Callabl
 
 
 @pytest.mark.slow
-def test_example_of_a_custom_environment(python, forked, working_folder: Path, run_cli) -> None:
-    runs = (forked((working_folder / "own_environment.py").read_text(), 2048, 1), python("own_environment.py", 2048, 2))
+def test_example_of_a_custom_environment(forked, working_folder: Path, run_cli) -> None:
+    runs = [forked((working_folder / "own_environment.py").read_text(), 2048, ranks) for ranks in (1, 2)]
     outputs = [output.splitlines() for output in runs]
     digests = [re.search(r"\b[0-9a-f]{64}\b", "\n".join(lines)) for lines in outputs]
     assert digests[0] is not None
@@ -107,7 +107,7 @@ def test_example_of_a_custom_vector_environment(working_folder: Path, run_cli, f
     digests = [run_cli("digest", name, cwd=working_folder).stdout.split()[-1] for name in ("whole", "resumed")]
     digests += forked(
         "import lockstep\nfrom own_vector_env import Points\n"
-        "s = {'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2, 'run.checkpoint_every': 1}\n"
+        "s = {'rollout.steps': 32, 'ppo.epochs': 2, 'run.progress': 'off', 'plan.shards': 2, 'run.checkpoint_every': 1}\n"
         "print(lockstep.train(env=Points, total_steps=1024, **s).digest)",
     ).split()
     assert digests == [digests[0]] * 3
@@ -139,7 +139,7 @@ def test_examples_of_a_custom_part_of_the_policy(
     field = flag.removeprefix("--")
     digests += forked(
         f"import lockstep, {module}\n"
-        f"s = {{'env.id': '{env}', '{field}': '{name}', 'rollout.steps': 32, 'run.progress': 'off', 'plan.shards': 2}}\n"
+        f"s = {{'env.id': '{env}', '{field}': '{name}', 'rollout.steps': 32, 'ppo.epochs': 2, 'run.progress': 'off', 'plan.shards': 2}}\n"
         "print(lockstep.train(total_steps=512, **s).digest)",
     ).split()
     assert digests == [digests[0]] * 3

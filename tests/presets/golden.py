@@ -44,12 +44,12 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "classic": Case("CartPole-v1", 8_192, 40),
+    "classic": Case("CartPole-v1", 6_144, 40),
     "box2d": Case("LunarLander-v3", 20_480, -120),
-    "mujoco": Case("InvertedPendulum-v5", 12_288, 40),
-    "memory": Case("cartpole-no-velocity", 4_096, 20),
-    "sparse": Case("pendulum-sparse", 8_192, None),
-    "atari": Case("ALE/Pong-v5", 768, None, ("--rollout.steps", "32")),
+    "mujoco": Case("InvertedPendulum-v5", 8_192, 25),
+    "memory": Case("cartpole-no-velocity", 2_048, 20, ("--rollout.steps", "128")),
+    "sparse": Case("pendulum-sparse", 4_096, None),
+    "atari": Case("ALE/Pong-v5", 512, None, ("--rollout.steps", "32")),
 }
 
 

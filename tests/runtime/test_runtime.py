@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 MODULE = "tests.runtime.member"
 SIZE = 3
 COLD = ("fabric", "auto")
-"""Kind and backend of the ranks that are started as users start them, with warnings as errors while modules are imported. Others are forked."""
+"""Kind and backend of a case whose rank 0 is started as users start it, with warnings as errors while modules are imported. All other ranks are
+forked."""
 FABRIC = pytest.mark.extra("lightning_fabric")
 CASES = [
     pytest.param(("torch", "auto", "fp32", "SharedMemoryGroup"), marks=pytest.mark.exhaustive),
@@ -44,7 +45,7 @@ def joined(request: pytest.FixtureRequest, root: Path, warm: Warm, tmp_path_fact
     ranks: list[Program] = []
     for rank in range(SIZE):
         words = [folder, kind, backend, precision, rank, SIZE]
-        if (kind, backend) == COLD:
+        if (kind, backend) == COLD and rank == 0:
             path = os.pathsep.join([str(root), environ["PYTHONPATH"]])
             command = [sys.executable, "-W", "error", "-m", MODULE, *map(str, words), str(memory or "-")]
             ranks.append(SpawnedProgram(command, root, environ | {"PYTHONPATH": path}, files))

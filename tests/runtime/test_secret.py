@@ -15,8 +15,8 @@ from tests.warm import Warm
 pytestmark = pytest.mark.slow
 
 SECRET = "0123456789abcdef"
-TASK = ["train", "--env", "CartPole-v1", "--plan.shards", "2", "--rollout.steps", "64", "--ppo.epochs", "2"]
-TASK += ["--total-steps", "25_600", "--run.progress", "off", "--runtime.compile", "off"]
+TASK = ["train", "--env", "CartPole-v1", "--plan.shards", "2", "--rollout.steps", "64", "--ppo.epochs", "1"]
+TASK += ["--ppo.minibatches", "2", "--total-steps", "25_600", "--run.progress", "off", "--runtime.compile", "off"]
 
 
 @pytest.fixture(name="start_ranks")

@@ -38,7 +38,9 @@ def fixture_run(environ: dict[str, str]) -> Run:
 
     def run(body: str, size: int = 2, prefix: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
         command = [*prefix, sys.executable, "-c", PROGRAM.format(body=body), str(size)]
-        return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30, check=False)
+        # in its own session: a test below signals the whole process group, and would resume the stopped rank of another
+        own = {"start_new_session": True, "capture_output": True, "text": True}
+        return subprocess.run(command, env=environ, timeout=30, check=False, **own)
 
     return run
 

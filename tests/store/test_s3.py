@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tests.live_runs import digests, processes_in, wait_for
+from tests.live_runs import digests, processes_in, slow_hook, wait_for
 from tests.warm import Finished, Program, Warm
 
 from lockstep.store.remote import RemoteRun, StoreFailed
@@ -13,10 +13,10 @@ from lockstep.store.remote import RemoteRun, StoreFailed
 pytestmark = [pytest.mark.slow, pytest.mark.extra("s3fs", "moto", "flask", "flask_cors")]
 
 TASK = ("train", "--env", "CartPole-v1", "--rollout.steps", 64, "--env.count", 4, "--plan.shards", 2, "--ranks", 2)
-TASK += ("--ppo.epochs", 4, "--policy.hidden", 8, "--runtime.compile", "off", "--run.progress", "off", "--seed", 3)
+TASK += ("--ppo.epochs", 1, "--policy.hidden", 8, "--runtime.compile", "off", "--run.progress", "off", "--seed", 3)
 STORE = "s3://bucket/folder"
-BUDGET = ("--total-steps", 256 * 120)
-STORED = ("--run.store", STORE, "--run.checkpoint-every", 20, "--name", "one", "--resume", *BUDGET)
+BUDGET = ("--total-steps", 256 * 60)
+STORED = ("--run.store", STORE, "--run.checkpoint-every", 10, "--name", "one", "--resume", *BUDGET)
 
 
 @pytest.fixture(name="begin")
@@ -55,12 +55,12 @@ def test_a_lost_machine_is_replaced_by_repeating_the_command(
     s3: dict[str, str], run_cli: Callable[..., Finished], begin: Callable[..., Program], tmp_path: Path
 ) -> None:
     run = tmp_path / "runs" / "one"
-    lost = begin((*TASK, *STORED), s3)
+    lost = begin((*TASK, *STORED, *slow_hook(tmp_path)), s3)
     wait_for(lambda: any(name.endswith("/state.json") for name in RemoteRun(STORE, "one").sizes()), "a copy")
     stored = len(digests(run))
     lost.kill()
     wait_for(lambda: not processes_in(tmp_path), "the end of all ranks, and of the process that copies")
-    assert stored < 120
+    assert stored < 60
     shutil.rmtree(run)
 
     again = run_cli(*TASK, *STORED, env=s3)
@@ -77,7 +77,7 @@ def test_a_lost_machine_is_replaced_by_repeating_the_command(
     shutil.rmtree(run)
     complete = run_cli(*TASK, *STORED, env=s3)
     assert complete.rc == 0
-    assert "is complete: 120 iterations" in complete.stdout
+    assert "is complete: 60 iterations" in complete.stdout
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_a_run_that_could_not_be_stored_says_so_and_is_stored_later(
 ) -> None:
     """The storage is a folder, which becomes unusable while the run is trained."""
     run, stored = tmp_path / "runs" / "one", tmp_path / "store" / "one"
-    words = ("--run.store", f"file://{tmp_path}/store", "--name", "one", "--run.checkpoint-every", 20)
-    training = begin((*TASK, *BUDGET, *words), {})
+    words = ("--run.store", f"file://{tmp_path}/store", "--name", "one", "--run.checkpoint-every", 10)
+    training = begin((*TASK, *BUDGET, *words, *slow_hook(tmp_path)), {})
     wait_for(lambda: [*stored.glob("checkpoints/*/state.json")], "a copy")
     blocked = tmp_path / "in the way"
     blocked.write_text("not a folder")
@@ -124,7 +124,7 @@ def test_a_run_that_could_not_be_stored_says_so_and_is_stored_later(
     assert done.rc == 1
     *warnings, last = done.stderr.splitlines()
     assert any("; trying again" in line for line in warnings), done
-    assert "the checkpoint of iteration 120 was not stored" in last
+    assert "the checkpoint of iteration 60 was not stored" in last
     assert f"`lockstep resume {run.relative_to(tmp_path)} --run.store file://{tmp_path}/store` stores the rest" in last
 
     stored.parent.unlink()
@@ -133,5 +133,5 @@ def test_a_run_that_could_not_be_stored_says_so_and_is_stored_later(
     assert "a run folder can't choose where results are sent" in refused.stderr
     again = run_cli("resume", "runs/one", "--run.store", f"file://{tmp_path}/store")
     assert again.rc == 0
-    assert "is complete: 120 iterations" in again.stdout
-    assert max(path.parent.name for path in stored.glob("checkpoints/*/state.json")) == "00000120"
+    assert "is complete: 60 iterations" in again.stdout
+    assert max(path.parent.name for path in stored.glob("checkpoints/*/state.json")) == "00000060"

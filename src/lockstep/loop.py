@@ -11,7 +11,10 @@ __all__ = ["train"]
 
 
 def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: TrainingRun) -> None:
-    """Collect, route, update, publish, record, with the shards that this rank plays, until the ranks agree to stop."""
+    """Collect (phase `rollout`), route (`sync`), update (`learn`), publish and record, until the ranks agree to stop.
+
+    `collect` writes into the rollouts of `shards`, which `exchange` shares: `route` sends them to the ranks that train.
+    """
     for iteration in run.iterations():
         with run.phase("rollout"):
             collect(shards, exchange.acting, iteration, update.fused, exchange.preemption)
@@ -21,7 +24,7 @@ def train(shards: Sequence[Shard], exchange: Exchange, update: Update, run: Trai
             losses = update(rollouts, iteration, run.progress)
         with run.phase("publish"):
             run.agree(iteration, rollouts, update.agent)
-            run.stop = exchange.publish(iteration, run.stop)
+            run.last_iteration = exchange.publish(iteration, run.last_iteration)
         with run.phase("record"):
             run.record(iteration, losses)
             run.save_if_due(shards, update, exchange)

@@ -1,6 +1,6 @@
 """Rollout buffer: the tensors that one shard collects in one iteration, which are sent from the player to the trainer.
 
-Letters of shapes, used everywhere: `T` steps, `B` environments of one shard, `O` observation size, `P` bytes of an
+Letters of shapes of rollouts: `T` steps, `B` environments of one shard, `O` observation size, `P` bytes of an
 observation's images, `A` action size, `S` size of the state of a policy with memory, `L` steps of a sequence, `K` number
 of `env.info_metrics`. Time is the first dimension. Row `t` holds the observation, the action taken on it, and the reward
 and flags that the environment returned.

@@ -9,7 +9,7 @@ from tests.algorithm.test_collect import DISCRETE, agent_of
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import rollout_sizes
-from lockstep.algorithm.exchange import Exchange, ReplicasDiffer, Stop
+from lockstep.algorithm.exchange import Exchange, LastIteration, ReplicasDiffer
 from lockstep.algorithm.non_finite import NonFinite
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.algorithm.publishers import FAN_OUT
@@ -70,11 +70,11 @@ def test_player_acts_with_the_agent_of_lag_updates_ago(lag: int) -> None:
         used.append(first_weight(player))
         assert player.route(iteration, NOTHING) == []
         if lag and iteration > 1:  # the update of the last iteration ends only now
-            assert trainer.publish(iteration - 1, Stop(9)) == Stop(9)
+            assert trainer.publish(iteration - 1, LastIteration(9)) == LastIteration(9)
         if not lag:
             train(agent, iteration)
-            trainer.publish(iteration, Stop(9))
-        player.publish(iteration, Stop(9))
+            trainer.publish(iteration, LastIteration(9))
+        player.publish(iteration, LastIteration(9))
         if lag:
             train(agent, iteration)
     assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
@@ -89,7 +89,7 @@ def test_single_rank_acts_with_the_same_agents_as_a_player(lag: int) -> None:
         used.append(first_weight(alone))
         alone.route(iteration, NOTHING)
         train(agent, iteration)
-        alone.publish(iteration, Stop(9))
+        alone.publish(iteration, LastIteration(9))
     assert used == ([first, 1, 2, 3, 4] if lag == 0 else [first, first, 1, 2, 3])
 
 
@@ -111,8 +111,8 @@ def test_running_statistics_are_published() -> None:
     agent.observation_statistics.mean += 3
     agent.observation_statistics.count += 5
     agent.refresh()
-    trainer.publish(1, Stop(9))
-    player.publish(1, Stop(9))
+    trainer.publish(1, LastIteration(9))
+    player.publish(1, LastIteration(9))
     assert player_agent.digest() == agent.digest()
     observations = torch.ones(1, 3, dtype=torch.float64)
     assert torch.equal(player_agent.normalize(observations), agent.normalize(observations))
@@ -120,19 +120,19 @@ def test_running_statistics_are_published() -> None:
 
 def test_last_iteration_is_sent_with_the_agent() -> None:
     (trainer, _), (player, _) = make_exchange_pair(1)
-    assert player.publish(1, Stop(9)) == Stop(9)
-    assert trainer.publish(1, Stop(2)) == Stop(2)
-    assert player.publish(2, Stop(9)) == Stop(2)
-    assert trainer.publish(2, Stop(2)) == Stop(2)
+    assert player.publish(1, LastIteration(9)) == LastIteration(9)
+    assert trainer.publish(1, LastIteration(2)) == LastIteration(2)
+    assert player.publish(2, LastIteration(9)) == LastIteration(2)
+    assert trainer.publish(2, LastIteration(2)) == LastIteration(2)
     player.confirm(2)
 
 
 def test_corrupted_weights_are_detected() -> None:
     (trainer, _), (player, _) = make_exchange_pair(0)
-    trainer.publish(1, Stop(9))
+    trainer.publish(1, LastIteration(9))
     player._incoming.slot(1)[0][0] += 1
     with pytest.raises(ReplicasDiffer, match="after iteration 1"):
-        player.publish(1, Stop(9))
+        player.publish(1, LastIteration(9))
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -140,14 +140,14 @@ def test_players_do_not_wait_for_a_failed_update(lag: int) -> None:
     (trainer, _), (player, _) = make_exchange_pair(lag)
     trainer.report_failure(1)
     with pytest.raises(NonFinite, match="a trainer"):
-        player.publish(1 + lag, Stop(9))
+        player.publish(1 + lag, LastIteration(9))
 
 
 def test_players_save_no_agent_of_a_failed_update() -> None:
     (trainer, _), (player, _) = make_exchange_pair(1)
-    trainer.publish(1, Stop(9))
-    player.publish(1, Stop(9))
-    player.publish(2, Stop(9))  # still of the first update, while the second fails
+    trainer.publish(1, LastIteration(9))
+    player.publish(1, LastIteration(9))
+    player.publish(2, LastIteration(9))  # still of the first update, while the second fails
     with pytest.raises(AssertionError, match="never sent"):
         player.confirm(2)
     trainer.report_failure(2)
@@ -166,8 +166,8 @@ def test_resumed_run_with_lag_starts_with_two_agents() -> None:
     for iteration in (51, 52, 53):
         used.append(first_weight(player))
         if iteration > 51:
-            trainer.publish(iteration - 1, Stop(99))
-        player.publish(iteration, Stop(99))
+            trainer.publish(iteration - 1, LastIteration(99))
+        player.publish(iteration, LastIteration(99))
         train(agent, iteration)
     assert used == [49, 50, 51]
 
@@ -199,10 +199,12 @@ def test_many_players_pass_the_agent_on(kind: str, ranks: int, lag: int) -> None
         for rank in plan.training:
             exchange, agent = exchanges[rank]
             train(agent, iteration)
-            exchange.publish(iteration, Stop(5))
+            exchange.publish(iteration, LastIteration(5))
         for rank in plan.playing:  # a player receives from a lower rank
             exchange, _ = exchanges[rank]
-            assert exchange.publish(iteration, Stop(9)) == (Stop(9) if iteration <= lag else Stop(5))
+            assert exchange.publish(iteration, LastIteration(9)) == (
+                LastIteration(9) if iteration <= lag else LastIteration(5)
+            )
             if iteration > lag:
                 assert first_weight(exchange) == iteration - lag
     for rank in plan.playing:
@@ -214,4 +216,4 @@ def test_players_pass_a_failure_on() -> None:
     exchanges[0][0].report_failure(1)
     for rank in plan.playing:
         with pytest.raises(NonFinite, match="a trainer"):
-            exchanges[rank][0].publish(1, Stop(9))
+            exchanges[rank][0].publish(1, LastIteration(9))

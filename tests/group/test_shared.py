@@ -13,7 +13,7 @@ import torch
 from lockstep.group import shared
 from lockstep.group.channel import Channel, Spec
 from lockstep.group.group import Group, RankLost, ordered_sum
-from lockstep.group.memory import Memory, create_memory
+from lockstep.group.memory import RegionAllocator, create_memory
 from lockstep.group.shared import SharedMemoryGroup
 
 SPECS: list[Spec] = [((3, 5), torch.float32), ((7,), torch.bool), ((), torch.int64)]
@@ -109,7 +109,7 @@ def test_memory_has_no_name_in_the_file_system() -> None:
 def test_memory_grows_and_never_shrinks() -> None:
     descriptor = create_memory(2)
     os.set_inheritable(descriptor, True)
-    first, second = Memory(os.dup(descriptor)), Memory(descriptor)
+    first, second = RegionAllocator(os.dup(descriptor)), RegionAllocator(descriptor)
     first_regions = [first.region(size) for size in (100, PAGE, 1 << 30)]
     first_regions[2][1 << 29] = 7
     length = os.fstat(descriptor).st_size

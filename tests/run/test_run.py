@@ -14,7 +14,7 @@ from tests.run.training import CONFIG, prepared, resume, run_training, trained
 from torch import Tensor
 
 from lockstep.algorithm.collect import collect
-from lockstep.algorithm.exchange import ReplicasDiffer, Stop
+from lockstep.algorithm.exchange import LastIteration, ReplicasDiffer
 from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
 from lockstep.algorithm.plan import Plan, PlanConfig
 from lockstep.experiment.build import build
@@ -157,7 +157,7 @@ def test_observation_statistics_cover_all_valid_observations(lag: int) -> None:
         rollouts = components.exchange.route(iteration, [0.0] * len(PLAYER_FIELDS))
         observed += [rollout.observations[:-1][rollout.valid] for rollout in rollouts]
         components.update(rollouts, iteration, 0.0)
-        components.exchange.publish(iteration, Stop(9))
+        components.exchange.publish(iteration, LastIteration(9))
     components.close()
     statistics, expected = components.update.agent.observation_statistics, torch.cat(observed).double()
     assert statistics is not None

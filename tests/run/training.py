@@ -39,7 +39,14 @@ def prepared(
     components = build(config, plan, cpu_runtime(group))
     telemetry = partial(Recorder, config=config.run, modules=())
     return components, TrainingRun(
-        folder, config.run, plan, config.plan.lag, group, components.trainers, last, 1, telemetry
+        folder,
+        config.run,
+        plan=plan,
+        lag=config.plan.lag,
+        group=group,
+        trainers=components.trainers,
+        iterations=last,
+        open_telemetry=telemetry,
     )
 
 

@@ -14,9 +14,9 @@ from lockstep.distributions.joint import Distribution
 from lockstep.models.numpy_policy import NumpyPolicy, silent
 
 __all__ = [
+    "ActingState",
     "Actor",
     "ArrayTransform",
-    "Memory",
     "NumpyActor",
     "TorchActor",
     "after_discrete",
@@ -31,7 +31,7 @@ ArrayTransform = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass
-class Memory:
+class ActingState:
     """State of a policy with memory during one rollout."""
 
     state: Tensor
@@ -69,7 +69,7 @@ class NumpyActor:
         noise: NDArray[Any],
         actions: NDArray[Any],
         value: Callable[[Tensor], Tensor],
-        memory: Memory | None,
+        memory: ActingState | None,
     ) -> None:
         """Create the actor of one rollout of `policy` with action `distribution`.
 
@@ -97,7 +97,7 @@ class NumpyActor:
         return lambda t, observations: head(normalize(observations), heads[t])
 
     def _recurrent(
-        self, memory: Memory, normalize: ArrayTransform, heads: NDArray[Any]
+        self, memory: ActingState, normalize: ArrayTransform, heads: NDArray[Any]
     ) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
         """Return a forward pass that updates the memory and keeps the latents, from which values are computed at the end."""
         rows, count = heads.shape[:2]
@@ -143,7 +143,7 @@ class TorchActor:
         noise: Tensor,
         actions: NDArray[Any],
         value: Callable[[Tensor, Tensor], Tensor],
-        memory: Memory | None,
+        memory: ActingState | None,
     ) -> None:
         """Create the actor as `NumpyActor` does. `step` computes each step; noise is on the networks' device."""
         self._step, self._distribution, self._fit = step, distribution, fit

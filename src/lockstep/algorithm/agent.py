@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.acting import (
+    ActingState,
     Actor,
     ArrayTransform,
-    Memory,
     NumpyActor,
     TorchActor,
     after_discrete,
@@ -162,7 +162,7 @@ class Agent:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
-    def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: Memory | None = None) -> Actor:
+    def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: ActingState | None = None) -> Actor:
         """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
         count = noise.shape[1]
         fit = self._action_transform(count)

@@ -190,25 +190,33 @@ class Batch:
 
     def minibatches(self) -> Iterator[Minibatch]:
         """Iterate over all minibatches, epoch by epoch."""
-        for epoch, statistics in enumerate(self.advantage_statistics):
-            if epoch > 0 and self.recompute is not None:
-                self.recompute(epoch)
-            # a tensor of its own per part: its rows then have the same memory alignment on every rank
-            # selecting whole rows is about four times faster than indexing
-            selected = [self.rows.index_select(0, part[epoch].flatten()) for part in self.order]
-            shuffled = [rows.view(*self.order.shape[2:], -1).unbind(0) for rows in selected]
-            states = self._states(epoch)
-            for number, count in enumerate(statistics[:, 0].tolist()):
-                parts = [
-                    Part(
-                        rows[number],
-                        self._images(part, epoch, number),
-                        None if states is None else states[part][number],
-                        self._images(part, epoch, number, following=True) if self.needs_next_pixels else None,
-                    )
-                    for part, rows in enumerate(shuffled)
-                ]
-                yield Minibatch(epoch, number, count, parts)
+        for epoch in range(len(self.advantage_statistics)):
+            self.begin_epoch(epoch)
+            yield from self.minibatches_of(epoch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Recompute advantages and `advantage_statistics`, if the config says so; to be called before `minibatches_of`."""
+        if epoch > 0 and self.recompute is not None:
+            self.recompute(epoch)
+
+    def minibatches_of(self, epoch: int) -> Iterator[Minibatch]:
+        """Iterate over the minibatches of an epoch."""
+        # a tensor of its own per part: its rows then have the same memory alignment on every rank
+        # selecting whole rows is about four times faster than indexing
+        selected = [self.rows.index_select(0, part[epoch].flatten()) for part in self.order]
+        shuffled = [rows.view(*self.order.shape[2:], -1).unbind(0) for rows in selected]
+        states = self._states(epoch)
+        for number, count in enumerate(self.advantage_statistics[epoch][:, 0].tolist()):
+            parts = [
+                Part(
+                    rows[number],
+                    self._images(part, epoch, number),
+                    None if states is None else states[part][number],
+                    self._images(part, epoch, number, following=True) if self.needs_next_pixels else None,
+                )
+                for part, rows in enumerate(shuffled)
+            ]
+            yield Minibatch(epoch, number, count, parts)
 
     def _states(self, epoch: int) -> list[Sequence[Tensor]] | None:
         if self.initial_states is None or self.starts is None:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.algorithm.acting import Memory
+from lockstep.algorithm.acting import ActingState
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.preemption import Preemption
 from lockstep.envs.engine import Engine
@@ -166,7 +166,7 @@ def _play(shards: Sequence[Shard], wide: Rollout, agent: Agent, iteration: int, 
     torch.cat([shard.pixels for shard in shards], out=wide.pixels[0])
     observations, pixels = wide.observations.numpy(), wide.pixels.numpy()
     rewards, terminated, truncated = wide.rewards.numpy(), wide.terminated.numpy(), wide.truncated.numpy()
-    memory = _memory(shards, wide, agent)
+    memory = _acting_state(shards, wide, agent)
     actor = agent.actor(noise, wide.actions.numpy(), memory)
     columns_of_shards = [(shard, slice(k * count, (k + 1) * count)) for k, shard in enumerate(shards)]
     engines = [(shard.engine, columns) for shard, columns in columns_of_shards]
@@ -209,13 +209,13 @@ def _fill_rest(wide: Rollout, taken: int) -> None:
     wide.infos[taken:] = torch.nan
 
 
-def _memory(shards: Sequence[Shard], wide: Rollout, agent: Agent) -> Memory | None:
+def _acting_state(shards: Sequence[Shard], wide: Rollout, agent: Agent) -> ActingState | None:
     """Return the policy's state at the start of `wide`; None for a policy without memory."""
     if not agent.state_size:
         return None
     state = torch.cat([shard.memory for shard in shards]).to(agent.device)
     ended = torch.cat([shard.ended for shard in shards]).numpy()
-    return Memory(state, wide.states, ended, wide.terminated.numpy(), wide.truncated.numpy())
+    return ActingState(state, wide.states, ended, wide.terminated.numpy(), wide.truncated.numpy())
 
 
 def _wide_rollout(rollouts: Sequence[Rollout]) -> Rollout:

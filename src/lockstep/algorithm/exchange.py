@@ -1,6 +1,6 @@
 """Communication between players and trainers: `route` sends rollouts to trainers, `publish` sends the agent to players.
 
-Both send tensors of fixed shapes, and nothing where a rank is player and trainer at once. With a lag of 1 the players' agent is one
+Both send tensors of fixed shapes. A rank that is player and trainer at once sends itself nothing. With a lag of 1 the players' agent is one
 update behind on every rank, so that the results do not depend on the assignment of shards to ranks:
 
     lag 0   iteration k: players collect with agent k-1; trainers train and publish agent k; players load agent k
@@ -29,22 +29,22 @@ from lockstep.group.channel import Channel
 from lockstep.group.group import Group
 from lockstep.rollout import Rollout
 
-__all__ = ["Exchange", "ReplicasDiffer", "Stop", "TrainersDiffer", "leading_bits"]
+__all__ = ["Exchange", "LastIteration", "ReplicasDiffer", "TrainersDiffer", "leading_bits"]
 
 _DIGEST_BITS = 48
 """Leading bits of a digest that ranks compare; a float64 represents them exactly."""
 
 
-class Stop(NamedTuple):
+class LastIteration(NamedTuple):
     """The last iteration, as far as the ranks have agreed on it."""
 
-    iteration: float
+    number: float
     complete: bool = False
     """True if training ends because its goal is reached or a hook ends it, False if it can be resumed or has used its budget."""
 
-    def or_earlier(self, other: "Stop") -> "Stop":
+    def or_earlier(self, other: "LastIteration") -> "LastIteration":
         """Return the one that comes first; of two for the same iteration, the complete one."""
-        return min(self, other, key=lambda stop: (stop.iteration, not stop.complete))
+        return min(self, other, key=lambda last: (last.number, not last.complete))
 
 
 class ReplicasDiffer(RuntimeError):
@@ -107,7 +107,7 @@ class Exchange:
         self._begun = iteration
         for channel in (*self._outgoing, self._incoming):
             if channel:
-                self._write(channel.slot(iteration), Stop(math.inf))
+                self._write(channel.slot(iteration), LastIteration(math.inf))
 
     def route(self, iteration: int, status: Sequence[float]) -> list[Rollout]:
         """Send the rollouts that this rank played, with its `status`; return those that it trains on, ascending by shard."""
@@ -118,17 +118,17 @@ class Exchange:
             self._channel(shard).receive(iteration)
         return [self._slot(shard, iteration) for shard in self._trained]
 
-    def publish(self, iteration: int, stop: Stop) -> Stop:
+    def publish(self, iteration: int, agreed: LastIteration) -> LastIteration:
         """Send the trained agent, and load the one of `lag` iterations ago into `acting`.
 
-        `stop` is what trainers have agreed on; returns what this rank knows of afterwards.
+        `agreed` is the last iteration that trainers have agreed on; returns the one that this rank knows of afterwards.
         Raises ReplicasDiffer, and NonFinite if the trainers' update failed.
         """
         for channel in self._outgoing:
-            self._write(channel.slot(iteration), stop)
+            self._write(channel.slot(iteration), agreed)
             channel.send(iteration)
         if self._incoming is None:
-            return stop
+            return agreed
         number = iteration - self._lag
         *published, header = self._receive(self._incoming, number)
         last, complete, digest, _ = map(float, header.tolist())
@@ -137,7 +137,7 @@ class Exchange:
             raise ReplicasDiffer(
                 f"player and trainer hold different weights after iteration {number}: resume the run; if it happens again, report it with the config"
             )
-        return stop.or_earlier(Stop(last, bool(complete)))
+        return agreed.or_earlier(LastIteration(last, bool(complete)))
 
     def confirm(self, iteration: int) -> None:
         """Wait for the update of `iteration` without loading it. Raises NonFinite if the trainers' update failed."""
@@ -147,7 +147,7 @@ class Exchange:
     def report_failure(self, iteration: int) -> None:
         """Tell the players that the update of an iteration failed, so that they do not wait for it."""
         for channel in self._outgoing:
-            self._write(channel.slot(iteration), Stop(math.inf), fault=True)
+            self._write(channel.slot(iteration), LastIteration(math.inf), fault=True)
             channel.send(iteration)
 
     def close(self) -> None:
@@ -181,11 +181,11 @@ class Exchange:
         assert channel is not None
         return channel
 
-    def _write(self, slot: Sequence[Tensor], stop: Stop, fault: bool = False) -> None:
+    def _write(self, slot: Sequence[Tensor], agreed: LastIteration, fault: bool = False) -> None:
         *buffers, header = slot
         for buffer, tensor in zip(buffers, self._agent.published(), strict=True):
             buffer.copy_(tensor)
-        header.copy_(torch.tensor([*stop, leading_bits(self._agent.digest()), fault], dtype=torch.float64))
+        header.copy_(torch.tensor([*agreed, leading_bits(self._agent.digest()), fault], dtype=torch.float64))
 
 
 def leading_bits(digest: str) -> int:

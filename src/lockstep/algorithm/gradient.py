@@ -31,8 +31,8 @@ BLOCK = 1024
 
 @dataclass(frozen=True)
 class GradientFormula:
-    """A function of weights `[P]`, rows `[K, W]`, LOSS_SCALARS `[5]` and, if there are images, pixels `[K, P]` that returns sums
-    `[P + 5 + n]` over the rows: the gradient, STATISTICS and the losses of curiosity.
+    """A function of weights `[N]`, rows `[K, W]`, LOSS_SCALARS `[5]` and, if there are images, pixels `[K, P]` that returns sums
+    `[N + 5 + n]` over the rows: the gradient, STATISTICS and the losses of curiosity.
     """
 
     loss: Loss

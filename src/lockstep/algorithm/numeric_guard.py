@@ -134,7 +134,7 @@ class NumericGuard:
         if self._group.rank == 0 and self.saver is not None:
             self.saver.warn(f"a gradient step was left out: {line}")
 
-    def stop(self, problem: str) -> None:
+    def fail(self, problem: str) -> None:
         """Raise NonFinite on all ranks for values in the rollouts that no gradient step shows."""
         raise NonFinite(self._cause() or problem)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Batch
+from lockstep.algorithm.batch import Batch, Minibatch
 from lockstep.algorithm.gradient import OrderedGradient, Replicate, ReplicatedGradient
 from lockstep.algorithm.kl_control import KLController
 from lockstep.algorithm.loss import TrainMask
@@ -66,8 +66,9 @@ class Update:
         replicate: Replicate | None = None,
         make_kernel: MakeKernel = eager,
     ) -> None:
-        """Create one rank's part of the training on `shards`, ascending.
+        """Create one rank's part of the training of `agent` on `shards`, ascending, with the settings `config` and `options`.
 
+        `seed` is that of the experiment; the order of samples is drawn from it. `group` is the group of the trainers.
         Each rank of `group` contributes as many rows to a sum as it has shards or, if they are fused, one. `replicate` wraps the policy for
         `plan.gradients: ddp`; None: gradients are added in shard order. `make_kernel` compiles the gradient and the optimizer's step, or not.
         """
@@ -148,7 +149,7 @@ class Update:
             if iteration <= self.agent.curiosity.config.warmup:
                 self._merge_observations(observed)
                 if not finite and not self.guard.skips:
-                    self.guard.stop(_WRONG_STATISTICS)
+                    self.guard.fail(_WRONG_STATISTICS)
                 return {"warmup": 1.0}
         batch = self._prepare(rollouts, iteration, progress)
         rates = self._rates(progress)
@@ -156,7 +157,7 @@ class Update:
             self._check_batch(batch, rates)
         metrics = batch.metrics | self._train(batch, rates)
         if not finite and not self.guard.skips:
-            self.guard.stop(_WRONG_STATISTICS)
+            self.guard.fail(_WRONG_STATISTICS)
         # at the end: without a lag, collecting and training normalize observations by the same statistics
         self._merge_observations(observed)
         if "last_kl" in metrics:
@@ -168,7 +169,7 @@ class Update:
         """Raise NonFinite on all ranks, before any step, if the samples of a minibatch are not finite."""
         wrong = (~batch.advantage_statistics[0].isfinite()).any(1).nonzero().flatten()
         if len(wrong):
-            steps = zip(batch.minibatches(), self._loss_scalars(batch, rates), strict=True)
+            steps = self._minibatches(batch, rates)
             minibatch, scalars = next(islice(steps, int(wrong[0]), None))
             self.guard.reject(batch, minibatch, scalars, (True, True), None, _WRONG_SAMPLES)
 
@@ -197,7 +198,7 @@ class Update:
         """Take a step for every minibatch until all epochs are done or `ppo.kl_stop` is exceeded."""
         config = self._config
         accumulator, stopped = MeanAccumulator(config.minibatch_count, self._curiosity_losses), False
-        for minibatch, scalars in zip(batch.minibatches(), self._loss_scalars(batch, rates), strict=True):
+        for minibatch, scalars in self._minibatches(batch, rates):
             beat()
             epoch = minibatch.epoch
             trained = epoch < config.epochs_of_policy and not stopped, epoch < config.epochs_of_value
@@ -234,13 +235,18 @@ class Update:
             return "a buffer of the encoder or core became NaN: check how its forward pass updates it"
         return "the gradient is not finite: lower ppo.learning_rate or check the rewards"
 
-    def _loss_scalars(self, batch: Batch, rates: Rates) -> Iterator[Tensor]:
+    def _minibatches(self, batch: Batch, rates: Rates) -> Iterator[tuple[Minibatch, Tensor]]:
+        """Iterate over all minibatches, epoch by epoch, with LOSS_SCALARS of each."""
         for epoch in range(len(batch.advantage_statistics)):
-            _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
-            constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
-            per_minibatch = torch.stack([mean, 1 / (deviation + 1e-8)], 1)
-            scalars = torch.cat([per_minibatch, constants.expand(len(mean), 3)], 1)
-            yield from scalars.to(self.agent.device, self.agent.dtype).unbind()
+            batch.begin_epoch(epoch)  # changes the statistics that the scalars depend on
+            yield from zip(batch.minibatches_of(epoch), self._loss_scalars(batch, epoch, rates), strict=True)
+
+    def _loss_scalars(self, batch: Batch, epoch: int, rates: Rates) -> Sequence[Tensor]:
+        _, mean, deviation = batch.advantage_statistics[epoch].unbind(1)
+        constants = torch.tensor([rates.clip, rates.entropy, self.kl.coefficient], dtype=mean.dtype)
+        per_minibatch = torch.stack([mean, 1 / (deviation + 1e-8)], 1)
+        scalars = torch.cat([per_minibatch, constants.expand(len(mean), 3)], 1)
+        return scalars.to(self.agent.device, self.agent.dtype).unbind()
 
     def _rates(self, progress: float) -> Rates:
         policy, value, *others = (schedule(progress) for schedule in self._schedules)

@@ -167,7 +167,7 @@ def _result_text(run: TrainingRun, resume: str) -> str:
         lines.append(
             f"done: {run.done} iteration{'s' * (run.done != 1)}, {counters.env_steps:,} steps in {counters.seconds:.1f} s"
         )
-    if run.stop.complete:
+    if run.last_iteration.complete:
         reason = "by a hook" if run.ended_by_hook else f"run.stop_at_return ({run.stop_at_return:g}) was reached"
         lines.append(f"ended: {reason}")
     if episodes.mean is not None:

@@ -53,7 +53,7 @@ class EnvConfig:
     created anew, and the run goes on without the unfinished episode; from then on it can't be reproduced from its config alone. Needs
     the engine `gymnasium-async`, which `auto` then selects. Resume accepts another value."""
     max_faults: int = 10
-    """Faults within an hour, among the environments of one shard, after which `on_fault: replace` goes on. The next one ends the run."""
+    """Maximum number of faults per shard and hour with `on_fault: replace`. The next fault ends the run."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 1_000_000:

@@ -164,17 +164,17 @@ def _execute(
     run = TrainingRun(
         folder,
         config.run,
-        plan,
-        config.plan.lag,
-        group,
-        components.trainers,
-        iterations(config),
-        frames,
-        telemetry,
-        None if hook is None else bind_hook(hook, config, folder.path),
-        config.env.info_metrics,
-        config.env.on_fault == "replace",
-        config.plan.preempt is not None,
+        plan=plan,
+        lag=config.plan.lag,
+        group=group,
+        trainers=components.trainers,
+        iterations=iterations(config),
+        frames=frames,
+        open_telemetry=telemetry,
+        hook=None if hook is None else bind_hook(hook, config, folder.path),
+        info_metrics=config.env.info_metrics,
+        shows_faults=config.env.on_fault == "replace",
+        preempts=config.plan.preempt is not None,
     )
     attempt.run = run
     try:

@@ -45,7 +45,11 @@ class RestartLimit:
         if not self.restarts:
             return "--restarts is 0"
         if reached == (iteration, saved):
-            return f"this is the second fault in iteration {iteration}" if iteration else "no iteration was begun again"
+            return (
+                f"this is the second fault in iteration {iteration}"
+                if iteration
+                else "the ranks failed again before their first iteration"
+            )
         now = self.clock()
         self._times = [then for then in self._times if now - then < _WINDOW]
         if len(self._times) >= self.restarts:

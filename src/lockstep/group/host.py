@@ -12,7 +12,7 @@ import torch
 
 from lockstep.group.channel import Channel, Spec, make_slots, slot_bytes
 from lockstep.group.group import Clock, RankLost
-from lockstep.group.memory import CACHE_LINE, Memory
+from lockstep.group.memory import CACHE_LINE, RegionAllocator
 from lockstep.processes import heartbeat
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.heartbeat import LOST, PROCESS, STOPPED_AFTER, WAITS_FOR, Heartbeat
@@ -53,7 +53,7 @@ class Host:
         """
         self.rank = rank
         self.ranks = tuple(ranks)
-        self.memory = Memory(file)
+        self.memory = RegionAllocator(file)
         self._timeout = timeout + _GRACE
         self._cells = memoryview(self.memory.region(len(ranks) * CACHE_LINE)).cast("q")
         self._offset = {peer: index * CACHE_LINE // 8 for index, peer in enumerate(ranks)}

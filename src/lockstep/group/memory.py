@@ -3,7 +3,7 @@
 import mmap
 import os
 
-__all__ = ["CACHE_LINE", "Memory", "create_memory"]
+__all__ = ["CACHE_LINE", "RegionAllocator", "create_memory"]
 
 CACHE_LINE = 64
 """Bytes of a processor's cache line."""
@@ -22,7 +22,7 @@ def create_memory(size: int) -> int:
     return file
 
 
-class Memory:
+class RegionAllocator:
     """Allocator of consecutive regions of a shared file, for ranks that request the same sizes in the same order.
 
     Untouched pages use no memory.

@@ -17,7 +17,7 @@ class PPOConfig:
     learning_rate: float | str = "linear(3e-4, 0)"
     """Learning rate of Adam: a schedule. Usually 1e-4 to 1e-3."""
     value_learning_rate: float | str | None = None
-    """Learning rate of the critic: a schedule. None: that of the policy. A value requires separate trunks."""
+    """Learning rate of the critic: a schedule. None: that of the policy. A value requires `policy.shared: false`."""
     learning_rate_kl: float | str | None = 0.01
     """Target of the KL-adaptive learning rate: a schedule. The rate is divided by 1.5 if the KL divergence of an update's last epoch exceeds
     twice this value, and multiplied by 1.5 below half of it. The factor multiplies the schedule. None: off. Usually 0.008 to 0.02."""
@@ -31,7 +31,8 @@ class PPOConfig:
     epochs: int = 10
     """Passes over the rollouts in one update. Usually 3 to 20."""
     policy_epochs: int | None = None
-    """Passes that train the policy. None: `epochs`. A value other than `value_epochs` requires separate trunks."""
+    """Passes that train the policy. None: `epochs`. A value other than `value_epochs` requires
+    `policy.shared: false`."""
     value_epochs: int | None = None
     """Passes that train the critic. None: `epochs`."""
     minibatches: int | None = None

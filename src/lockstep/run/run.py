@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.collect import Shard
-from lockstep.algorithm.exchange import Exchange, Stop, TrainersDiffer, leading_bits
+from lockstep.algorithm.exchange import Exchange, LastIteration, TrainersDiffer, leading_bits
 from lockstep.algorithm.non_finite import NonFiniteWeights
 from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.update import Update
@@ -80,6 +80,7 @@ class TrainingRun:
         self,
         folder: RunFolder,
         config: RunConfig,
+        *,
         plan: Plan,
         lag: int,
         group: Group,
@@ -105,7 +106,7 @@ class TrainingRun:
         """Number of the last finished iteration."""
         self.saved = 0
         """Number of the iteration of the last checkpoint that is known to be on disk."""
-        self.stop = Stop(iterations)
+        self.last_iteration = LastIteration(iterations)
         """Agreement of the ranks on the last iteration. Every rank knows it before it gets there."""
         self.counters = RunCounters(
             plan, group.size, lag, frames, config.solved_return, info_metrics, shows_faults, preempts
@@ -152,12 +153,12 @@ class TrainingRun:
     @property
     def last(self) -> int:
         """The iteration after which training is complete: that of the budget, or the one in which `run.stop_at_return` or a hook ended training."""
-        return int(self.stop.iteration) if self.stop.complete else self._iterations
+        return int(self.last_iteration.number) if self.last_iteration.complete else self._iterations
 
     @property
     def stopped(self) -> bool:
         """True if the ranks agreed to stop before the last iteration."""
-        return self.stop.iteration < self.last
+        return self.last_iteration.number < self.last
 
     def start(self, shards: Sequence[Shard], update: Update) -> None:
         """Open telemetry, and handle signals from now on. `shards` are those that this rank plays."""
@@ -174,7 +175,7 @@ class TrainingRun:
 
     def iterations(self) -> Iterator[int]:
         """Iterate over the remaining iterations, until the last one or until the ranks agree to stop."""
-        while self.done < self.stop.iteration:
+        while self.done < self.last_iteration.number:
             set_iteration(self.done + 1)
             yield self.done + 1
 
@@ -187,8 +188,9 @@ class TrainingRun:
         return [float(asked_to_stop()), *self._status_lap().values()]
 
     def agree(self, iteration: int, rollouts: Sequence[Rollout], agent: Agent) -> None:
-        """Gather the records of trainers and their players, compare digests, and agree on when to stop.
+        """Gather the records of trainers and their players, compare digests, and set `last_iteration` to what the trainers agree on.
 
+        A rank without rollouts, which does not train, returns at once: it receives the last iteration from `Exchange.publish`.
         Raises TrainersDiffer if the digests of trainers differ, and RankLost if a trainer does not take part in time.
         """
         if not rollouts:
@@ -206,7 +208,7 @@ class TrainingRun:
         complete = self._is_goal_reached() or self._records.hook_stops
         if self._records.stop_requested or complete:
             # players are ahead by the lag, and all ranks end with the same iteration
-            self.stop = self.stop.or_earlier(Stop(iteration + self._lag, complete))
+            self.last_iteration = self.last_iteration.or_earlier(LastIteration(iteration + self._lag, complete))
 
     def _is_goal_reached(self) -> bool:
         """Return True if the mean return of the last 20 episodes is at least `run.stop_at_return`."""
@@ -257,7 +259,7 @@ class TrainingRun:
         exact. A run that stops early also saves, except with such engines: when it is resumed, it repeats the
         iterations after the last regular checkpoint, with the same results.
         """
-        regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.stop.iteration
+        regular, ends = self.done % self._config.checkpoint_every == 0, self.done == self.last_iteration.number
         evaluated = is_due(self.done, self._config.evaluate_every, self.last)
         if regular or evaluated or ends:
             exchange.confirm(self.done)  # with a lag, players do not know yet whether the trainers' update succeeded
@@ -287,7 +289,7 @@ class TrainingRun:
         if self._group.rank == 0:
             states |= {"agent": update.agent.state(), "optimizer": update.state()}
         self._check_finite(states, acting)
-        complete = self.stop.complete and self.done == self.last
+        complete = self.last_iteration.complete and self.done == self.last
         counters = self.counters.state() | {"complete": complete, "hook_stops": self._hook_stops}
         telemetry = self._telemetry
         # the metrics before a checkpoint must survive a loss of power too
@@ -296,7 +298,7 @@ class TrainingRun:
             self._writer.write(self.done, states, counters, *steps)
         except CheckpointFailed as error:
             self._postpone(self.done, error)
-        if self.done == self.stop.iteration:
+        if self.done == self.last_iteration.number:
             self._await_checkpoint()
 
     def _removal_of_old(self, telemetry: Telemetry) -> Callable[[], None]:
@@ -317,7 +319,7 @@ class TrainingRun:
     def _postpone(self, iteration: int, error: CheckpointFailed) -> None:
         """Leave a checkpoint that could not be written to the next one. Raise CheckpointFailed if none follows, or if one failed before."""
         problem = f"the checkpoint of iteration {iteration} can't be written ({error})"
-        if self._checkpoint_failed or iteration == self.stop.iteration:
+        if self._checkpoint_failed or iteration == self.last_iteration.number:
             raise CheckpointFailed(f"{problem}; {self.last_checkpoint()}") from None
         self._checkpoint_failed = True
         if self._group.rank == 0:

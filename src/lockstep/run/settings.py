@@ -15,7 +15,8 @@ class RunConfig:
     folder: str = "runs"
     """Folder that holds the runs."""
     name: str | None = None
-    """Name of the run and its folder. None: preset or environment, and seed, with a number if that exists."""
+    """Name of the run and its folder. None: the preset or the environment, and the seed; a number is appended if a run of
+    that name exists."""
     seed: int = 1
     """Seed of all random numbers of the experiment."""
     total_steps: int = 100_000

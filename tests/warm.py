@@ -238,6 +238,9 @@ def run_program(
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         exit_without_cleanup(end.code if isinstance(end.code, int) else int(end.code is not None))
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        exit_without_cleanup(1)
     exit_without_cleanup(0)
 
 
@@ -268,7 +271,7 @@ class Forks:
         """Fork a program for each request, report its end, and kill it if its connection is closed."""
         while True:
             for key, _ in self._selector.select():
-                if key.fd in self._selector.get_map():  # not closed by an earlier one
+                if self._selector.get_map().get(key.fd) is key:  # not closed, or replaced, because of an earlier event
                     key.data()
 
     def _begin(self, connection: socket.socket) -> None:
@@ -278,8 +281,12 @@ class Forks:
         task, parent = json.loads(content), os.getpid()
         child = os.fork()
         if child == 0:
-            for fileno in [connection.fileno(), *self._selector.get_map()]:
-                os.close(fileno)
+            connection.close()
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+                else:
+                    os.close(key.fd)
             self._selector.close()
             die_with_parent(parent)
             arguments_file(self._address, os.getpid()).write_text("\0".join(task["words"]))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_loggers import records
-from tests.live_runs import digests, reached, wait_for, words_of
+from tests.live_runs import digests, reached, slow_hook, wait_for, words_of
 
 WORDS = ("cartpole", "--rollout.steps", 32, "--ppo.minibatches", 2, "--ppo.epochs", 2)
 WORDS += ("--runtime.compile", "off", "--run.progress", "off")
@@ -161,7 +161,8 @@ def test_a_resumed_run_has_the_evaluations_of_an_uninterrupted_one(run_cli, begi
 @pytest.mark.slow
 def test_training_goes_on_after_the_evaluating_process_was_killed(begin, run_cli, tmp_path: Path) -> None:
     run = tmp_path / "runs" / "first"
-    process = begin("train", *WORDS, *EVALUATED, "--total-steps", 10**7, "--name", "first", "--out", tmp_path / "runs")
+    endless = ("--total-steps", 10**7, "--name", "first", "--out", tmp_path / "runs", *slow_hook(tmp_path))
+    process = begin("train", *WORDS, *EVALUATED, *endless)
     wait_for(lambda: evaluators(run), "a process that evaluates")
     (evaluator,) = evaluators(run)
     os.kill(evaluator, signal.SIGKILL)

@@ -39,7 +39,7 @@ PENDULUM = EnvConfig("Pendulum-v1", "gymnasium", COUNT, options={"max_episode_st
 OWN, SHARED = PlanConfig(), PlanConfig(share_data=True)
 VTRACE = PlanConfig(lag=1, correction="vtrace", share_data=True)
 ROWS = RolloutConfig(STEPS)
-SEQUENCES, RECOMPUTED = RolloutConfig(STEPS, 8), RolloutConfig(STEPS, 16, recompute_states=True)
+SEQUENCES, RECOMPUTED = RolloutConfig(STEPS, 8), RolloutConfig(STEPS, 8, recompute_states=True)
 
 
 def sample_env(name: str, **options: float) -> EnvConfig:
@@ -114,7 +114,7 @@ TASKS = {
     ),
 }
 METHODS = ("icm", "rnd", "ngu", "e3b", "re3", "disagreement")
-SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 50, "neighbours": 3}
+SMALL = {"hidden": (16,), "feature_size": 8, "capacity": 10, "neighbours": 3}
 TWO_HEADS = {"combine": "two-heads", "gamma": 0.95, "weight": "linear(1, 0.5)", "extrinsic_weight": 2.0}
 for method in METHODS:
     task = "continuous" if method in ("icm", "e3b") else "discrete"

@@ -54,9 +54,9 @@ def words(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
     return ["train", *CASES[case], *shape, *where, "--run.checkpoint-every", 3, "--ranks", ranks, "--restarts", 0]
 
 
-def interrupted(case: str, run: Path, ranks: int, epochs: int = 2) -> list[object]:
+def interrupted(case: str, run: Path, ranks: int) -> list[object]:
     """Return the arguments of a run that is slow enough to be interrupted before its end."""
-    return [*words(case, run, ranks, epochs), *slow_hook(run.parent)]
+    return [*words(case, run, ranks), *slow_hook(run.parent)]
 
 
 def train_uninterrupted(run_cli, case: str, run: Path) -> None:
@@ -173,9 +173,7 @@ def test_signal_to_every_process_stops_the_run_once(begin, tmp_path: Path) -> No
 def test_second_signal_kills_the_run(begin, tmp_path: Path, ranks: int) -> None:
     run = tmp_path / "stopped"
     # iterations of minutes, so that the first signal has no effect yet
-    process = begin(
-        *interrupted("gymnasium", run, ranks, epochs=50), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048
-    )
+    process = begin(*words("gymnasium", run, ranks, epochs=50), "--ppo.kl-target", 1, "--policy.hidden", 2048, 2048)
     wait_for(lambda: (run / "metrics.jsonl").exists(), "the run has begun")
     time.sleep(1)
     process.send_signal(signal.SIGINT)

@@ -7,12 +7,17 @@ FROM python:3.11-slim-bookworm AS build
 ARG TORCH_INDEX=
 ARG EXTRAS=box2d,mujoco,video,report
 WORKDIR /source
+# g++ builds the interpreter of kernels, which becomes part of the installed package
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 RUN python -m venv /opt/lockstep
 ENV PATH=/opt/lockstep/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY constraints.txt ./
 # a layer of its own: PyTorch is most of the image, and changes rarely
 RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} torch
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 RUN pip install -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[${EXTRAS}]"
 

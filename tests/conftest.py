@@ -17,22 +17,19 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
-from tests import compiler
 from tests.forked import PORTABLE_SERVER, SERVERS, fork_ranks
 from tests.warm import ROOT, Finished, Program, SpawnedProgram, Warm, connect, serving, start_server
 
 from lockstep.processes.portable import portable_environment
 
-COMPILES = ("torch._inductor.compile_fx", "torch.fx.experimental.proxy_tensor")
-"""Modules that a process imports before it compiles a kernel, in 2.5 seconds."""
 WORKS = (
     *("lockstep.api", "lockstep.cli.main", "lockstep.cli.resume", "lockstep.cli.train", "lockstep.cli.work"),
     *("lockstep.envs.vector", "lockstep.experiment.build", "lockstep.loop", "lockstep.telemetry.recorder"),
     *("gymnasium.envs.classic_control", "numpy.ctypeslib"),
 )
-"""Modules that almost every process imports which trains; with portable bits the tests do not compile kernels."""
+"""Modules that almost every process imports which trains."""
 FABRIC = ("lockstep.runtime.fabric",) if importlib.util.find_spec("lightning_fabric") else ()
-TRAINS = (*WORKS, *COMPILES, *FABRIC)
+TRAINS = (*WORKS, *FABRIC)
 """Modules that a training process imports."""
 SERVERS_FOLDER = pytest.StashKey[Path]()
 """Folder with the addresses of the servers of all workers."""
@@ -45,10 +42,8 @@ hypothesis.settings.load_profile("busy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Use one kernel cache for all tests and their processes. Its keys contain all inputs of a kernel, including the sources of this checkout."""
-    cache = ROOT / ".kernel_cache"  # not .cache, which building the documentation empties
-    os.environ["LOCKSTEP_CACHE"] = str(cache / "kernels")
-    os.environ["PATH"] = compiler.install(cache)
+    """Build the interpreter of kernels once for all tests and their processes."""
+    os.environ["LOCKSTEP_CACHE"] = str(ROOT / ".kernel_cache")  # not .cache, which building the documentation empties
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,5 +1,6 @@
 """Check what `python -m build` packs: files, metadata, and the README as the package index shows it."""
 
+import platform
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 import lockstep
+from lockstep.compiling.compiler import find_compiler, library_name, variants
 
 SOURCE = Path(lockstep.__file__).parent
 pytestmark = [pytest.mark.slow, pytest.mark.extra("hatchling", "hatch_fancy_pypi_readme", "build")]
@@ -25,6 +27,8 @@ class Distribution(NamedTuple):
     source: set[str]
     metadata: Message
     entry_points: str
+    file_name: str
+    libraries: dict[str, bytes]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
             {name.partition("/")[2] for name in sources.getnames()},
             message_from_bytes(archive.read(f"{info}/METADATA")),
             archive.read(f"{info}/entry_points.txt").decode(),
+            wheel.name,
+            {name: archive.read(name) for name in archive.namelist() if name.endswith(".so")},
         )
 
 
@@ -53,8 +59,20 @@ def test_wheel_has_the_files_of_the_package_and_no_others(built: Distribution) -
         if path.is_file() and path.parent.name != "__pycache__"
     }
     assert {"lockstep/py.typed", "lockstep/report/page.html", "lockstep/presets/cartpole.yaml"} <= files
+    files |= {f"lockstep/compiling/{library_name(variant)}" for variant in variants() if find_compiler()}
     assert {name for name in built.wheel if ".dist-info/" not in name} == files
     assert "lockstep = lockstep.__main__:command" in built.entry_points
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only wheels for Linux have libraries")
+@pytest.mark.command("g++")
+def test_libraries_need_only_an_old_c_library(built: Distribution) -> None:
+    assert built.file_name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl")
+    assert len(built.libraries) == len(variants())
+    for content in built.libraries.values():
+        versions = [tuple(map(int, version.split(b"."))) for version in re.findall(rb"GLIBC_([\d.]+)", content)]
+        assert max(versions, default=(0,)) <= (2, 17)
+        assert b"libstdc++" not in content
 
 
 def test_source_distribution_can_be_built_and_tested(built: Distribution) -> None:

@@ -231,7 +231,7 @@ def test_signal_during_compilation_stops_the_run(
     assert "stopped before the first iteration of this start: nothing was trained" in err
     assert "Traceback" not in err
     left = {path.name.partition(".")[0] for path in cache.iterdir() if not path.name.startswith("lock-")}
-    assert len(left) <= 1, "the library of matrix products may be complete, but nothing else"
+    assert len(left) <= 1, "one of the libraries may be complete, but nothing else"
     assert not list(cache.glob("building-*"))
     assert not ranks_of(tmp_path / "run")
     start = json.loads((tmp_path / "run" / "starts.jsonl").read_text().splitlines()[-1])

@@ -185,9 +185,8 @@ def test_bench_refuses_to_run_under_a_launcher(run_cli) -> None:
 def test_bench_resolves_configs_like_train() -> None:
     from lockstep.experiment.resolve import resolve
 
-    for steps in (10_000, 1_000_000):  # one that is too short to be worth compiling, and one that is not
-        config = load(None, None, {"run": {"total_steps": steps}, "runtime": {"device": "cpu"}})
-        assert resolve_config(config, 2) == (resolve(config, 2), 2)
+    config = load(None, None, {"run": {"total_steps": 10_000}, "runtime": {"device": "cpu"}})
+    assert resolve_config(config, 2) == (resolve(config, 2), 2)
     short = load(None, None, {"env": {"per_rank": 8}, "run": {"total_steps": 1}})
     assert resolve_config(short, 2)[0].run.total_steps == 16 * short.rollout.steps
 

@@ -1,47 +1,39 @@
-"""Tests of building several libraries at the same time. The libraries are text files."""
+"""Tests of building several libraries at the same time. The libraries are text files that shell scripts write."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.live_runs import wait_for
 
-from lockstep.compiling import build
-from lockstep.compiling.build import CompilerFailed, Make, build_missing
+from lockstep.compiling.build import CompilerFailed, build_missing
 from lockstep.compiling.cache import find_defect, release, try_lock
 
-NAMES = ("a1", "b1", "c1")
 
-
-@pytest.fixture(autouse=True)
-def fixture_three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Build on three cores."""
-    monkeypatch.setattr(build, "usable_cores", lambda: 3)
+class Stop(Exception):
+    """Exception that `check` raises."""
 
 
 def never() -> None:
     """Do not stop."""
 
 
-def write(folder: Path) -> Path:
-    """Make a library."""
-    (folder / "library").write_text("content")
-    return folder / "library"
+def script(text: str) -> list[str]:
+    """Return a command that runs a shell script, in which $1 is the library to write."""
+    return ["sh", "-ec", text, "sh"]
 
 
-def until(condition: Callable[[], object], then: Make = write) -> Make:
-    """Return a function that waits for a condition, half a minute at most, and then makes a library."""
+WRITE = "echo content > $1"
 
-    def make(folder: Path) -> Path:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return then(folder)
 
-    return make
+def until(condition: str, then: str = WRITE) -> list[str]:
+    """Return the command of a script that waits for a condition, half a minute at most."""
+    return script(f"n=0; until {condition}; do n=$((n + 1)); [ $n -lt 3000 ]; sleep 0.01; done; {then}")
 
 
 def left(folder: Path) -> set[str]:
@@ -49,60 +41,42 @@ def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.suffix not in (".so", ".json") and path.name[:5] != "lock-"}
 
 
+def is_running(pid: str) -> bool:
+    """Return True if the process exists and is not a zombie."""
+    status = Path("/proc", pid, "stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def test_libraries_are_built_at_the_same_time(tmp_path: Path) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-
-    def meeting(name: str) -> Make:
-        """Return a function that waits until all three have been called."""
-        return until(lambda: ((marks / name).touch(), len([*marks.iterdir()]) == len(NAMES))[1])
-
-    libraries = [tmp_path / f"{name}.so" for name in NAMES]
+    libraries = [tmp_path / f"{name}.so" for name in ("a1", "b1", "c1")]
+    met = " && ".join(f"[ -e {tmp_path}/{library.stem} ]" for library in libraries)
+    commands = {library: until(f"touch {tmp_path}/{library.stem} && {met}") for library in libraries}
     announced: list[int] = []
-    makes = {library: meeting(library.stem) for library in libraries}
-    build_missing(makes, find_defect, never, lambda: announced.append(1))
-    assert [find_defect(library) for library in libraries] == [None] * len(NAMES)
-    build_missing(makes, find_defect, never, lambda: announced.append(1))
-    assert announced == [1]
-    assert left(tmp_path) == {"marks"}
+    for _ in range(2):
+        build_missing(commands, never, lambda: announced.append(1))
+        assert [find_defect(library) for library in libraries] == [None] * 3
+    assert announced == [1], "it must be announced once"
+    assert left(tmp_path) == {"a1", "b1", "c1"}
 
 
-@pytest.mark.parametrize(("cores", "names"), [(1, NAMES), (3, ("a1", "a2", "a3"))], ids=["one core", "one lock"])
-def test_libraries_are_built_one_after_the_other(
-    cores: int, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "usable_cores", lambda: cores)
-    running = tmp_path / "running"
-
-    def alone(folder: Path) -> Path:
-        running.mkdir()  # fails if another one runs
-        time.sleep(0.05)
-        running.rmdir()
-        return write(folder)
-
-    libraries = [tmp_path / f"{name}.so" for name in names]
-    build_missing(dict.fromkeys(libraries, alone), find_defect, never)
-    assert [find_defect(library) for library in libraries] == [None] * len(names)
+def test_libraries_with_the_same_lock_are_built_one_after_the_other(tmp_path: Path) -> None:
+    libraries = [tmp_path / f"a{number}.so" for number in range(3)]
+    alone = script(f"mkdir {tmp_path}/running; sleep 0.05; rmdir {tmp_path}/running; {WRITE}")
+    build_missing(dict.fromkeys(libraries, alone), never)
+    assert [find_defect(library) for library in libraries] == [None] * 3
 
 
 def test_a_failure_ends_the_other_builds(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-
-    def slow(folder: Path) -> Path:
-        pids.write_text(str(os.getpid()))
-        time.sleep(300)
-        return folder
-
-    def fail(folder: Path) -> Path:
-        raise RuntimeError("the message of the compiler")
-
-    makes = {tmp_path / "a1.so": slow, tmp_path / "b1.so": until(pids.exists, fail)}
-    with pytest.raises(CompilerFailed, match=r"the compilation failed, see .*failure\.log"):
-        build_missing(makes, find_defect, never)
-    assert (tmp_path / "failure.log").read_text() == "the message of the compiler"
-    assert not Path("/proc", pids.read_text()).exists()
-    assert left(tmp_path) == {"pids", "failure.log"}
-    for library in makes:
+    slow = script(f"echo $$ > {tmp_path}/pid; exec sleep 300")
+    failing = until(f"[ -s {tmp_path}/pid ]", "echo the message of the compiler >&2; false")
+    commands = {tmp_path / "a1.so": slow, tmp_path / "b1.so": failing}
+    with pytest.raises(CompilerFailed, match=r"^runtime\.compile is 'on': the compilation failed, see .*failure\.log"):
+        build_missing(commands, never)
+    assert (tmp_path / "failure.log").read_text() == "the message of the compiler\n"
+    pid = (tmp_path / "pid").read_text().strip()
+    wait_for(lambda: not is_running(pid), "the end of the other compiler")
+    assert left(tmp_path) == {"pid", "failure.log"}
+    for library in commands:
         lock = try_lock(library)
         assert lock is not None
         release(lock)
@@ -119,23 +93,70 @@ def test_the_lock_of_a_complete_library_is_free_while_others_are_built(tmp_path:
                 release(lock)
                 seen.touch()
 
-    begun = tmp_path / "begun"
-    both = until(begun.exists)
-    build_missing({first: both, second: until(lambda: (begun.touch(), seen.exists())[1])}, find_defect, look)
+    both = until(f"[ -e {tmp_path}/begun ]")
+    build_missing({first: both, second: until(f"touch {tmp_path}/begun && [ -e {seen} ]")}, look)
     assert find_defect(second) is None
 
 
 def test_a_library_that_another_process_has_built_meanwhile_is_not_built_again(tmp_path: Path) -> None:
     library = tmp_path / "a1.so"
+    build_missing({library: script(WRITE)}, never)
+    record = library.with_suffix(".json")
+    complete = record.read_text()
+    record.unlink()
     lock = try_lock(library)
     assert lock is not None
-    problems = iter(["", None])
 
-    def fail(folder: Path) -> Path:
-        raise RuntimeError("it is built again")
+    def finish() -> None:
+        record.write_text(complete)
+        release(lock)
 
-    timer = threading.Timer(0.2, release, [lock])
+    timer = threading.Timer(0.2, finish)
     timer.start()
-    build_missing({library: fail}, lambda path: next(problems), never)
+    build_missing({library: script("false")}, never)
     timer.join()
-    assert next(problems, "none left") == "none left"
+
+
+def test_check_can_stop_a_build_and_a_wait(tmp_path: Path) -> None:
+    library, pid = tmp_path / "a1.so", tmp_path / "pid"
+
+    def check() -> None:
+        if pid.exists() and pid.read_text():
+            raise Stop
+
+    with pytest.raises(Stop):
+        build_missing({library: script(f"echo $$ > {pid}; exec sleep 300")}, check)
+    wait_for(lambda: not is_running(pid.read_text().strip()), "the end of the compiler")
+    assert left(tmp_path) == {"pid"}
+    lock = try_lock(library)
+    assert lock is not None
+    with pytest.raises(Stop):
+        build_missing({library: script("false")}, check)
+    release(lock)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from lockstep.compiling.build import build_missing
+
+build_missing({Path(sys.argv[1]): ["sh", "-ec", sys.argv[2], "sh"]}, lambda: None)
+"""
+
+
+def test_processes_wait_for_each_other(tmp_path: Path) -> None:
+    once = f"mkdir {tmp_path}/once; sleep 0.3; {WRITE}"  # fails if it runs twice
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "a1.so"), once]
+    assert [process.wait() for process in [subprocess.Popen(command) for _ in range(2)]] == [0, 0]
+    assert find_defect(tmp_path / "a1.so") is None
+
+
+def test_output_of_a_killed_process_is_not_used(tmp_path: Path) -> None:
+    slow = f"echo part > $1; echo $$ > {tmp_path}/pid; exec sleep 300"
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path / "a1.so"), slow]) as process:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the compiler")
+        os.kill(process.pid, signal.SIGKILL)
+    assert not [*tmp_path.glob("*.so")]
+    time.sleep(0.05)  # the child ends with its parent, and the lock with the child
+    build_missing({tmp_path / "a1.so": script(WRITE)}, never)
+    assert left(tmp_path) == {"pid"}, "the folder of the killed build must be removed"

@@ -265,13 +265,3 @@ def test_losses_can_be_traced(kind: str) -> None:
         assert expected.ne(0).any()
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert traced(other, *weights)[0].shape == (36, len(method.losses))
-
-
-def test_keys_of_different_losses_differ() -> None:
-    keys = [
-        method_of(kind, VECTOR, **settings).key
-        for kind in TRAINED
-        for settings in ({}, {"hidden": (32,)}, {"feature_size": 7})
-    ]
-    keys += [method_of("disagreement", VECTOR, ensemble=3).key, method_of("icm", VECTOR, forward_share=0.5).key]
-    assert len(set(keys)) == len(keys)

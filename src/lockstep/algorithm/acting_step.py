@@ -70,11 +70,6 @@ class _ActingFormula:
     has_pixels: bool
     has_state: bool
 
-    @property
-    def key(self) -> str:
-        """See `Formula.key`."""
-        return f"acting step with pixels {self.has_pixels}, state {self.has_state}"
-
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Evaluate the formula."""
         noise, observations, *others = tensors

@@ -25,7 +25,7 @@ Replicate = Callable[[nn.Module], nn.Module]
 """Wraps a module in PyTorch's DistributedDataParallel over the ranks that train, so that the backward pass averages gradients over
 them. A rank that trains alone may get the module unchanged."""
 
-BLOCK = 1024
+BLOCK = 256
 """Rows per call of a compiled kernel: intermediate results of that many rows stay in the cache."""
 
 
@@ -36,11 +36,6 @@ class GradientFormula:
     """
 
     loss: Loss
-
-    @property
-    def key(self) -> str:
-        """See `Formula.key`."""
-        return f"gradient of {self.loss.key}"
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
         """Evaluate the function."""

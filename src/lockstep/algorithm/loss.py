@@ -31,15 +31,6 @@ class Loss:
     config: PPOConfig
     trained: TrainMask
 
-    @property
-    def key(self) -> str:
-        """Text that identifies everything the loss depends on besides shapes, for the cache of compiled kernels."""
-        agent, config = self.agent, self.config
-        settings = (config.surrogate, config.value_clip, config.value_coefficient, config.normalize_advantages)
-        sizes = (agent.spaces.observation_size, agent.spaces.choices, agent.spaces.continuous_size, agent.distribution)
-        curiosity = "" if agent.curiosity is None else agent.curiosity.key
-        return f"{agent.policy} {list(agent.flat.parameters)} {sizes} {settings} {self.trained} {curiosity}"
-
     def __call__(self, parameters: Tensor, values: Tensor, rows: Tensor, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the loss and STATISTICS `[5]` of the outputs of the networks.
 

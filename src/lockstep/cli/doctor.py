@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
 from lockstep.compiling.compiler import find_compiler
+from lockstep.compiling.library import interpreter_problem, is_prebuilt
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import DONE, FAILED
 from lockstep.runtime.checks import cuda_devices
@@ -93,11 +94,18 @@ def _version(package: str) -> str:
         return "not found"
 
 
+def _kernels() -> str:
+    """Describe where the interpreter of kernels comes from."""
+    if interpreter_problem() is not None:
+        return "–"
+    return "installed" if is_prebuilt() else f"built by {find_compiler()}"
+
+
 def _print_machine() -> None:
     usable = usable_cores()
     _print_line("cores", f"{usable} of {os.cpu_count()} usable", "ranks beyond that share a core")
     _print_line("CUDA devices", str(_count_cuda_devices() or "–"), "`--runtime.device cuda`")
-    _print_line("C++ compiler", find_compiler() or "–", "`--runtime.compile`, which makes updates several times faster")
+    _print_line("kernels", _kernels(), "`--runtime.compile`, which makes updates several times faster")
     _print_line(
         "launchers", ", ".join(filter(shutil.which, ("mpirun", "srun"))) or "–", "ranks, besides --ranks and torchrun"
     )

@@ -15,14 +15,13 @@ __all__ = [
     "clean_up",
     "find_defect",
     "lock_key",
-    "probe_folder",
     "release",
     "store",
     "try_lock",
 ]
 
-_MAX_LIBRARIES = 200
-"""Number of libraries that the cache keeps, of 1 to 2 MB each. The least recently used ones are removed."""
+_MAX_LIBRARIES = 20
+"""Number of libraries that the cache keeps, of 0.2 MB each. The least recently used ones are removed."""
 _OTHERS_CAN_WRITE = 0o022
 """Permission bits of the group and of other users."""
 
@@ -114,11 +113,6 @@ def release(lock: int) -> None:
 def lock_key(library: Path) -> str:
     """Return the first character of a library's name, which all libraries with the same lock have in common."""
     return library.name[0]
-
-
-def probe_folder(library: Path) -> Path:
-    """Return the folder in which inductor keeps the small libraries with which it finds out what the compiler supports."""
-    return library.parent / "probes"
 
 
 def clean_up(library: Path) -> None:

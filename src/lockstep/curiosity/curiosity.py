@@ -92,11 +92,6 @@ class Curiosity(nn.Module, ABC):
         """Number of `columns`, C."""
         return 0
 
-    @property
-    def key(self) -> str:
-        """Text that identifies everything the loss depends on besides shapes, for the cache of compiled kernels."""
-        return f"{self} {self.weights} {self.config.share} {self.action_encoder}"
-
     @abstractmethod
     def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> Sequence[Tensor]:
         """Compute the novelty of the next observation of every step, `[T, B]` for each of this rank's shards.

@@ -12,7 +12,7 @@ from lockstep.config.fields import RESUMABLE_FIELDS
 from lockstep.experiment.execute import create_run, open_or_create_run, open_run
 from lockstep.experiment.prepare_resume import prepare_resume
 from lockstep.experiment.same_experiment import first_difference
-from lockstep.experiment.start import announce_start, check_compiler
+from lockstep.experiment.start import announce_start, check_kernels
 from lockstep.experiment.storing import fetch_if_missing
 from lockstep.run.folder import RunFolder
 
@@ -74,7 +74,7 @@ def _begin_or_resume(run: ResolvedRun) -> BegunRun:
             return BegunRun(folder, run.config, 0)
         _check_same(folder, before, run)
         config = _resumed(before, run.config)
-        check_compiler(config, run.plan)
+        check_kernels(config, run.plan)
         return BegunRun(folder, config, prepare_resume(folder, before, config, None, run.plan.ranks))
     except BaseException:
         folder.unlock()

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -19,7 +19,8 @@ from lockstep.algorithm.plan import Plan
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
 from lockstep.compiling.graphs import cuda_graph
-from lockstep.compiling.kernels import MakeKernel, compiled_together, eager
+from lockstep.compiling.kernels import Formula, Kernel, MakeKernel, eager, interpreted
+from lockstep.compiling.library import load_interpreter
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.settings import EnvConfig
@@ -81,23 +82,22 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     counts = [len(plan.trained_by(rank)) for rank in plan.training]
     trainers = group.split(plan.training, counts)
     enter("compile")
-    with _kernels(config, agent.device, group.rank) as make_kernel:
-        update = Update(
-            agent,
-            config.ppo,
-            trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
-            plan.trained_by(group.rank),
-            seed,
-            UpdateOptions(
-                share_data=config.plan.share_data,
-                vtrace=config.plan.correction == "vtrace",
-                fused=not config.plan.exact,
-                recompute_states=config.rollout.recompute_states,
-            ),
-            replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-            make_kernel=make_kernel,
-        )
-        update.make_kernels(env.count // shards * config.rollout.steps)
+    update = Update(
+        agent,
+        config.ppo,
+        trainers if config.plan.exact else group.split(plan.training, [1] * len(counts)),
+        plan.trained_by(group.rank),
+        seed,
+        UpdateOptions(
+            share_data=config.plan.share_data,
+            vtrace=config.plan.correction == "vtrace",
+            fused=not config.plan.exact,
+            recompute_states=config.rollout.recompute_states,
+        ),
+        replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
+        make_kernel=_make_kernel(config, agent.device, group.rank),
+    )
+    update.make_kernels(env.count // shards * config.rollout.steps)
     enter("start")
     return RankComponents(trainers, own_shards, exchange, update)
 
@@ -110,26 +110,30 @@ def _bounded(config: Config) -> EnvConfig:
     return replace(env, timeout=min(env.timeout, config.runtime.timeout / 2))
 
 
-def _kernels(config: Config, device: torch.device, rank: int) -> AbstractContextManager[MakeKernel]:
-    """Return the context in which the kernels of the update are made."""
+def _make_kernel(config: Config, device: torch.device, rank: int) -> MakeKernel:
+    """Return the function that makes the kernels of the update."""
     if device.type == "cuda":
-        return nullcontext(cuda_graph)
-    return _compiled(rank) if config.runtime.compile == "on" else nullcontext(eager)
+        return cuda_graph
+    return _interpreter(rank) if config.runtime.compile == "on" else eager
 
 
-def _compiled(rank: int) -> AbstractContextManager[MakeKernel]:
-    """Compile kernels. Rank 0, which trains in every plan, prints one line before the first that is not in the cache."""
+def _interpreter(rank: int) -> MakeKernel:
+    """Return a function that makes interpreted kernels. Rank 0, which trains in every plan, prints one line if the interpreter has to be built."""
 
     @cache
     def announce() -> None:
         if rank == 0:
-            print("compiling kernels, once for these shapes; it may take a minute", file=sys.stderr, flush=True)
+            print("building the interpreter of kernels, once; it takes some seconds", file=sys.stderr, flush=True)
 
     def check() -> None:
         beat()
         raise_if_asked()
 
-    return compiled_together(check, announce)
+    def make(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+        load_interpreter(check, announce)
+        return interpreted(formula, examples)
+
+    return make
 
 
 def make_agent(

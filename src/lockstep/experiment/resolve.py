@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import gymnasium as gym
 
 from lockstep.algorithm.plan import Plan
+from lockstep.compiling.library import interpreter_problem
 from lockstep.config import Config
 from lockstep.envs.catalog import (
     agents_of,
@@ -23,7 +24,6 @@ from lockstep.envs.choice import choose_engine
 from lockstep.envs.functions import reference, registered_function
 from lockstep.envs.settings import EnvConfig
 from lockstep.presets import check_family
-from lockstep.runtime.checks import compile_problem
 from lockstep.telemetry.trackers import check_trackers
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compiles", "cut_episodes", "importable", "iterations", "resolve"]
 
-_REPAYS = 5_000
-"""Gradient steps from which compiling is worth its time. A compiled step is about 0.7 ms faster, and all runs with the same shapes, such as
-other seeds, use the same kernels: compiling is repaid by the fourth run at the latest."""
 _COMPILED_DISTRIBUTIONS = ("gaussian", "gaussian-state-std", "beta")
 _MINIBATCH = 64
 """Steps in a minibatch, if their number is not set."""
@@ -102,7 +99,7 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
         env=env,
         plan=dataclasses.replace(config.plan, shards=shards),
         runtime=dataclasses.replace(
-            config.runtime, compile="on" if compiles(config) and compile_problem() is None else "off"
+            config.runtime, compile="on" if compiles(config) and interpreter_problem() is None else "off"
         ),
     )
 
@@ -320,8 +317,8 @@ def _with_spaces(config: Config, spaces: "Spaces") -> Config:
 
 
 def compiles(config: Config) -> bool:
-    """Return True if the run needs a compiler. Raises ValueError if `runtime.compile` is `on` and another setting rules compiling out."""
-    runtime, ppo = config.runtime, config.ppo
+    """Return True if the update of a run is to be compiled. Raises ValueError if `runtime.compile` is `on` and another setting rules compiling out."""
+    runtime = config.runtime
     obstacle = next(
         (
             f"{field} is {value!r}"
@@ -342,8 +339,7 @@ def compiles(config: Config) -> bool:
             "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers with a built-in distribution, but "
             f"{obstacle}"
         )
-    steps = iterations(config) * max(ppo.epochs_of_policy, ppo.epochs_of_value) * ppo.minibatch_count
-    return not obstacle and (runtime.compile == "on" or (runtime.compile == "auto" and steps >= _REPAYS))
+    return not obstacle and runtime.compile != "off"
 
 
 def cut_episodes(config: Config) -> str | None:

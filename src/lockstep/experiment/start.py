@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockstep.algorithm.plan import Plan, default_ranks
-from lockstep.compiling.interfaces import version_problem
+from lockstep.compiling.library import interpreter_problem
 from lockstep.config import Config
 from lockstep.config.decode import decode
 from lockstep.config.fields import RESUMABLE_FIELDS
@@ -16,7 +16,7 @@ from lockstep.experiment.resolve import compiles, cut_episodes, iterations, reso
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import BAD_INPUT, DONE, FAILED, NON_FINITE, PREEMPTED, RANK_LOST, REPLICAS_DIFFER
 from lockstep.run.folder import RunFolder
-from lockstep.runtime.checks import check_runtime, compile_problem, resolve_devices
+from lockstep.runtime.checks import check_runtime, resolve_devices
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.rendezvous import choose_rendezvous
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ResolvedStart",
     "announce_start",
-    "check_compiler",
+    "check_kernels",
     "choose_sizes",
     "completion_text",
     "exit_codes_by_error",
@@ -101,7 +101,7 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
     asked = dataclasses.replace(resolved, runtime=config.runtime)
     lines = []
     if compiles(asked) and resolved.runtime.compile == "off":
-        lines.append(f"{compile_problem()}, so the update is not compiled: the run will be slower")
+        lines.append(f"{interpreter_problem()}, so the update is not compiled: the run will be slower")
     cut = cut_episodes(resolved)
     return lines if cut is None else [*lines, cut]
 
@@ -168,15 +168,14 @@ def extended_by(config: Config, tree: Mapping[str, Mapping[str, object]], total_
 def resolve_resume(config: Config, rank_info: RankInfo | None, ranks: int | range | None) -> ResolvedStart:
     """Resolve as `resolve_start` does, for a run that is resumed. Raises ValueError also if it can't be resumed on this host."""
     start = resolve_start(config, rank_info, ranks)
-    check_compiler(start.config, start.plan)
+    check_kernels(start.config, start.plan)
     return start
 
 
-def check_compiler(config: Config, plan: Plan) -> None:
-    """Raise ValueError if the update of the run is compiled and this host can't compile it. `config` is that of an existing run."""
+def check_kernels(config: Config, plan: Plan) -> None:
+    """Raise ValueError if the update of the run is compiled and this host can't do that. `config` is that of an existing run."""
     if resolve(config, plan.ranks, plan).runtime.compile != config.runtime.compile:
-        problem = version_problem() or "there is no C++ compiler here; install g++, or let CXX name one"
-        raise ValueError(f"runtime.compile is 'on' in this run: {problem}")
+        raise ValueError(f"runtime.compile is 'on' in this run: {interpreter_problem()}")
 
 
 def exit_codes_by_error() -> dict[type[Exception], int]:
@@ -184,6 +183,7 @@ def exit_codes_by_error() -> dict[type[Exception], int]:
     from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
     from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
     from lockstep.compiling.build import CompilerFailed
+    from lockstep.compiling.lowering import Unsupported
     from lockstep.envs.engine import EnvironmentFailed, EnvironmentLost
     from lockstep.experiment.hooks import HookFailed
     from lockstep.experiment.same_ranks import RanksDiffer
@@ -199,6 +199,7 @@ def exit_codes_by_error() -> dict[type[Exception], int]:
         FolderLost: FAILED,
         StoreFailed: FAILED,
         CompilerFailed: FAILED,
+        Unsupported: FAILED,
         EnvironmentFailed: FAILED,
         HookFailed: FAILED,
         RanksDiffer: BAD_INPUT,

@@ -34,11 +34,6 @@ class StepFormula:
     separately: bool = False
     """Clip each of these parts by its own norm instead."""
 
-    @property
-    def key(self) -> str:
-        """See `Formula.key`."""
-        return repr(self)
-
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Compute the step; the inputs and outputs are described in the class."""
         weights, first, second, total, numbers = tensors

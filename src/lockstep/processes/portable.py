@@ -8,7 +8,7 @@ that have them from their start.
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +19,7 @@ __all__ = [
     "PORTABLE_TYPE",
     "check_portable",
     "is_portable",
+    "missing_instructions",
     "portable_environment",
     "portable_problem",
     "portable_variables",
@@ -67,12 +68,17 @@ def portable_problem() -> str | None:
     """Return the reason why this processor can't give portable bits; None if it can."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return f"this processor is {platform.machine()}, not x86-64"
+    return missing_instructions(_INSTRUCTIONS)
+
+
+def missing_instructions(names: Collection[str]) -> str | None:
+    """Return, as a problem in words, which instructions this processor lacks; None if it has all. `names` are those that Linux uses."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return "this system does not tell the instructions of its processor in /proc/cpuinfo"
     flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    missing = sorted(_INSTRUCTIONS.difference(flags))
+    missing = sorted(set(names).difference(flags))
     return f"this processor lacks the instructions {', '.join(missing)}" if missing else None
 
 

@@ -10,13 +10,11 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from lockstep.compiling.compiler import find_compiler
-from lockstep.compiling.interfaces import version_problem
 from lockstep.processes.portable import portable_problem
 from lockstep.runtime.rank_info import RankInfo
 from lockstep.runtime.settings import RuntimeConfig
 
-__all__ = ["check_runtime", "compile_problem", "cuda_devices", "resolve_devices", "shares_memory"]
+__all__ = ["check_runtime", "cuda_devices", "resolve_devices", "shares_memory"]
 
 _SIGNS_OF_GPUS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driver/nvidia/version")
 _PRECISIONS = {"32-true": "fp32", "32": "fp32", "bf16-mixed": "bf16", "bf16": "bf16", "64-true": "fp64", "64": "fp64"}
@@ -30,13 +28,6 @@ def cuda_devices() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def compile_problem() -> str | None:
-    """Return the reason why nothing can be compiled on this host; None if compilation is possible."""
-    if find_compiler() is None:
-        return "there is no C++ compiler here (g++, or what CXX names)"
-    return version_problem()
 
 
 def resolve_devices(config: RuntimeConfig) -> RuntimeConfig:

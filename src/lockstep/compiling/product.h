@@ -1,0 +1,195 @@
+// Products of matrices with the same bits on every processor: each element of the result is one chain of fused multiply-adds over the
+// inner dimension, in ascending order, that starts from the bias or from 0. Blocks and vectors are made of whole chains, so that neither the
+// shapes, the layouts of the matrices nor the width of a vector change the bits. Elements are next to each other in a vector, as in Goto and
+// van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008.
+
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+#include "vectors.h"
+
+namespace product {
+
+constexpr int ROWS = 6;          // rows of a tile: 12 accumulators, with 3 other values, fill the 16 registers of AVX2
+constexpr int64_t DEPTH = 256;   // rows of a panel, half of the level-1 cache
+constexpr int64_t NARROW = 128;  // columns up to which the right matrix is read in place: farther rows would evict each other
+
+template <class T>
+constexpr int COLUMNS = 2 * Vector<T>::width;  // columns of a tile and of a panel
+
+template <class T>
+struct Matrix {
+  const T* data;
+  int64_t row_stride, column_stride;
+  Matrix at(int64_t row, int64_t column) const {
+    return {data + row * row_stride + column * column_stride, row_stride, column_stride};
+  }
+  Matrix transposed() const { return {data, column_stride, row_stride}; }
+};
+
+template <class T>
+struct Result {
+  T* data;
+  int64_t row_stride;
+  Result at(int64_t row) const { return {data + row * row_stride, row_stride}; }
+};
+
+template <class T, int rows>
+inline __attribute__((always_inline)) void add_tile(int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, const T* bias, bool begin) {
+  using V = Vector<T>;
+  V sums[rows][2];
+  for (int row = 0; row < rows; row++)
+    for (int half = 0; half < 2; half++) {
+      const T* start = begin ? bias : result.data + row * result.row_stride;
+      sums[row][half] = start ? V::load(start + V::width * half) : V::fill(0);
+    }
+  for (int64_t k = 0; k < depth; k++) {
+    const T* columns = right.data + k * right.row_stride;
+    const V first = V::load(columns), second = V::load(columns + V::width);
+#pragma GCC unroll 6
+    for (int row = 0; row < rows; row++) {
+      const V factor = V::fill(left.data[row * left.row_stride + k * left.column_stride]);
+      sums[row][0].add_product(factor, first);
+      sums[row][1].add_product(factor, second);
+    }
+  }
+  for (int row = 0; row < rows; row++)
+    for (int half = 0; half < 2; half++) sums[row][half].store(result.data + row * result.row_stride + V::width * half);
+}
+
+// The last tile of a column of tiles, with fewer than ROWS rows.
+template <class T>
+void add_last_tile(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, const T* bias, bool begin) {
+  switch (rows) {
+    case 1: return add_tile<T, 1>(depth, left, right, result, bias, begin);
+    case 2: return add_tile<T, 2>(depth, left, right, result, bias, begin);
+    case 3: return add_tile<T, 3>(depth, left, right, result, bias, begin);
+    case 4: return add_tile<T, 4>(depth, left, right, result, bias, begin);
+    case 5: return add_tile<T, 5>(depth, left, right, result, bias, begin);
+  }
+}
+
+#if defined(__AVX2__)
+inline void transpose_8_by_8(const float* source, int64_t source_stride, float* target, int64_t target_stride) {
+  __m256 rows[8], pairs[8];
+  for (int i = 0; i < 8; i++) rows[i] = _mm256_loadu_ps(source + i * source_stride);
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    rows[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], _MM_SHUFFLE(1, 0, 1, 0));
+    rows[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], _MM_SHUFFLE(3, 2, 3, 2));
+    rows[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], _MM_SHUFFLE(1, 0, 1, 0));
+    rows[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], _MM_SHUFFLE(3, 2, 3, 2));
+  }
+  for (int i = 0; i < 4; i++) {
+    _mm256_storeu_ps(target + i * target_stride, _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x20));
+    _mm256_storeu_ps(target + (i + 4) * target_stride, _mm256_permute2f128_ps(rows[i], rows[i + 4], 0x31));
+  }
+}
+#endif
+
+// Copy whole columns of `right`, which are contiguous, to the first rows of a panel. Return the number of rows that were copied.
+template <class T>
+int64_t pack_transposed(int64_t, Matrix<T>, T*) {
+  return 0;
+}
+
+#if defined(__AVX2__)
+template <>
+inline int64_t pack_transposed<float>(int64_t depth, Matrix<float> right, float* panel) {
+  int64_t k = 0;
+  for (; k + 8 <= depth; k += 8)
+    for (int column = 0; column < COLUMNS<float>; column += 8)
+      transpose_8_by_8(right.at(k, column).data, right.column_stride, panel + k * COLUMNS<float> + column, COLUMNS<float>);
+  return k;
+}
+#endif
+
+// Copy `depth` rows of up to COLUMNS columns to a panel of COLUMNS columns. Columns that are missing are 0.
+template <class T>
+void pack(int64_t depth, int64_t width, Matrix<T> right, T* panel) {
+  constexpr int columns = COLUMNS<T>;
+  int64_t k = right.row_stride == 1 && width == columns ? pack_transposed<T>(depth, right, panel) : 0;
+  for (; k < depth; k++) {
+    T* row = panel + k * columns;
+    if (right.column_stride == 1)
+      for (int64_t column = 0; column < width; column++) row[column] = right.data[k * right.row_stride + column];
+    else
+      for (int64_t column = 0; column < width; column++) row[column] = *right.at(k, column).data;
+    for (int64_t column = width; column < columns; column++) row[column] = 0;
+  }
+}
+
+template <class T>
+void add_rows(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, const T* bias, bool begin) {
+  int64_t row = 0;
+  for (; row + ROWS <= rows; row += ROWS) add_tile<T, ROWS>(depth, left.at(row, 0), right, result.at(row), bias, begin);
+  add_last_tile<T>(rows - row, depth, left.at(row, 0), right, result.at(row), bias, begin);
+}
+
+// As add_rows, for fewer than COLUMNS columns, by way of a whole tile.
+template <class T>
+void add_narrow_rows(int64_t rows, int64_t depth, int64_t width, Matrix<T> left, Matrix<T> panel, Result<T> result,
+                     const T* bias, bool begin) {
+  constexpr int columns = COLUMNS<T>;
+  T tile[ROWS * columns] = {}, whole_bias[columns] = {};
+  if (bias) std::copy_n(bias, width, whole_bias);
+  for (int64_t row = 0; row < rows; row += ROWS) {
+    const int64_t count = std::min<int64_t>(ROWS, rows - row);
+    if (!begin)
+      for (int64_t i = 0; i < count; i++) std::copy_n(result.at(row + i).data, width, tile + i * columns);
+    add_rows<T>(count, depth, left.at(row, 0), panel, {tile, columns}, whole_bias, begin);
+    for (int64_t i = 0; i < count; i++) std::copy_n(tile + i * columns, width, result.at(row + i).data);
+  }
+}
+
+template <class T>
+void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, const T* bias, Result<T> result) {
+  constexpr int tile = COLUMNS<T>;
+  alignas(64) T panel[DEPTH * tile];
+  int64_t start = 0;
+  do {  // once also if `inner` is 0, because the bias is part of the first step
+    const int64_t depth = std::min(DEPTH, inner - start);
+    for (int64_t column = 0; column < columns; column += tile) {
+      const int64_t width = std::min<int64_t>(tile, columns - column);
+      const Matrix<T> block = left.at(0, start);
+      Matrix<T> factor = right.at(start, column);
+      if (width < tile || right.column_stride != 1 || right.row_stride > NARROW) {
+        pack<T>(depth, width, factor, panel);
+        factor = {panel, tile, 1};
+      }
+      const Result<T> target{result.data + column, result.row_stride};
+      const T* part = bias ? bias + column : nullptr;
+      if (width == tile)
+        add_rows<T>(rows, depth, block, factor, target, part, start == 0);
+      else
+        add_narrow_rows<T>(rows, depth, width, block, factor, target, part, start == 0);
+    }
+    start += DEPTH;
+  } while (start < inner);
+}
+
+// Compute `result[m, n] = bias[n] + sum over k of left[m, k] * right[k, n]`. `bias` may be null. The rows of `result` are contiguous.
+template <class T>
+void multiply(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, const T* bias, Result<T> result) {
+  if (columns * 2 > COLUMNS<T> || rows <= columns) return multiply_wide<T>(rows, columns, inner, left, right, bias, result);
+  // few columns would leave most of a vector unused: compute the transposed product, some rows at a time, from the biases on
+  constexpr int tile = COLUMNS<T>;
+  alignas(64) T panel[DEPTH * tile], block[tile / 2 * tile];
+  for (int64_t row = 0; row < rows; row += tile) {
+    const int64_t width = std::min<int64_t>(tile, rows - row);
+    for (int64_t column = 0; column < columns; column++) std::fill_n(block + column * tile, tile, bias ? bias[column] : T(0));
+    for (int64_t start = 0; start < inner; start += DEPTH) {
+      const int64_t depth = std::min(DEPTH, inner - start);
+      pack<T>(depth, width, left.transposed().at(start, row), panel);
+      add_rows<T>(columns, depth, right.transposed().at(0, start), {panel, tile, 1}, {block, tile}, nullptr, false);
+    }
+    for (int64_t i = 0; i < width; i++)
+      for (int64_t column = 0; column < columns; column++) result.data[(row + i) * result.row_stride + column] = block[column * tile + i];
+  }
+}
+
+}  // namespace product

@@ -1,0 +1,212 @@
+"""Programs for the interpreter: instructions on arrays of numbers, as `interpreter.cpp` reads them."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lockstep.compiling.groups import Group, encode_group
+from lockstep.compiling.values import Value, View, collapse
+
+__all__ = ["Builder", "Program"]
+
+_ALIGNMENT = 16
+"""Values in the working memory begin at multiples of this many numbers."""
+_GROUP, _COPY, _REDUCE, _PRODUCT, _GATHER, _SCATTER_ADD = range(6)
+"""Kinds of instructions in `interpreter.cpp`."""
+
+
+class Program(NamedTuple):
+    """A complete program."""
+
+    words: NDArray[np.int64]
+    memory: int
+    """Size of the working memory, array 0."""
+    constants: NDArray[np.float64]
+    """Array 1."""
+
+
+class _Single(NamedTuple):
+    """An instruction that is not a group: its words, in which a view stands for its array and its offset."""
+
+    kind: int
+    words: tuple[View | int, ...]
+    reads: list[Value]
+    writes: list[Value]
+
+
+@dataclass(frozen=True)
+class _Hole:
+    """Unused part of the working memory."""
+
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+class Builder:
+    """Collects the instructions of a program, and assigns memory when it is complete.
+
+    An element-wise operation joins a group of operations on arrays of the same shape, if there is one that is late enough. Values that are used
+    only within their group never leave the cache. The other instructions are run in the order in which they were added.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[Group | _Single] = []
+        self._constants: dict[tuple[float, bool], Value] = {}
+        self._known: dict[object, View] = {}
+
+    def constant(self, number: float) -> View:
+        """Return a number, as a view without dimensions."""
+        number = float(number)
+        key = number, math.copysign(1, number) < 0
+        value = self._constants.setdefault(key, Value(1, array=1, offset=len(self._constants)))
+        return View(value, 0, (), ())
+
+    def apply(self, operation: str, shape: tuple[int, ...], operands: Sequence[View], shared: bool = True) -> View:
+        """Add an element-wise operation on views whose sizes are `shape`. Return its result, which is contiguous.
+
+        The same operation on the same operands is computed once, unless it is not `shared` because its result will be changed.
+        """
+        key = operation, shape, tuple(operands)
+        if shared and key in self._known:
+            return self._known[key]
+        target = Value(math.prod(shape))
+        group_shape = tuple(size for size in shape if size != 1)
+        first = max((self._first_place(view, target, group_shape) for view in operands), default=0)
+        for place in range(first, len(self._items)):
+            group = self._items[place]
+            if isinstance(group, Group) and group.shape == group_shape and group.has_room(operands):
+                break
+        else:
+            place, group = len(self._items), Group(group_shape)
+            self._items.append(group)
+        group.add(operation, target, operands)
+        target.written_by = place
+        result = View.contiguous(target, shape)
+        if shared:
+            self._known[key] = result
+        return result
+
+    def _first_place(self, view: View, target: Value, shape: tuple[int, ...]) -> int:
+        """Return the index of the first instruction that can read a view element by element for a result."""
+        place = view.value.written_by
+        if place is None:
+            return 0
+        writer = self._items[place]
+        is_whole = view.value.size == target.size and view.is_contiguous
+        return place if isinstance(writer, Group) and writer.shape == shape and is_whole else place + 1
+
+    def _add(self, kind: int, words: Sequence[View | int], reads: Sequence[View], target: Value) -> None:
+        target.written_by = len(self._items)
+        self._items.append(_Single(kind, tuple(words), [view.value for view in reads], [target]))
+
+    def copy(self, source: View, target: View) -> None:
+        """Copy a view to another one with the same sizes. Nothing may have read the target's value yet."""
+        sizes, (from_strides, to_strides) = collapse(source.sizes, source.strides, target.strides)
+        self._add(_COPY, [len(sizes), *sizes, source, *from_strides, target, *to_strides], [source], target.value)
+
+    def reduce(self, source: View, dims: Sequence[int], maximum: bool = False) -> Value:
+        """Add up the elements of some dimensions, or find their maximum. The result is contiguous."""
+        kept = [d for d in range(len(source.sizes)) if d not in dims]
+        target = Value(math.prod(source.sizes[d] for d in kept))
+        parts = [
+            collapse([source.sizes[d] for d in chosen], [source.strides[d] for d in chosen]) for chosen in (kept, dims)
+        ]
+        words: list[View | int] = [
+            *(int(maximum), *(len(sizes) for sizes, _ in parts)),
+            *(size for sizes, _ in parts for size in sizes),
+            source,
+            *(stride for _, (strides,) in parts for stride in strides),
+            View.contiguous(target),
+        ]
+        self._add(_REDUCE, words, [source], target)
+        return target
+
+    def product(self, left: View, right: View, bias: View | None) -> Value:
+        """Multiply matrices `[B, M, K]` and `[B, K, N]`, and add the rows `bias` `[B, N]`, whose elements are next to each other."""
+        (batches, rows, inner), columns = left.sizes, right.sizes[2]
+        target = Value(batches * rows * columns)
+        words: list[View | int] = [
+            *(batches, rows, columns, inner),
+            *_strided(left),
+            *_strided(right),
+        ]
+        words += [-1, 0, 0] if bias is None else [bias, bias.strides[0]]
+        words += [View.contiguous(target), rows * columns, columns]
+        self._add(_PRODUCT, words, [left, right, *([] if bias is None else [bias])], target)
+        return target
+
+    def gather(self, source: View, index: View) -> Value:
+        """Read the elements of the rows of a matrix whose columns are `index` `[M, N]`. Elements that do not exist are NaN."""
+        target = Value(math.prod(index.sizes))
+        part = View.contiguous(target, index.sizes)
+        words = [*index.sizes, source.sizes[1], *_strided(source), *_strided(index), *_strided(part)]
+        self._add(_GATHER, words, [source, index], target)
+        return target
+
+    def scatter_add(self, target: View, index: View, source: View) -> None:
+        """Add the elements of a matrix to those of the rows of `target` whose columns are `index` `[M, N]`, if they exist. Nothing may have read the target's value."""
+        words = [*index.sizes, target.sizes[1], *_strided(target), *_strided(index), *_strided(source)]
+        self._add(_SCATTER_ADD, words, [target, index, source], target.value)
+
+    def build(self) -> Program:
+        """Assign memory, and return the program."""
+        uses = Counter(value for item in self._items for value in item.reads)
+        for item in self._items:
+            if isinstance(item, Group):
+                item.fuse(uses)
+        last_use = {value: place for place, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
+        memory = self._assign_memory(last_use)
+        words: list[int] = []
+        for item in self._items:
+            body = encode_group(item) if isinstance(item, Group) else _encode(item)
+            words += [_GROUP if isinstance(item, Group) else item.kind, len(body) + 2, *body]
+        constants = np.array([number for number, _ in self._constants], np.float64)
+        return Program(np.array(words, np.int64), memory, constants)
+
+    def _assign_memory(self, last_use: dict[Value, int]) -> int:
+        """Give every value a place in the working memory, except for those that live within one group. Return the size of the memory."""
+        holes: list[_Hole] = []
+        taken: dict[int, list[_Hole]] = {}
+        end = 0
+        for place, item in enumerate(self._items):
+            for value in item.writes:
+                if value.array is not None or (isinstance(item, Group) and last_use[value] == place):
+                    continue
+                size = -(-value.size // _ALIGNMENT) * _ALIGNMENT
+                hole = min((hole for hole in holes if hole.size >= size), key=lambda hole: hole.size, default=None)
+                if hole is None:
+                    start, end = end, end + size
+                else:
+                    start = hole.start
+                    holes.remove(hole)
+                    holes += [_Hole(start + size, hole.size - size)] if hole.size > size else []
+                value.array, value.offset = 0, start
+                taken.setdefault(last_use[value], []).append(_Hole(start, size))
+            for hole in taken.pop(place, []):
+                holes = _with_hole(holes, hole)
+        return end
+
+
+def _with_hole(holes: list[_Hole], hole: _Hole) -> list[_Hole]:
+    """Add a hole, and merge it with its neighbours."""
+    before = next((other for other in holes if other.end == hole.start), _Hole(hole.start, 0))
+    after = next((other for other in holes if other.start == hole.end), _Hole(hole.end, 0))
+    others = [other for other in holes if other not in (before, after)]
+    return [*others, _Hole(before.start, before.size + hole.size + after.size)]
+
+
+def _strided(view: View) -> list[View | int]:
+    return [view, *view.strides]
+
+
+def _encode(item: _Single) -> list[int]:
+    return [number for word in item.words for number in (word.place if isinstance(word, View) else (word,))]

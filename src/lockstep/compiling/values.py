@@ -1,0 +1,73 @@
+"""Values of a program, and strided views of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["Value", "View", "collapse"]
+
+
+@dataclass(eq=False)
+class Value:
+    """Numbers in consecutive memory: an argument, a constant, or what instructions write."""
+
+    size: int
+    array: int | None = None
+    """Index of its array. None until a place in the working memory is assigned; values that live within one group never have one."""
+    offset: int = 0
+    """Place of the first number in the array."""
+    written_by: int | None = None
+    """Index of the last instruction that writes it; None if none does."""
+
+
+class View(NamedTuple):
+    """Strided view of a value. Offset and strides count numbers."""
+
+    value: Value
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def contiguous(cls, value: Value, sizes: tuple[int, ...] | None = None) -> "View":
+        """View all numbers of a value in the order of memory, by default as a vector."""
+        sizes = (value.size,) if sizes is None else sizes
+        return cls(value, 0, sizes, tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes))))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True if the elements are next to each other."""
+        expected = 1
+        for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all elements are the same number in memory."""
+        return all(size == 1 or stride == 0 for size, stride in zip(self.sizes, self.strides, strict=True))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Index of the array, and offset in it. Only when memory has been assigned."""
+        assert self.value.array is not None
+        return self.value.array, self.value.offset + self.offset
+
+
+def collapse(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Merge dimensions that all strided arrays of these sizes traverse like one, down to one at least. Empty arrays have one of size 0."""
+    if 0 in sizes:
+        return (0,), ((1,),) * len(strides)
+    kept: list[list[int]] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
+        if size == 1:
+            continue
+        if kept and kept[-1][1:] == [step * size for step in steps]:
+            kept[-1] = [kept[-1][0] * size, *steps]
+        else:
+            kept.append([size, *steps])
+    columns = list(zip(*(kept or [[1, *(1 for _ in strides)]]), strict=True))
+    return columns[0], tuple(columns[1:])

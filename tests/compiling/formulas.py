@@ -1,0 +1,96 @@
+"""Formulas of gradients for tests of kernels, and their arguments."""
+
+import numpy as np
+import torch
+from tests.watched import CONTINUOUS, DISCRETE, PLAIN
+
+from lockstep.algorithm.agent import Agent
+from lockstep.algorithm.batch import RowLayout
+from lockstep.algorithm.gradient import GradientFormula
+from lockstep.algorithm.loss import LOSS_SCALARS, Loss
+from lockstep.curiosity.settings import CuriosityConfig
+from lockstep.envs.spaces import Spaces
+from lockstep.models.settings import PolicyConfig
+from lockstep.ppo.settings import PPOConfig
+
+ROWS = 24
+CARTPOLE = Spaces(4, (2,), np.zeros(0, np.float32), np.zeros(0, np.float32))
+MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
+
+
+SMALL = {"hidden": (16,), "feature_size": 8, "combine": "two-heads", "gamma": 0.9, "share": 0.5}
+
+
+def formula_of(
+    spaces,
+    dtype: torch.dtype,
+    policy: PolicyConfig,
+    config: PPOConfig,
+    curiosity: CuriosityConfig = PLAIN,
+    count: int = ROWS,
+) -> tuple[GradientFormula, tuple]:
+    """Create a gradient formula and its arguments: weights, rows and the scalars of the loss."""
+    agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
+    generator = torch.Generator().manual_seed(2)
+    rows = torch.randn(count, agent.layout.width, dtype=dtype, generator=generator)
+    mask = rows[:, spaces.feature_size : spaces.observation_size]
+    mask.copy_(mask > 0)
+    for column, options in enumerate(spaces.choices):
+        drawn = torch.randint(options, (count,), generator=generator)
+        rows[:, spaces.observation_size + column] = drawn.to(dtype)
+        if spaces.mask_size:
+            mask[torch.arange(count), sum(spaces.choices[:column]) + drawn] = 1
+    log_probs = RowLayout.scalars(rows).log_probs
+    log_probs.copy_(-log_probs.abs())
+    rows[:, -1] = 1
+    rows[3] = 0  # a reset row
+    scalars = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
+    return GradientFormula(Loss(agent, config, (True, True))), (
+        agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
+        rows,
+        torch.tensor([*scalars.values()], dtype=dtype),
+    )
+
+
+CASES = {
+    "cartpole": (CARTPOLE, torch.float32, PolicyConfig(), PPOConfig(entropy=0.01), PLAIN, 256),
+    "discrete": (DISCRETE, torch.float32, PolicyConfig(hidden=(16, 16)), PPOConfig(entropy=0.01)),
+    "continuous": (
+        CONTINUOUS,
+        torch.float32,
+        PolicyConfig(hidden=(16,), shared=True, activation="silu"),
+        PPOConfig(value_clip=0.2, normalize_advantages=False),
+    ),
+    "large": (DISCRETE, torch.float32, PolicyConfig(hidden=(64, 64)), PPOConfig(), CuriosityConfig("rnd"), 520),
+    "masked": (
+        MASKED,
+        torch.float32,
+        PolicyConfig(hidden=(16,), value_hidden=(24, 8), activation="gelu"),
+        PPOConfig(entropy=0.01),
+    ),
+    "beta": (CONTINUOUS, torch.float32, PolicyConfig(hidden=(16,), distribution="beta"), PPOConfig(entropy=0.01)),
+    "state std": (
+        CONTINUOUS,
+        torch.float32,
+        PolicyConfig(hidden=(16,), distribution="gaussian-state-std"),
+        PPOConfig(),
+    ),
+    "beta in float64": (
+        CONTINUOUS,
+        torch.float64,
+        PolicyConfig(hidden=(16,), distribution="beta", head_hidden=(8,)),
+        PPOConfig(entropy=0.01),
+    ),
+    "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16), activation="elu"), PPOConfig(surrogate="kl")),
+    **{
+        kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
+        for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
+    },
+    "icm and beta in float64": (
+        CONTINUOUS,
+        torch.float64,
+        PolicyConfig(hidden=(16,), shared=True, activation="silu", distribution="beta"),
+        PPOConfig(surrogate="kl", value_clip=0.2, normalize_advantages=False),
+        CuriosityConfig("icm", **SMALL),
+    ),
+}

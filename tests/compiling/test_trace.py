@@ -1,0 +1,137 @@
+"""Tests of the translation of formulas to programs, each against PyTorch."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.lowering import Unsupported
+from lockstep.compiling.trace import trace
+
+HELD = torch.arange(12.0).view(3, 4)
+
+
+def slice_gradient(x: Tensor) -> Tensor:
+    """Compute a gradient through a slice and a selected row."""
+    y = x.detach().requires_grad_()
+    loss = (y[1:, ::2].square().sum() + y[0].exp().sum()) * 2
+    return torch.autograd.grad(loss, y)[0]
+
+
+def in_place(x: Tensor) -> Tensor:
+    """Change one of two copies in part, between two reads of it."""
+    y, z = x.clone(), x.clone()
+    before = y.exp()
+    y[:, 1].copy_(x[:, 0])
+    return before + y.exp() + z.exp() * x
+
+
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
+    "views": lambda x: (x.t()[1:3] * x[:2, :3].sum()).flatten(1).unsqueeze(0),
+    "broadcast": lambda x: x[:, :1] * x[0] - x.mean(1, keepdim=True),
+    "transposed result": lambda x: (x.t() + 1).exp() @ x,
+    "transposed in a group": lambda x: x[:, :3].exp().t() - x[:, :3].exp(),
+    "in place": in_place,
+    "gradient of a slice": slice_gradient,
+    "captured": lambda x: x @ HELD.t() + HELD.sum(),
+    "captured integers": lambda x: x * torch.arange(4).to(x.dtype) * (HELD[0] > 1),
+    "cat": lambda x: torch.cat([x[:1], x, x[:0]], 0),
+    "stack": lambda x: torch.stack([x, x * 2], 1).sum(2),
+    "gather": lambda x: x.gather(1, (x[:, :2] * 0).long() + torch.tensor([1, 3])),
+    "log_softmax": lambda x: functional.log_softmax(x * 30, -1),
+    "where": lambda x: torch.where((x > 0) & ~(x > 1) | (x < -1), x, -x.abs()).clamp(-0.7, 0.5),
+    "reductions": lambda x: x.sum(0) + x.sum() + x.amax(0) + x.square().mean(),
+    "batches of products": lambda x: torch.baddbmm(
+        x.unsqueeze(1), x.view(3, 2, 2), torch.cat([x.view(3, 2, 2)] * 2, 2)
+    ),
+    "unused": lambda x: [x.exp().cumsum(0), x * 3][1],
+    "number": lambda x: torch.full((2, 2), 7.0).to(x.dtype) * x[0, 0],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", FORMULAS)
+def test_programs_compute_the_same(name: str, dtype: torch.dtype) -> None:
+    global HELD
+    HELD = HELD.to(dtype)
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)).to(dtype)
+    formula = FORMULAS[name]
+    expected = formula(x)
+    (result,) = interpreted(lambda *tensors: (formula(*tensors).contiguous(),), (torch.zeros_like(x),))(x)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, expected, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=1e-7)
+
+
+def logistic(count: int) -> Callable[[Tensor], Tensor]:
+    """Return a formula of several element-wise steps, with a matrix product, that is chained `count` times."""
+
+    def formula(x: Tensor) -> Tensor:
+        for _ in range(count):
+            x = torch.sigmoid(x - x.mean()) * (1 - x / 9) + x[:1]
+        return x @ x.t()
+
+    return formula
+
+
+@given(rows=st.integers(0, 40), columns=st.integers(1, 600), count=st.integers(1, 12))
+def test_any_shape(rows: int, columns: int, count: int) -> None:
+    x = torch.linspace(-2, 2, rows * columns).view(rows, columns)
+    if rows == 0:
+        x = torch.zeros(0, columns)
+    formula = logistic(count)
+    (result,) = interpreted(lambda *tensors: (formula(*tensors),), (x,))(x)
+    torch.testing.assert_close(result, formula(x), rtol=1e-4, atol=1e-3, equal_nan=True)
+
+
+def test_values_of_one_group_need_no_memory() -> None:
+    def chain(x: Tensor) -> tuple[Tensor]:
+        for _ in range(20):
+            x = (x * 2).tanh()
+        return (x,)
+
+    assert trace(chain, [torch.zeros(1000)]).program.memory == 0
+
+
+def test_memory_is_used_again() -> None:
+    def products(x: Tensor) -> tuple[Tensor]:
+        for _ in range(20):
+            x = x @ x
+        return (x,)
+
+    assert trace(products, [torch.zeros(16, 16)]).program.memory == 2 * 256
+
+
+def test_a_product_that_is_read_once_is_part_of_a_fused_operation() -> None:
+    x = torch.tensor([1 + 2.0**-12])
+    (fused,) = interpreted(lambda x: (x * x - 1,), (x,))(x)
+    assert fused.item() == 2.0**-11 + 2.0**-24  # x * x rounded first would lose the last bit
+    (both,) = interpreted(lambda x: (torch.cat([x * x - 1, x * x]),), (x,))(x)
+    assert both[0].item() == 2.0**-11
+
+
+def test_an_index_that_does_not_exist_gives_nan() -> None:
+    x = torch.ones(2, 3)
+    kernel = interpreted(lambda x, index: (x.gather(1, index.long()),), (x, torch.zeros(2, 1)))
+    for index in (3.0, -1.0, math.nan):
+        assert kernel(x, torch.tensor([[0.0], [index]]))[0].isnan().flatten().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("formula", "what"),
+    [
+        (lambda x: (x**3,), "powers other than squares, such as 3"),
+        (lambda x: (functional.log_softmax(x, 0),), "softmax over a dimension that is not the last one"),
+        (lambda x: (torch.addmm(x, x, x, beta=2),), "products with factors"),
+        (lambda x: (torch.addmm(x, x, x),), "products to which something else than a row is added"),
+        (lambda x: (x.gather(0, x.long()),), "indexing of anything but the rows of a matrix"),
+    ],
+)
+def test_what_is_not_supported_is_named(formula: Callable[[Tensor], tuple[Tensor]], what: str) -> None:
+    with pytest.raises(Unsupported, match=f"does not support {what}; use --runtime.compile off"):
+        trace(formula, [torch.zeros(3, 3)])

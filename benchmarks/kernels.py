@@ -84,7 +84,10 @@ def main() -> None:
         measured[name] = measure(words, arguments.repeats, kinds)
         print(name, {kind: cell(measured[name], kind, "update") for kind in kinds if kind != "on"}, flush=True)
     arguments.out.write_text(json.dumps({"machine": machine, "milliseconds": measured}, indent=1) + "\n")
-    others = {"off": "operation by operation", **({"other": "the other version"} if arguments.against else {})}
+    others = {"off": "operation by operation"}
+    if arguments.against:
+        command = ["git", "-C", str(arguments.against), "rev-parse", "--short", "HEAD"]
+        others["other"] = f"version {subprocess.check_output(command, text=True).strip()}"
     columns = [(kind, phase) for kind in others for phase in PHASES]
     rows = [
         f"| {name} | {statistics.median(times['on']['iteration']):.1f} ms | {statistics.median(times['on']['update']):.1f} ms | "

@@ -79,7 +79,7 @@ def test_new_run_without_a_compiler_warns_and_is_not_compiled(run_cli, tmp_path:
     rc, _, err = run_cli(*COMPILED, "--name", "plain", env={"CXX": "no-such-compiler"})
     assert rc == 0
     assert err.splitlines() == [
-        "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
+        "there is no C++ compiler here (g++, or what CXX names), so the update has no kernels: the run will be slower"
     ]
     assert json.loads((tmp_path / "runs" / "plain" / "config.json").read_text())["runtime"]["compile"] == "off"
 

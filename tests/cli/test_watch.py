@@ -111,7 +111,7 @@ def test_a_run_without_iterations_is_announced_at_once(
             training.folder.unlock,
         )
         output(capsys, "first")
-    assert seen == ["waiting for the first iteration of runs/first: ranks start and kernels are compiled before it\n"]
+    assert seen == ["waiting for the first iteration of runs/first: ranks are starting\n"]
 
 
 def test_evaluations_are_printed(

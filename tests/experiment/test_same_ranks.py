@@ -142,9 +142,7 @@ def test_ranks_with_other_configs_do_not_start() -> None:
 def test_kernels_of_trainers_are_compared() -> None:
     def check(group: Group, _: object) -> None:
         check_same_kernels(group, "" if group.rank == 2 else "same")
-        with pytest.raises(
-            RanksDiffer, match=r"rank 1 on host .* computes other bits in its compiled kernels than rank 0"
-        ):
+        with pytest.raises(RanksDiffer, match=r"rank 1 on host .* computes other bits in its kernels than rank 0"):
             check_same_kernels(group, ("one", "other", "")[group.rank])
 
     on_ranks([[0], [1], [2]], check)

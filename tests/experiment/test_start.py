@@ -96,7 +96,7 @@ def test_compiled_run_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match=r"^runtime.compile is 'on' in this run: there is no C\+\+ compiler here"):
         resolve_resume(config, None, 1)
     assert start_warnings(config, CONFIG) == [
-        "there is no C++ compiler here (g++, or what CXX names), so the update is not compiled: the run will be slower"
+        "there is no C++ compiler here (g++, or what CXX names), so the update has no kernels: the run will be slower"
     ]
     assert start_warnings(CONFIG, CONFIG) == []
 

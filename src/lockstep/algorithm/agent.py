@@ -138,7 +138,7 @@ class Agent:
 
     @property
     def has_kernels(self) -> bool:
-        """True if the gradient is a formula whose kernels can be compiled on a CPU or recorded on a GPU."""
+        """True if the gradient is a formula, whose kernels can be interpreted on a CPU or recorded on a GPU."""
         if self.device.type != "cuda":
             return self.plain
         # curiosity normalizes images by statistics that are not at a fixed address

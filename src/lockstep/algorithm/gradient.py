@@ -26,7 +26,7 @@ Replicate = Callable[[nn.Module], nn.Module]
 them. A rank that trains alone may get the module unchanged."""
 
 BLOCK = 256
-"""Rows per call of a compiled kernel: intermediate results of that many rows stay in the cache."""
+"""Rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
 
 
 @dataclass(frozen=True)

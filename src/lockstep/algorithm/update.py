@@ -70,7 +70,7 @@ class Update:
 
         `seed` is that of the experiment; the order of samples is drawn from it. `group` is the group of the trainers.
         Each rank of `group` contributes as many rows to a sum as it has shards or, if they are fused, one. `replicate` wraps the policy for
-        `plan.gradients: ddp`; None: gradients are added in shard order. `make_kernel` compiles the gradient and the optimizer's step, or not.
+        `plan.gradients: ddp`; None: gradients are added in shard order. `make_kernel` makes the kernels of the gradient and of the optimizer's step.
         """
         self.agent = agent
         self.fused = options.fused

@@ -15,9 +15,9 @@ _ROLES = {"rank0": "rank 0", "players": "players"}
 
 def table(config: Config, rows: Sequence[Row], cores: int) -> list[str]:
     """Format the rows of `summary_rows` as lines of at most 80 columns. `config` is the resolved experiment."""
-    env, compiled = config.env, "compiled" if config.runtime.compile == "on" else "not compiled"
+    env, kernels = config.env, "with kernels" if config.runtime.compile == "on" else "without kernels"
     lines = [
-        f"{env.id}: {env.count} environments ({env.engine}) x {config.rollout.steps} steps, {compiled}",
+        f"{env.id}: {env.count} environments ({env.engine}) x {config.rollout.steps} steps, {kernels}",
         f"strong: the same experiment; weak: {env.count} environments per rank that plays",
         "",
         *_rates(rows),

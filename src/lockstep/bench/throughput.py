@@ -136,10 +136,10 @@ def table(result: Throughput) -> list[str]:
     """Format the result as lines of at most 80 columns."""
     env, plan = result.config.env, Plan.make(result.config.plan, result.ranks)
     uncounted = default_warmup(result.iterations)
-    compiled = "compiled" if result.config.runtime.compile == "on" else "not compiled"
+    kernels = "with kernels" if result.config.runtime.compile == "on" else "without kernels"
     return [
         f"{env.id}: {env.count} environments ({env.engine}) x {result.config.rollout.steps} steps",
-        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {compiled}",
+        f"{_many(result.ranks, 'rank')} ({result.config.plan.kind}), {_many(len(plan.shards), 'shard')}, {kernels}",
         f"{_many(len(result.trainings), 'repeat')} of {result.iterations} iterations, the first {uncounted} of each not counted",
         "",
         *_rates(result),

@@ -14,9 +14,6 @@ from lockstep.config.flags import parse_flags
 __all__ = ["main"]
 
 _ALLOWED_FIELDS = ("env.engine", "env.threads")
-_TOTAL_STEPS = 1_000_000
-"""Value of `run.total_steps` for resolving the configs: `runtime.compile: auto` decides as for a run of this length,
-not as for the few updates that are measured."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,7 +35,6 @@ def main(argv: Sequence[str]) -> int:
     updates = args.updates or work.updates
     flags, _ = parse_flags(work.flags())
     merged = {section: {**flags.get(section, {}), **tree.get(section, {})} for section in {**flags, **tree}}
-    merged["run"] = {"total_steps": _TOTAL_STEPS}
     configs = [resolve_config(load(None, None, merged), ranks) for ranks in dict.fromkeys(args.ranks)]
     peers, missing = comparison.find_peers(args.python or [sys.executable], work)
     if not peers:
@@ -64,11 +60,11 @@ def main(argv: Sequence[str]) -> int:
     finishes = interleave(runs, args.repeats, print_result)
     first = next(iter(runs))
     engines = " or ".join(dict.fromkeys(config.env.engine for config, _ in configs))
-    compiled = "compiled" if configs[0][0].runtime.compile == "on" else "not compiled"
+    kernels = "with kernels" if configs[0][0].runtime.compile == "on" else "without kernels"
     print(
         f"{work.env_id}: {ENVIRONMENTS} environments x {STEPS} steps; {work.epochs} epochs of {work.minibatches} minibatches"
     )
-    print(f"lockstep: engine {engines}, {compiled}; others: environments one after the other\n")
+    print(f"lockstep: engine {engines}, {kernels}; others: environments one after the other\n")
     print("\n".join(comparison.table(finishes, first)))
     write_json(
         args,

@@ -97,7 +97,7 @@ def _cases(args: argparse.Namespace, config: Config) -> "list[Case]":
 
     ranks = args.ranks or sorted({1, max(2, default_ranks(config.plan, 2))})
     first = resolve_config(for_ranks(config, ranks[0]), ranks[0])[0]
-    # all cases use the runtime, and so the choice to compile or not, that is resolved for the fewest ranks
+    # all cases use the runtime, and so the choice of kernels, that is resolved for the fewest ranks
     config = dataclasses.replace(config, runtime=first.runtime)
     cases = []
     for kind in KINDS if args.kind == "both" else (args.kind,):

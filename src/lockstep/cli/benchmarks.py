@@ -45,7 +45,7 @@ def compose_config(args: argparse.Namespace, tree: Mapping[str, Mapping[str, obj
 
 
 def resolve_config(config: Config, ranks: int | None) -> tuple[Config, int]:
-    """Resolve the config as `train` does, including whether to compile. Return it with the number of ranks.
+    """Resolve the config as `train` does, including the choice of kernels. Return it with the number of ranks.
 
     A budget of less than one iteration is raised to one iteration. Raises ValueError if the config cannot be run.
     """

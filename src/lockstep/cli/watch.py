@@ -168,7 +168,7 @@ def _in_lines(folder: RunFolder) -> int:
     watch, lines, interrupted = _Watch(folder), _new_lines(folder), False
     if not folder.last_metrics() and folder.in_use() is not False:
         print(
-            f"waiting for the first iteration of {folder.path}: ranks start and kernels are compiled before it",
+            f"waiting for the first iteration of {folder.path}: ranks are starting",
             flush=True,
         )
     while True:

@@ -90,9 +90,9 @@ def check_same_folder(group: Group, folder: RunFolder, timeout: float) -> None:
 
 
 def check_same_kernels(group: Group, digest: str) -> None:
-    """Raise RanksDiffer, in one line, on all ranks if the `digest` of compiled kernels differs. It is empty on ranks without kernels."""
+    """Raise RanksDiffer, in one line, on all ranks if the `digest` of what kernels compute differs. It is empty on ranks without kernels."""
     if group.size > 1:
-        compare_fingerprints(group, {"bits": {"its compiled kernels": digest} if digest else {}})
+        compare_fingerprints(group, {"bits": {"its kernels": digest} if digest else {}})
 
 
 def compare_fingerprints(group: Group, fingerprint: Fingerprint) -> None:

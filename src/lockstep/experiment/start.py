@@ -101,7 +101,7 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
     asked = dataclasses.replace(resolved, runtime=config.runtime)
     lines = []
     if compiles(asked) and resolved.runtime.compile == "off":
-        lines.append(f"{interpreter_problem()}, so the update is not compiled: the run will be slower")
+        lines.append(f"{interpreter_problem()}, so the update has no kernels: the run will be slower")
     cut = cut_episodes(resolved)
     return lines if cut is None else [*lines, cut]
 
@@ -173,7 +173,7 @@ def resolve_resume(config: Config, rank_info: RankInfo | None, ranks: int | rang
 
 
 def check_kernels(config: Config, plan: Plan) -> None:
-    """Raise ValueError if the update of the run is compiled and this host can't do that. `config` is that of an existing run."""
+    """Raise ValueError if the update of the run uses kernels and this host can't run them. `config` is that of an existing run."""
     if resolve(config, plan.ranks, plan).runtime.compile != config.runtime.compile:
         raise ValueError(f"runtime.compile is 'on' in this run: {interpreter_problem()}")
 

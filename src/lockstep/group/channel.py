@@ -12,7 +12,7 @@ from lockstep.group.memory import CACHE_LINE
 __all__ = ["TIMEOUT_FACTOR", "Channel", "LocalChannel", "Spec", "make_slots", "slot_bytes"]
 
 TIMEOUT_FACTOR = 10
-"""Factor on the group's timeout for waits on a rank that may be busy with a whole rollout or update, or with compiling."""
+"""Factor on the group's timeout for waits on a rank that may be busy with a whole rollout or update, or with building the interpreter of kernels."""
 
 Spec = tuple[tuple[int, ...], torch.dtype]
 """Shape and dtype of one tensor of a message."""

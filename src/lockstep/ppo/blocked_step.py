@@ -1,4 +1,4 @@
-"""The optimizer step for networks that are not compiled: the operations of `StepFormula`, in place and in blocks that fit in the cache."""
+"""The optimizer step for networks without kernels: the operations of `StepFormula`, in place and in blocks that fit in the cache."""
 
 from collections.abc import Sequence
 

@@ -38,9 +38,9 @@ def portable_variables() -> dict[str, str]:
     major, minor = (int(part) for part in version("numpy").split(".")[:2])
     groups = "X86_V3" if (major, minor) >= (2, 4) else "SSSE3 SSE41 POPCNT SSE42 AVX F16C FMA3 AVX2"
     return {
-        "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch, and the kernels that it compiles
+        "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch
         "MKL_CBWR": "COMPATIBLE",  # matrix products of PyTorch
-        "ONEDNN_MAX_CPU_ISA": "AVX2",  # convolutions of PyTorch, and large matrix products of compiled kernels
+        "ONEDNN_MAX_CPU_ISA": "AVX2",  # convolutions of PyTorch
         "OPENBLAS_CORETYPE": "Haswell",  # matrix products of NumPy
         "NPY_ENABLE_CPU_FEATURES": groups,  # functions of NumPy
     }

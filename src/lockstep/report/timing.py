@@ -117,7 +117,7 @@ def _show_course(
         ends, table = ends + np.array([-0.5, 0.5]), np.repeat(table, 2, axis=1)
     axes.stackplot(ends, table * factor, colors=[PHASE_COLORS[phase] for phase in PHASES], linewidth=0)
     largest, typical = float(table.sum(0).max()), float(np.percentile(table.sum(0), 95))
-    # cut off outliers: next to a single long iteration, such as one that compiles, all others would be invisible
+    # cut off outliers: next to a single long iteration, such as one with a checkpoint, all others would be invisible
     axes.set_ylim(0, 1.1 * factor * (largest if largest < 3 * typical else 1.5 * typical) or 1.0)
     axes.set_axisbelow(True)
     axes.yaxis.set_major_formatter(_TICKS)

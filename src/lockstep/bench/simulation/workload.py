@@ -23,7 +23,7 @@ LEAST_ITERATIONS = 12
 """Smallest number of iterations of a run: two for the warm-up, and ten that are counted."""
 _STEP = {"on": (150e-6, 1.4e-9), "off": (250e-6, 6.5e-9)}
 """Seconds of a gradient step that do not depend on the shards of a rank, mostly of the optimizer, and seconds per parameter, with and without
-compilation (`runtime.compile`). They were measured on 2 cores of AMD EPYC (`optimizer_steps` in benchmarks/simulate.json)."""
+kernels (`runtime.compile`). They were measured on 2 cores of AMD EPYC (`optimizer_steps` in benchmarks/simulate.json)."""
 _STEP_SHARE = 0.5
 """Largest fraction of the update that is taken as optimizer steps."""
 _STATISTICS = 5

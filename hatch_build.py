@@ -7,7 +7,6 @@ import platform
 import runpy
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ class InterpreterHook(BuildHookInterface[Any]):
         compiling = Path(self.root, "src", "lockstep", "compiling")
         compiler = runpy.run_path(str(compiling / "compiler.py"))
         self._folder = Path(tempfile.mkdtemp(prefix="interpreter-"))
-        if version == "editable" or sys.platform != "linux" or compiler["find_compiler"]() is None:
+        if version == "editable" or platform.libc_ver()[0] != "glibc" or compiler["find_compiler"]() is None:
             return
         libraries = {}
         for variant in compiler["variants"]():

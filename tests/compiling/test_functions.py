@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lockstep.compiling.kernels import interpreted
+from lockstep.distributions.log_beta import log_beta
 
 WIDE = torch.cat([torch.linspace(-110, 110, 20_001), torch.logspace(-40, 2, 2001), -torch.logspace(-40, 2, 2001)])
 POSITIVE = torch.cat([torch.logspace(-44, 38, 20_001), torch.linspace(0.5, 2, 20_001)])
@@ -59,6 +60,14 @@ def test_functions_are_precise_in_double_precision(name: str) -> None:
 def test_special_values(name: str, dtype: torch.dtype) -> None:
     x = SPECIAL.to(dtype)
     torch.testing.assert_close(computed(name, x), FUNCTIONS[name][0](x), equal_nan=True, rtol=0, atol=1e-15)
+
+
+def test_log_beta_does_not_cancel() -> None:
+    x = torch.logspace(-2, 4, 501).repeat(3)
+    y = torch.cat([x[:501], x[:501].flip(0), torch.ones(501)])
+    (result,) = interpreted(lambda x, y: (log_beta(x, y),), (x, y))(x, y)
+    exact = x.double().lgamma() + y.double().lgamma() - (x.double() + y.double()).lgamma()
+    assert ((result - exact).abs() <= 2e-7 * exact.abs().clamp(min=1)).all()
 
 
 @pytest.mark.parametrize("operation", [torch.minimum, torch.maximum], ids=["minimum", "maximum"])

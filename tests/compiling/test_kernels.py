@@ -7,7 +7,7 @@ from tests.watched import COUNT, STEPS, agent_of, rollouts_of
 
 from lockstep.algorithm.update import Update
 from lockstep.compiling.kernels import interpreted
-from lockstep.compiling.lowering import Unsupported
+from lockstep.compiling.values import Unsupported
 from lockstep.group.solo import Solo
 from lockstep.ppo.formula import StepFormula
 from lockstep.ppo.settings import PPOConfig

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lockstep.compiling.kernels import interpreted
-from lockstep.compiling.lowering import Unsupported
 from lockstep.compiling.trace import trace
+from lockstep.compiling.values import Unsupported
 
 HELD = torch.arange(12.0).view(3, 4)
 
@@ -50,6 +50,8 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "batches of products": lambda x: torch.baddbmm(
         x.unsqueeze(1), x.view(3, 2, 2), torch.cat([x.view(3, 2, 2)] * 2, 2)
     ),
+    "nothing": lambda x: torch.cat([x[:0], x[:0]]) * 2,
+    "product of nothing": lambda x: functional.linear(x[:0], HELD, HELD.sum(1)),
     "unused": lambda x: [x.exp().cumsum(0), x * 3][1],
     "number": lambda x: torch.full((2, 2), 7.0).to(x.dtype) * x[0, 0],
 }
@@ -130,6 +132,20 @@ def test_an_index_that_does_not_exist_gives_nan() -> None:
         (lambda x: (torch.addmm(x, x, x, beta=2),), "products with factors"),
         (lambda x: (torch.addmm(x, x, x),), "products to which something else than a row is added"),
         (lambda x: (x.gather(0, x.long()),), "indexing of anything but the rows of a matrix"),
+        (lambda x: (x * torch.arange(3.0).add_(1),), "changes of tensors that are not computed by the formula"),
+        (lambda x: (x * x.sum().item(),), "the operation _local_scalar_dense.default"),
+        (lambda x: (torch.add(x, 1, out=torch.zeros_like(x)),), "the operation add.out"),
+        (lambda x: (torch._foreach_add_([y := x.clone()], 1.0), (y,))[1], "the operation '_foreach_add_' of PyTorch"),
+        (lambda x: (((x.long() & 1) * x),), "bits of integers"),
+        (lambda x: (((x > 0) + (x < 1)) * x,), "sums of truth values"),
+        (lambda x: (x.div(x, rounding_mode="floor"),), "these arguments of the operation 'div'"),
+        (
+            lambda x: (
+                torch.ones(2, 2, 2, 2, 2, 2, 2).permute(6, 4, 2, 0, 5, 3, 1).exp().permute(1, 3, 5, 0, 2, 4, 6)
+                + x[0, 0],
+            ),
+            "arrays of 7 dimensions",
+        ),
     ],
 )
 def test_what_is_not_supported_is_named(formula: Callable[[Tensor], tuple[Tensor]], what: str) -> None:

@@ -39,13 +39,13 @@ class Case(NamedTuple):
             "--ranks",
             "1",
         ]
-        runtime = ["--runtime.compile", "off", "--runtime.bits", "portable"]
+        runtime = ["--runtime.bits", "portable"]
         return ["train", preset, "--env", self.env_id, *run, *runtime, *self.flags]
 
 
 CASES = {
     "classic": Case("CartPole-v1", 6_144, 40),
-    "box2d": Case("LunarLander-v3", 20_480, -120),
+    "box2d": Case("LunarLander-v3", 40_960, -120),
     "mujoco": Case("InvertedPendulum-v5", 8_192, 25),
     "memory": Case("cartpole-no-velocity", 2_048, 20, ("--rollout.steps", "128")),
     "sparse": Case("pendulum-sparse", 4_096, None),

@@ -21,10 +21,7 @@ def test_every_family_has_a_case() -> None:
     assert set(CASES) == set(FAMILIES)
 
 
-# the preset box2d trains as the preset classic does, with other numbers; its run takes as long as the four before it
-@pytest.mark.parametrize(
-    "preset", [pytest.param(name, marks=pytest.mark.exhaustive) if name == "box2d" else name for name in CASES]
-)
+@pytest.mark.parametrize("preset", CASES)
 def test_short_runs_learn_as_recorded(run_cli, portable_server: dict[str, str], tmp_path: Path, preset: str) -> None:
     finished = run_cli(*CASES[preset].words(preset), env=portable_server)
     assert finished.rc == 0, finished

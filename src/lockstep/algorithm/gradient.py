@@ -109,7 +109,7 @@ class OrderedGradient:
         return blocks
 
     def make_kernels(self, rows: Tensor, trained: TrainMask) -> None:
-        """Compile the kernels for parts with the shape of `rows`, without images."""
+        """Make the kernels for parts with the shape of `rows`, without images."""
         for block in self._blocks(rows):
             self._kernel(trained, block)
 

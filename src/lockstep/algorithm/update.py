@@ -107,7 +107,7 @@ class Update:
         return () if self.agent.curiosity is None else self.agent.curiosity.losses
 
     def make_kernels(self, samples: int) -> None:
-        """Compile all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration.
+        """Make all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration.
 
         Kernels with images, which only GPUs have, are made when they are first used.
         """

@@ -98,7 +98,7 @@ def _kernels() -> str:
     """Describe where the interpreter of kernels comes from."""
     if interpreter_problem() is not None:
         return "–"
-    return "installed" if is_prebuilt() else f"built by {find_compiler()}"
+    return "installed" if is_prebuilt() else f"built at the first run, with {find_compiler()}"
 
 
 def _print_machine() -> None:

@@ -4,7 +4,10 @@ import math
 from functools import partial
 from typing import Any
 
-from lockstep.compiling.lowering import Expression, Unsupported, elementwise
+import torch
+
+from lockstep.compiling.lowering import Expression, elementwise
+from lockstep.compiling.values import Unsupported
 
 __all__: list[str] = []
 
@@ -25,8 +28,6 @@ _SAME = {
         "le": "less_equal",
         "logical_and": "and",
         "logical_or": "or",
-        "bitwise_and": "and",
-        "bitwise_or": "or",
     },
 }
 """Operations of PyTorch that are operations of the interpreter. With an underscore at the end they work in place."""
@@ -42,6 +43,8 @@ for _name, _operation in _SAME.items():
 
 @elementwise("add", "add_")
 def _add(e: Expression, x: Any, y: Any, alpha: float = 1) -> Any:
+    if e.dtype == torch.bool:
+        raise Unsupported("sums of truth values")
     return e("add", x, y) if alpha == 1 else e("multiply_add", y, alpha, x)
 
 
@@ -65,9 +68,30 @@ def _ge(e: Expression, x: Any, y: Any) -> Any:
     return e("less_equal", y, x)
 
 
-@elementwise("logical_not", "bitwise_not")
+@elementwise("logical_not")
 def _logical_not(e: Expression, x: Any) -> Any:
     return e("equal", x, 0)
+
+
+@elementwise("bitwise_not")
+def _bitwise_not(e: Expression, x: Any) -> Any:
+    return _logical_not(e, *_truth_values(x))
+
+
+@elementwise("bitwise_and", "bitwise_and_")
+def _bitwise_and(e: Expression, x: Any, y: Any) -> Any:
+    return e("and", *_truth_values(x, y))
+
+
+@elementwise("bitwise_or", "bitwise_or_")
+def _bitwise_or(e: Expression, x: Any, y: Any) -> Any:
+    return e("or", *_truth_values(x, y))
+
+
+def _truth_values(*operands: Any) -> tuple[Any, ...]:
+    if any(operand.dtype != torch.bool for operand in operands):
+        raise Unsupported("bits of integers")
+    return operands
 
 
 @elementwise("masked_fill", "masked_fill_")
@@ -87,6 +111,11 @@ def _pow(e: Expression, x: Any, exponent: Any) -> Any:
 @elementwise("lerp")
 def _lerp(e: Expression, x: Any, y: Any, weight: Any) -> Any:
     return e("multiply_add", weight, e("subtract", y, x), x)
+
+
+@elementwise("log_beta")
+def _log_beta(e: Expression, x: Any, y: Any) -> Any:
+    return e("log_beta", x, y)
 
 
 @elementwise("polygamma")

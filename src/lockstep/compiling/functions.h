@@ -1,5 +1,6 @@
 // Functions of one number with the same bits on every processor: operations of fixed order and fused multiply-adds, without the C library,
-// whose code depends on the processor. Loops over them are vectorized. NaN and infinity propagate as in PyTorch.
+// whose code depends on the processor. Loops over them are vectorized, except for the functions of positive numbers at the end. NaN and infinity
+// propagate as in PyTorch.
 
 #pragma once
 #include <cmath>
@@ -155,6 +156,7 @@ inline float erf(float x) { return float(erf(double(x))); }
 // Functions of positive numbers (negative ones give NaN): the recurrence up to 10, then Stirling's series (Abramowitz and Stegun 6.1.40, 6.3.18, 6.4.12).
 inline double lgamma(double x) {
   if (!(x > 0)) return x == 0 ? std::numeric_limits<double>::infinity() : NAN;
+  if (x == std::numeric_limits<double>::infinity()) return x;
   double product = 1;
   for (; x < 10; x += 1) product *= x;
   const double inverse = 1 / x, square = inverse * inverse;
@@ -166,6 +168,8 @@ inline double lgamma(double x) {
   series = fma(series, square, 1.0 / 12);
   return (x - 0.5) * log(x) - x + 0.91893853320467274178 + series * inverse - log(product);
 }
+
+inline double log_beta(double x, double y) { return lgamma(x) + lgamma(y) - lgamma(x + y); }
 
 inline double digamma(double x) {
   if (!(x > 0)) return x == 0 ? -std::numeric_limits<double>::infinity() : NAN;

@@ -42,7 +42,7 @@ OPERATIONS = {
                 "less_equal",
                 "equal",
             ),
-            *("not_equal", "and", "or", "where", "multiply_add", "multiply_subtract", "subtract_product"),
+            *("not_equal", "and", "or", "where", "multiply_add", "multiply_subtract", "subtract_product", "log_beta"),
         )
     )
 }
@@ -51,7 +51,7 @@ _FUSED = {
     "add": ((0, "multiply_add"), (1, "multiply_add")),
     "subtract": ((0, "multiply_subtract"), (1, "subtract_product")),
 }
-"""Operations of two operands, with the operation that they become if the operand at a position is a product."""
+"""Fused operations that replace an operation of two operands if one is a product, with the position of the product."""
 _SLOTS = 64
 """Values of a tile, in `interpreter.cpp`."""
 _SCRATCH, _DIRECT, _UNIFORM, _STRIDED = range(4)

@@ -19,7 +19,7 @@ enum Source : int64_t { SCRATCH, DIRECT, UNIFORM, STRIDED };
 enum Operation : int64_t {
   ASSIGN, NEGATE, ABSOLUTE, EXP, EXPM1, LOG, LOG1P, SQRT, TANH, SIGMOID, ERF, LGAMMA, DIGAMMA, TRIGAMMA, TRUNCATE,
   ADD, SUBTRACT, MULTIPLY, DIVIDE, MINIMUM, MAXIMUM, LESS, LESS_EQUAL, EQUAL, NOT_EQUAL, AND, OR, WHERE, MULTIPLY_ADD,
-  MULTIPLY_SUBTRACT, SUBTRACT_PRODUCT
+  MULTIPLY_SUBTRACT, SUBTRACT_PRODUCT, LOG_BETA
 };
 
 constexpr int64_t TILE = 256;      // numbers of a group that are computed at a time: all values of a group stay in the level-1 cache
@@ -127,6 +127,7 @@ void apply(int64_t operation, int64_t count, T* target, const T* a, const T* b, 
     EACH(MULTIPLY_ADD, functions::fma(x, y, z))
     EACH(MULTIPLY_SUBTRACT, functions::fma(x, y, -z))
     EACH(SUBTRACT_PRODUCT, functions::fma(-x, y, z))
+    EACH(LOG_BETA, T(functions::log_beta(double(x), double(y))))
   }
 }
 
@@ -215,8 +216,8 @@ struct Maximum {
   static T combine(T a, T b) { return a != a || a > b ? a : b; }
 };
 
-// Reduce some dimensions of a strided array. The result is contiguous. Numbers are combined in the order of their indices; if all of
-// them are next to each other, in LANES interleaved parts, which are then combined in pairs.
+// Reduce some dimensions of a strided array. The result is contiguous. Numbers are combined in the order of their indices; a run of at least
+// LANES numbers that are next to each other is combined in LANES interleaved parts, and those in pairs.
 template <class T, class Combine>
 void reduce(const int64_t* words, Arrays<T> arrays) {
   const int64_t kept = words[0], reduced = words[1];

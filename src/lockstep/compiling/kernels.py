@@ -35,8 +35,9 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 def interpreted(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
 
-    The arguments of the kernel must be contiguous. Its results depend on the formula, the shapes and the arguments only: they have the same bits on
-    every processor. Raises Unsupported if the formula uses an operation that the interpreter does not have, and CompilerFailed.
+    The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples. The results have the same bits on
+    every processor. Two threads may not call a kernel at the same time. Raises Unsupported if the
+    formula uses an operation that the interpreter does not have, and CompilerFailed.
     """
     return _Interpreted(formula, examples)
 

@@ -6,6 +6,7 @@ This module does not import PyTorch.
 import ctypes
 import hashlib
 import os
+import platform
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -60,7 +61,7 @@ def _built(check: Callable[[], None], announce: Callable[[], None]) -> dict[str,
     libraries, commands = {}, {}
     for variant in variants():
         command = library_command(variant)
-        digest = hashlib.sha256(content + variant.encode()).hexdigest()
+        digest = hashlib.sha256(content + " ".join([platform.machine(), *command[1:-2]]).encode()).hexdigest()
         libraries[variant] = folder / f"{digest[:32]}.so"
         commands[libraries[variant]] = command
     try:

@@ -7,16 +7,9 @@ import torch
 from torch import Tensor
 
 from lockstep.compiling.program import Builder
-from lockstep.compiling.values import Value, View
+from lockstep.compiling.values import Unsupported, Value, View
 
-__all__ = ["Call", "Expression", "Lowering", "Unsupported", "elementwise", "lower", "lowers", "storage_of"]
-
-
-class Unsupported(RuntimeError):
-    """A formula needs something that the interpreter does not have."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the interpreter of compiled formulas does not support {what}; use --runtime.compile off")
+__all__ = ["Call", "Expression", "Lowering", "elementwise", "lower", "lowers", "storage_of"]
 
 
 class Call(NamedTuple):
@@ -26,6 +19,8 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: list[Tensor]
+    changed: list[Tensor]
+    """Arguments that the call changes in place."""
 
 
 class Lowering:
@@ -43,6 +38,10 @@ class Lowering:
             storage_of(argument): Value(argument.numel(), 2 + index) for index, argument in enumerate(arguments)
         }
         self._sources: list[Tensor] = []
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Return True if a tensor is an argument, or has been computed."""
+        return storage_of(tensor) in self._values
 
     def view(self, tensor: Tensor) -> View:
         """Return the view that corresponds to a tensor."""
@@ -74,6 +73,8 @@ class Expression:
         strides = result.stride()
         self._dims = sorted(range(result.dim()), key=lambda d: -strides[d])
         self._sizes = tuple(result.shape[d] for d in self._dims)
+        self.dtype = result.dtype
+        """Dtype of the result in PyTorch."""
 
     def __call__(self, operation: str, *operands: Tensor | View | float, shared: bool = True) -> View:
         """Apply an operation of the interpreter. Operands are broadcast to the result."""
@@ -116,7 +117,11 @@ def elementwise(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         def compute(lowering: Lowering, call: Call) -> None:
             expression = Expression(lowering, call.results[0])
-            expression.finish(function(expression, *call.args, **call.kwargs))
+            try:
+                result = function(expression, *call.args, **call.kwargs)
+            except TypeError:
+                raise Unsupported(f"these arguments of the operation {call.name!r}") from None
+            expression.finish(result)
 
         lowers(*names)(compute)
         return function
@@ -126,6 +131,8 @@ def elementwise(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 def lower(lowering: Lowering, call: Call) -> None:
     """Add the instructions of a call. Raises Unsupported."""
+    if not all(lowering.knows(tensor) for tensor in call.changed):
+        raise Unsupported("changes of tensors that are not computed by the formula")
     function = _LOWERS.get(call.name) or _unsupported
     function(lowering, call)
 

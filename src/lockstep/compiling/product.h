@@ -12,7 +12,7 @@
 namespace product {
 
 constexpr int ROWS = 6;          // rows of a tile: 12 accumulators, with 3 other values, fill the 16 registers of AVX2
-constexpr int64_t DEPTH = 256;   // rows of a panel, half of the level-1 cache
+constexpr int64_t DEPTH = 256;   // rows of a panel: 16 KiB with AVX2, 32 KiB with AVX-512
 constexpr int64_t NARROW = 128;  // columns up to which the right matrix is read in place: farther rows would evict each other
 
 template <class T>

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from lockstep.compiling.lowering import Call, Expression, Lowering, Unsupported, lowers
-from lockstep.compiling.values import Value, View
+from lockstep.compiling.lowering import Call, Expression, Lowering, lowers
+from lockstep.compiling.values import Unsupported, Value, View
 
 __all__: list[str] = []
 
@@ -60,6 +60,8 @@ def _to_copy(lowering: Lowering, call: Call) -> None:
 @lowers("copy_")
 def _copy(lowering: Lowering, call: Call) -> None:
     target, source = call.args[:2]
+    if source.dtype != target.dtype and not target.is_floating_point():
+        raise Unsupported(f"copies of {source.dtype} to {target.dtype}")
     whole = torch.empty(0, dtype=target.dtype).set_(target.untyped_storage())
     Expression(lowering, whole).finish(whole, shared=False)  # other tensors may have the same value
     lowering.builder.copy(lowering.view(source.expand(target.shape)), lowering.view(target))
@@ -151,7 +153,7 @@ def _product(lowering: Lowering, call: Call) -> None:
         rows, columns = zip(whole.shape[-2:], whole.stride()[-2:], strict=True)
         if (rows[0] != 1 and rows[1] != 0) or (columns[0] != 1 and columns[1] != 1):
             raise Unsupported("products to which something else than a row is added")
-        bias = lowering.view(_batch(whole).select(1, 0))
+        bias = lowering.view(_batch(whole).select(1, 0)) if whole.numel() else None
     factors = lowering.view(_batch(left)), lowering.view(_batch(right))
     lowering.define(result, lowering.builder.product(*factors, bias))
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lockstep.compiling import elementwise, structural  # noqa: F401  they register their operations
 from lockstep.compiling.lowering import Call, Lowering, lower, storage_of
 from lockstep.compiling.program import Program
-from lockstep.compiling.values import Value, View
+from lockstep.compiling.values import Unsupported, Value, View
 
 __all__ = ["Trace", "trace"]
 
@@ -24,8 +24,14 @@ class Trace(NamedTuple):
     """Shapes of the results."""
 
 
+_READS = ("_local_scalar_dense", "equal", "is_nonzero")
+"""Operations whose results Python reads: a program could not follow what it decides from them."""
+_OVERLOADS = ("out", "dtype")
+"""Variants that write to a given tensor, or view memory as another type of number."""
+
+
 class _Recorder(TorchDispatchMode):
-    """Records the calls of PyTorch's operations. It holds all tensors, so that every storage is another one."""
+    """Records the calls of PyTorch's operations. It keeps all tensors alive, so that no storage address is used twice."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,9 +42,15 @@ class _Recorder(TorchDispatchMode):
         return False  # otherwise PyTorch imports its compiler, which takes seconds; without this method it still works
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        results = [part for part in _flat(result) if isinstance(part, Tensor)]
-        self.calls.append(Call(func.overloadpacket.__name__, args, kwargs or {}, results))
+        kwargs = kwargs or {}
+        name, schema = func.overloadpacket.__name__, func._schema
+        if name in _READS or func._overloadname in _OVERLOADS:
+            raise Unsupported(f"the operation {name}.{func._overloadname}")
+        result = func(*args, **kwargs)
+        given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+        changes = (a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+        changed = [tensor for key in changes if key in given for tensor in _tensors(given[key])]
+        self.calls.append(Call(name, args, kwargs, _tensors(result), changed))
         return result
 
 
@@ -72,15 +84,17 @@ def _needed(calls: Sequence[Call], results: Sequence[Tensor]) -> list[Call]:
     storages = {storage_of(result) for result in results}
     needed = list[Call]()
     for call in reversed(calls):
-        inputs = {
-            storage_of(part) for part in _flat((call.args, list(call.kwargs.values()))) if isinstance(part, Tensor)
-        }
-        written = {storage_of(result) for result in call.results}
-        if written & storages and (not written <= inputs or call.name.endswith("_")):
+        inputs = {storage_of(tensor) for tensor in _tensors((call.args, list(call.kwargs.values())))}
+        written = {storage_of(tensor) for tensor in call.results} - inputs
+        written |= {storage_of(tensor) for tensor in call.changed}
+        if written & storages:
             needed.append(call)
             storages |= inputs
     return needed[::-1]
 
 
-def _flat(nested: Any) -> list[Any]:
-    return [part for item in nested for part in _flat(item)] if isinstance(nested, (tuple, list)) else [nested]
+def _tensors(nested: Any) -> list[Tensor]:
+    """Return the tensors in nested lists and tuples."""
+    if isinstance(nested, (tuple, list)):
+        return [tensor for item in nested for tensor in _tensors(item)]
+    return [nested] if isinstance(nested, Tensor) else []

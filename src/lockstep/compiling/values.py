@@ -5,7 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Value", "View", "collapse"]
+__all__ = ["Unsupported", "Value", "View", "collapse"]
+
+_DIMENSIONS = 6
+"""Greatest number of dimensions in `interpreter.cpp`."""
+
+
+class Unsupported(RuntimeError):
+    """A formula needs something that the interpreter does not have."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the interpreter of kernels does not support {what}; use --runtime.compile off")
 
 
 @dataclass(eq=False)
@@ -53,6 +63,8 @@ class View(NamedTuple):
     @property
     def place(self) -> tuple[int, int]:
         """Index of the array, and offset in it. Only when memory has been assigned."""
+        if self.value.size == 0:
+            return 0, 0
         assert self.value.array is not None
         return self.value.array, self.value.offset + self.offset
 
@@ -69,5 +81,7 @@ def collapse(sizes: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
             kept[-1] = [kept[-1][0] * size, *steps]
         else:
             kept.append([size, *steps])
+    if len(kept) > _DIMENSIONS:
+        raise Unsupported(f"arrays of {len(kept)} dimensions")
     columns = list(zip(*(kept or [[1, *(1 for _ in strides)]]), strict=True))
     return columns[0], tuple(columns[1:])

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lockstep.distributions.continuous import ContinuousDistribution, NumpySampler
+from lockstep.distributions.log_beta import log_beta
 
 __all__ = ["Beta"]
 
@@ -113,10 +114,7 @@ class Beta(ContinuousDistribution):
         fraction = ((actions - low) / width).clamp(_SMALLEST, 1 - _SMALLEST)
         alpha_excess, beta_excess = self._excess(parameters).split(self.size, -1)
         alpha, beta = alpha_excess + 1, beta_excess + 1
-        # in float64: float32 would lose 5 digits in the difference of terms near 360 for α = β = 50
-        exact_alpha, exact_beta = alpha.double(), beta.double()
-        log_norm = exact_alpha.lgamma() + exact_beta.lgamma() - (exact_alpha + exact_beta).lgamma()
-        log_norm = log_norm.to(alpha.dtype) + width.log()
+        log_norm = log_beta(alpha, beta) + width.log()
         log_prob = alpha_excess * fraction.log() + beta_excess * (-fraction).log1p() - log_norm
         entropy = log_norm - alpha_excess * alpha.digamma() - beta_excess * beta.digamma()
         entropy = entropy + (alpha_excess + beta_excess) * (alpha + beta).digamma()

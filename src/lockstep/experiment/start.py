@@ -183,7 +183,7 @@ def exit_codes_by_error() -> dict[type[Exception], int]:
     from lockstep.algorithm.exchange import ReplicasDiffer, TrainersDiffer
     from lockstep.algorithm.non_finite import NonFinite, NonFiniteWeights
     from lockstep.compiling.build import CompilerFailed
-    from lockstep.compiling.lowering import Unsupported
+    from lockstep.compiling.values import Unsupported
     from lockstep.envs.engine import EnvironmentFailed, EnvironmentLost
     from lockstep.experiment.hooks import HookFailed
     from lockstep.experiment.same_ranks import RanksDiffer

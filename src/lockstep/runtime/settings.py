@@ -47,7 +47,7 @@ class RuntimeConfig:
     file system that all hosts share, or `tcp://HOST:PORT` of rank 0. None: the launcher's address, or on one host a file in the
     temporary folder. Not needed with `--ranks`."""
     threads: int = 1
-    """Threads per trainer inside PyTorch and NumPy. Changes the bits: sums may round differently with another number."""
+    """Threads per trainer inside PyTorch and NumPy; kernels (`compile`) always use one. Changes the bits: sums may round differently with another number."""
     player_threads: int | None = None
     """Threads per rank that only plays. None: as `threads`."""
     timeout: float = 60.0

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 
 from lockstep import __version__
 from lockstep.cli.arguments import Arguments
-from lockstep.compiling.compiler import find_compiler
 from lockstep.compiling.library import interpreter_problem, is_prebuilt
 from lockstep.processes.cores import usable_cores
 from lockstep.processes.exit_codes import DONE, FAILED
@@ -98,7 +97,7 @@ def _kernels() -> str:
     """Describe where the interpreter of kernels comes from."""
     if interpreter_problem() is not None:
         return "–"
-    return "installed" if is_prebuilt() else f"built at the first run, with {find_compiler()}"
+    return "installed" if is_prebuilt() else "built when needed"
 
 
 def _print_machine() -> None:

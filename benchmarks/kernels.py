@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py [--repeats 7] [--against CHECKOUT] [--out benchmarks/kernels.json]
 
-Runs of one rank alternate between `runtime.compile` on and off and, with `--against`, on in another checkout of lockstep. A run counts with the medians of its
+Runs of one rank alternate between `runtime.compile` auto and off and, with `--against`, auto in another checkout of lockstep. A run counts with the medians of its
 iterations, and a workload with the median of the ratios of its pairs; the least and the greatest ratio are given as well. All kernels are ready before the
 measured iterations begin.
 """
@@ -27,6 +27,14 @@ WORKLOADS = {
     "HalfCheetah-v5, layers of 256": [
         *("mujoco", "--env", "HalfCheetah-v5", "--policy.hidden", "[256,256]", "--total-steps", "8_192"),
     ],
+    "default on CartPole-v1 with an LSTM": ["--env", "CartPole-v1", "--policy.core", "lstm", "--total-steps", "12_288"],
+    "the same, 4 minibatches": [
+        *("--env", "CartPole-v1", "--policy.core", "lstm", "--ppo.minibatches", "4", "--total-steps", "12_288"),
+    ],
+    "default on CartPole-v1 with a GRU": ["--env", "CartPole-v1", "--policy.core", "gru", "--total-steps", "12_288"],
+    "default on CartPole-v1 with a minGRU": [
+        *("--env", "CartPole-v1", "--policy.core", "mingru", "--total-steps", "12_288"),
+    ],
 }
 PHASES = {"iteration": "t_iter", "update": "t_learn"}
 HERE = Path(__file__).parents[1]
@@ -43,7 +51,7 @@ def run(kind: str, checkout: Path, words: list[str], folder: Path, name: str) ->
         "--run.progress",
         "off",
         "--runtime.compile",
-        "off" if kind == "off" else "on",
+        "off" if kind == "off" else "auto",
     ]
     command = [sys.executable, "-m", "lockstep", "train", *words, *flags, "--name", name]
     subprocess.run(command, env=environment, cwd=folder, check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""NumPy policy: comparison with the same policy in PyTorch."""
+"""The policy in NumPy and as a kernel: comparison with the same policy in PyTorch."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -11,6 +11,7 @@ from tests.models.test_distributions import Laplace
 from tests.watched import choose_actions, evaluate_rows
 
 from lockstep.algorithm.agent import Agent
+from lockstep.compiling.kernels import interpreted
 from lockstep.envs.spaces import Spaces
 from lockstep.models.registry import register_distribution
 from lockstep.models.settings import PolicyConfig
@@ -38,12 +39,13 @@ def with_pytorch_policy(agent: Agent) -> Agent:
     ],
     ids=["discrete", "clipped", "squashed", "state", "beta", "registered"],
 )
-def test_numpy_and_pytorch_policies_give_the_same_actions(
+def test_numpy_pytorch_and_kernels_give_the_same_actions(
     spaces: Spaces, settings: dict[str, object], dtype: torch.dtype
 ) -> None:
     settings |= {"normalize_observations": True, "orthogonal": False}
-    numpy_agent, pytorch_agent = (agent_of(spaces, dtype=dtype, **settings) for _ in range(2))
+    numpy_agent, pytorch_agent, kernel_agent = (agent_of(spaces, dtype=dtype, **settings) for _ in range(3))
     pytorch_agent = with_pytorch_policy(pytorch_agent)
+    kernel_agent.use_kernels(interpreted)
     tolerance = 1e-6 if dtype == torch.float32 else 1e-12
     if settings.get("distribution") == "beta":
         tolerance *= 10  # its density is steep: α and β are about 50 here
@@ -52,19 +54,22 @@ def test_numpy_and_pytorch_policies_give_the_same_actions(
     rows[2:] *= 0.01  # some of the normalized are cut off, some are not
     noise = numpy_agent.distribution.noise(stream(4, "test"), steps, count)
     results_of_agents = []
-    for agent in (numpy_agent, pytorch_agent):
+    for agent in (pytorch_agent, numpy_agent, kernel_agent):
+        agent.actor(noise.copy(), np.zeros((steps, count, 2) if spaces is CONTINUOUS else (steps, count)))
+        agent.flat.buffer *= 1.1  # kernels made for earlier actors use the present weights and statistics
         observe(agent, observations(mean=3.0))
         observed = torch.from_numpy(rows).to(dtype)
         actions = (
             torch.zeros(steps, count, 2, dtype=dtype) if spaces is CONTINUOUS else torch.zeros(steps, count).long()
         )
-        actor = agent.actor(noise, actions.numpy())
+        actor = agent.actor(noise.copy(), actions.numpy())
         env_actions = np.array([actor.act(t, observed[t].numpy()).copy() for t in range(steps)])
         results = (actor.log_probs(), agent.values(observed), *evaluate_rows(agent, observed, actions))
         results_of_agents.append([actions.numpy(), env_actions, *(x.numpy() for x in results)])
-    for numpy_result, pytorch_result in zip(*results_of_agents, strict=True):
-        assert numpy_result.dtype == pytorch_result.dtype
-        np.testing.assert_allclose(numpy_result, pytorch_result, rtol=tolerance, atol=tolerance)
+    for results in results_of_agents[1:]:
+        for result, pytorch_result in zip(results, results_of_agents[0], strict=True):
+            assert result.dtype == pytorch_result.dtype
+            np.testing.assert_allclose(result, pytorch_result, rtol=tolerance, atol=tolerance)
 
 
 def test_acting_on_non_finite_observations_gives_no_numpy_warning() -> None:

@@ -5,8 +5,9 @@ import torch
 from tests.watched import DISCRETE, agent_of
 
 from lockstep.algorithm.batch import Part, RowScalars
-from lockstep.algorithm.gradient import BLOCK, OrderedGradient
+from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.algorithm.loss import LOSS_SCALARS
+from lockstep.compiling.kernels import BLOCK
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -21,12 +22,12 @@ def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
     aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
 
     def counting(formula, examples):
-        sizes.append(len(examples[1]))
+        sizes.append(len(examples[2]))
         return formula
 
     expected = OrderedGradient(agent, PPOConfig(), Solo())([Part(rows)], aim, (True, True))
     ordered = OrderedGradient(agent, PPOConfig(), Solo(), counting)
-    ordered.make_kernels(rows, (True, True))
+    ordered.make_kernels(Part(rows), (True, True))
     assert sizes == [172, 171]
     assert torch.allclose(ordered([Part(rows)], aim, (True, True)), expected, rtol=1e-12)
     assert sizes == [172, 171], "no kernel is made while training"
@@ -50,7 +51,8 @@ def test_results_of_kernels_show_a_kernel_that_rounds_differently() -> None:
         agent = agent_of()
         gradient = OrderedGradient(agent, PPOConfig(), Solo(), make_kernel)
         for count in (8, BLOCK + 1):
-            gradient.make_kernels(torch.zeros(count, agent.layout.width, dtype=torch.float64), (True, True))
+            rows = torch.zeros(count, agent.layout.width, dtype=torch.float64)
+            gradient.make_kernels(Part(rows), (True, True))
         return [*gradient.kernel_results()]
 
     exact, again = (results(lambda formula, examples: formula) for _ in range(2))

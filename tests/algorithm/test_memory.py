@@ -1,5 +1,6 @@
 """Training of policies with memory: states of sequences equal those during collection."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.policy_runner import PolicyRunner
 from lockstep.algorithm.prepare import Preparation
 from lockstep.algorithm.update import Update
+from lockstep.compiling.kernels import Formula, Kernel, eager, interpreted
 from lockstep.group.solo import Solo
 from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
@@ -61,8 +63,11 @@ def step_by_step(agent: Agent, rollout: Rollout) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("shared", [False, True])
-def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, shared: bool) -> None:
+@pytest.mark.parametrize("kernels", [False, True])
+def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, shared: bool, kernels: bool) -> None:
     agent = agent_of(core, shared)
+    if kernels:
+        agent.use_kernels(interpreted)
     shard = shard_of(agent)
     for iteration in range(1, ITERATIONS + 1):
         (rollout,) = collect([shard], agent, iteration)
@@ -155,6 +160,29 @@ def test_recomputed_states_use_the_current_weights() -> None:
             state = torch.where(rollout.valid[t].unsqueeze(1), state, 0)
         assert torch.allclose(found, torch.stack(expected), rtol=0, atol=1e-12)
         assert not torch.allclose(found[1:], rollout.states[1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("fused", [False, True])
+def test_kernels_train_the_same_weights(core: str, fused: bool) -> None:
+    trained, made = [], []
+
+    def make(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+        made.append(formula)
+        return interpreted(formula, examples)
+
+    for make_kernel in (eager, make):
+        agent = agent_of(core)
+        shards = [shard_of(agent, index=index) for index in range(2)]
+        update = Update(agent, CONFIG, Solo(), (0, 1), 1, UpdateOptions(fused=fused), make_kernel=make_kernel)
+        update.make_kernels(STEPS * COUNT, SEQUENCE)
+        for iteration in range(1, 4):
+            count = len(made)
+            update(collect(shards, agent, iteration), iteration, 0.0)
+            assert len(made) == count, "no kernel is made during training"
+        trained.append(agent.flat.buffer.clone())
+    assert len(made) == 2  # the gradient and Adam's step
+    assert torch.allclose(*trained, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("core", CORES)

@@ -14,6 +14,7 @@ from lockstep.models.settings import PolicyConfig
 from lockstep.ppo.settings import PPOConfig
 
 ROWS = 24
+SEQUENCES = 4
 CARTPOLE = Spaces(4, (2,), np.zeros(0, np.float32), np.zeros(0, np.float32))
 MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
 
@@ -29,7 +30,7 @@ def formula_of(
     curiosity: CuriosityConfig = PLAIN,
     count: int = ROWS,
 ) -> tuple[GradientFormula, tuple]:
-    """Create a gradient formula and its arguments: weights, rows and the scalars of the loss."""
+    """Create a gradient formula and its arguments: weights, the scalars of the loss, rows and, with memory, states of sequences."""
     agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
     generator = torch.Generator().manual_seed(2)
     rows = torch.randn(count, agent.layout.width, dtype=dtype, generator=generator)
@@ -45,10 +46,14 @@ def formula_of(
     rows[:, -1] = 1
     rows[3] = 0  # a reset row
     scalars = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
-    return GradientFormula(Loss(agent, config, (True, True))), (
+    fields = {"rows": rows}
+    if agent.state_size:
+        rows[10] = 0
+        fields["states"] = torch.randn(SEQUENCES, agent.state_size, dtype=dtype, generator=generator)
+    return GradientFormula(Loss(agent, config, (True, True), unroll=True), tuple(fields)), (
         agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
-        rows,
         torch.tensor([*scalars.values()], dtype=dtype),
+        *fields.values(),
     )
 
 
@@ -82,6 +87,15 @@ CASES = {
         PPOConfig(entropy=0.01),
     ),
     "float64": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16, 16), activation="elu"), PPOConfig(surrogate="kl")),
+    "lstm": (DISCRETE, torch.float32, PolicyConfig(hidden=(16,), core="lstm", core_size=24), PPOConfig(entropy=0.01)),
+    "two layers": (
+        MASKED,
+        torch.float64,
+        PolicyConfig(hidden=(16,), core="gru", core_size=24, core_layers=2, shared=True),
+        PPOConfig(),
+        CuriosityConfig("rnd", **SMALL),
+    ),
+    "mingru": (CONTINUOUS, torch.float64, PolicyConfig(hidden=(16,), core="mingru", core_size=24), PPOConfig()),
     **{
         kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))

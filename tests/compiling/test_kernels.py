@@ -26,7 +26,7 @@ def test_gradient_equals_autograd(case: str) -> None:
 @pytest.mark.parametrize("count", [1, 7, 300])
 def test_any_number_of_rows(count: int) -> None:
     formula, arguments = formula_of(*CASES["cartpole"][:5], max(count, 4))
-    arguments = arguments[0], arguments[1][:count].contiguous(), arguments[2]
+    arguments = *arguments[:2], arguments[2][:count].contiguous()
     (plain,), (traced,) = formula(*arguments), interpreted(formula, arguments)(*arguments)
     assert (traced - plain).abs().max() <= 1e-6 * plain.abs().max()
 
@@ -35,7 +35,7 @@ def test_values_that_are_not_finite_propagate() -> None:
     formula, arguments = formula_of(*CASES["continuous"])
     kernel = interpreted(formula, arguments)
     for value in (float("nan"), float("inf")):
-        arguments[1][5, 0] = value
+        arguments[2][5, 0] = value
         (plain,), (traced,) = formula(*arguments), kernel(*arguments)
         assert torch.equal(traced.isnan(), plain.isnan())
         assert traced.isnan().any()
@@ -91,7 +91,7 @@ def test_no_kernel_is_made_during_training(settings: dict[str, object]) -> None:
 
     config = PPOConfig(minibatches=2, learning_rate=1e-2, **settings)
     update = Update(agent, config, Solo(), range(2), 1, make_kernel=make)
-    update.make_kernels(STEPS * COUNT)
+    update.make_kernels(STEPS * COUNT, 1)
     training.append(True)
     assert made
     for iteration in (1, 2):

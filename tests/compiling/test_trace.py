@@ -50,6 +50,10 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "batches of products": lambda x: torch.baddbmm(
         x.unsqueeze(1), x.view(3, 2, 2), torch.cat([x.view(3, 2, 2)] * 2, 2)
     ),
+    "sum of a matrix and a product": lambda x: torch.addmm(x[:, :3], x[:, :2], x[:2, 1:]),
+    "sum of a tall matrix and a product": lambda x: torch.addmm(
+        torch.cat([x] * 9)[:, 1:3], torch.cat([x] * 9), x.t()[:, :2]
+    ),
     "nothing": lambda x: torch.cat([x[:0], x[:0]]) * 2,
     "product of nothing": lambda x: functional.linear(x[:0], HELD, HELD.sum(1)),
     "unused": lambda x: [x.exp().cumsum(0), x * 3][1],
@@ -130,7 +134,7 @@ def test_an_index_that_does_not_exist_gives_nan() -> None:
         (lambda x: (x**3,), "powers other than squares, such as 3"),
         (lambda x: (functional.log_softmax(x, 0),), "softmax over a dimension that is not the last one"),
         (lambda x: (torch.addmm(x, x, x, beta=2),), "products with factors"),
-        (lambda x: (torch.addmm(x, x, x),), "products to which something else than a row is added"),
+        (lambda x: (torch.addmm(x.t(), x, x),), "products to which rows are added that are not contiguous"),
         (lambda x: (x.gather(0, x.long()),), "indexing of anything but the rows of a matrix"),
         (lambda x: (x * torch.arange(3.0).add_(1),), "changes of tensors that are not computed by the formula"),
         (lambda x: (x * x.sum().item(),), "the operation _local_scalar_dense.default"),

@@ -195,7 +195,7 @@ def test_runs_that_are_compiled(compile: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        {"policy": {"core": "gru"}},
+        {"policy": {"core": "own"}},
         {"policy": {"encoder": "nature"}},
         {"plan": {"gradients": "ddp"}},
         {"runtime": {"device": "cuda"}},

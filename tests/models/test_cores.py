@@ -1,13 +1,14 @@
 """Tests of cores: whole sequences give the same results as single steps, wherever episodes begin."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lockstep.models.cores import Core, Lstm
+from lockstep.models.cores import BuiltInCore, Core, Lstm
 from lockstep.models.registry import core_factory
 from lockstep.randomness import stream
 
@@ -94,6 +95,27 @@ def test_sequences_equal_stepping(
         assert found.shape == expected.shape
         assert found.dtype == dtype
         torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_unrolled_sequences_equal_stepping(
+    name: str, layers: int, pattern: Callable[[Tensor], None], dtype: torch.dtype
+) -> None:
+    core, resets = core_of(name, layers, dtype), torch.zeros(9, 3, dtype=torch.bool)
+    assert isinstance(core, BuiltInCore)
+    pattern(resets)
+    features, state = draw("features", 9, 3, INPUT, dtype=dtype), draw("state", 3, core.state_size, dtype=dtype)
+    weights, inputs = draw("weights", 9, 3, SIZE, dtype=dtype).detach(), [features, state, *core.parameters()]
+    results = []
+    for run in (core.unroll, partial(step_by_step, core)):
+        outputs, after = run(features, state, resets)
+        gradients = torch.autograd.grad((outputs * weights).sum(), inputs, materialize_grads=True)
+        results.append([outputs, after, *gradients])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=20 * TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -10,24 +10,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.acting_step import ActingStep, StepOutputs
+from lockstep.algorithm.policy_kernels import PolicyKernels
 from lockstep.distributions.joint import Distribution
-from lockstep.models.numpy_policy import NumpyPolicy, silent
+from lockstep.models.numpy_policy import ArrayTransform, Head, NumpyPolicy, Step, silent
 
 __all__ = [
     "ActingState",
     "Actor",
-    "ArrayTransform",
     "NumpyActor",
     "TorchActor",
     "after_discrete",
     "clip",
-    "identity",
     "normalize",
     "squash",
 ]
-
-ArrayTransform = Callable[[NDArray[Any]], NDArray[Any]]
-"""A function of arrays of one shape. The next call may overwrite its result."""
 
 
 @dataclass
@@ -70,8 +66,9 @@ class NumpyActor:
         actions: NDArray[Any],
         value: Callable[[Tensor], Tensor],
         memory: ActingState | None,
+        kernels: PolicyKernels | None = None,
     ) -> None:
-        """Create the actor of one rollout of `policy` with action `distribution`.
+        """Create the actor of one rollout of `policy` with action `distribution`. `kernels` compute the networks, if there are any.
 
         `normalize` normalizes observations `[B, O]`; `fit` maps actions as a rollout stores them, `[B]` or `[B, A]`, into the bounds of the
         environments. `noise` is `[T, B, …]`, as the distribution needs it; `actions`, `[T, B]` or `[T, B, A]`, is filled. A policy has either a
@@ -80,7 +77,12 @@ class NumpyActor:
         self._policy, self._distribution, self._actions, self._value = policy, distribution, actions, value
         steps, count = noise.shape[:2]
         heads = policy.heads(steps + 1, count)
-        forward = self._forward(normalize, heads) if memory is None else self._recurrent(memory, normalize, heads)
+        if memory is None:
+            head = policy.head(count, normalize) if kernels is None else kernels.head(count)
+            forward = self._forward(head, heads)
+        else:
+            step = policy.step(count, normalize) if kernels is None else kernels.step(count)
+            forward = self._recurrent(step, memory, heads)
         log_std = None if policy.log_std is None else policy.log_std.numpy()
         sample = silent(distribution.sampler)(noise.astype(heads.dtype), log_std)
         self._heads = heads[:steps]
@@ -92,27 +94,27 @@ class NumpyActor:
         """Function of a step t and observations `[B, O]` that returns actions for the environments, in an array that the next call may
         overwrite."""
 
-    def _forward(self, normalize: ArrayTransform, heads: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
-        head = self._policy.head(heads.shape[1])
-        return lambda t, observations: head(normalize(observations), heads[t])
+    @staticmethod
+    def _forward(head: Head, heads: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
+        return lambda t, observations: head(observations, heads[t])
 
     def _recurrent(
-        self, memory: ActingState, normalize: ArrayTransform, heads: NDArray[Any]
+        self, step: Step, memory: ActingState, heads: NDArray[Any]
     ) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
         """Return a forward pass that updates the memory and keeps the latents, from which values are computed at the end."""
         rows, count = heads.shape[:2]
-        step, state, latents = self._policy.step(count), memory.state.numpy(), self._policy.latents(rows, count)
+        state, latents = memory.state.numpy(), self._policy.latents(rows, count)
 
         def forward(t: int, observations: NDArray[Any]) -> NDArray[Any]:
             memory.store(t, rows - 1)
-            step(normalize(observations), state, heads[t], latents[t])
+            step(observations, state, heads[t], latents[t])
             memory.reset_ended(t)
             head: NDArray[Any] = heads[t]
             return head
 
         def value(observations: Tensor) -> Tensor:
             # a copy of the state: the next rollout starts with the same observations
-            step(normalize(observations[-1].numpy()), state.copy(), heads[-1], latents[-1])
+            step(observations[-1].numpy(), state.copy(), heads[-1], latents[-1])
             return self._policy.values_of_latents(latents)
 
         self._value = silent(value)
@@ -196,11 +198,6 @@ class TorchActor:
 
 
 Actor = NumpyActor | TorchActor
-
-
-def identity(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the array unchanged."""
-    return rows
 
 
 def normalize(shift: NDArray[Any], scale: NDArray[Any], limit: float, count: int) -> ArrayTransform:

@@ -12,18 +12,17 @@ from torch import Tensor
 from lockstep.algorithm.acting import (
     ActingState,
     Actor,
-    ArrayTransform,
     NumpyActor,
     TorchActor,
     after_discrete,
     clip,
-    identity,
     normalize,
     squash,
 )
 from lockstep.algorithm.acting_step import ActingStep
 from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
+from lockstep.algorithm.policy_kernels import MakeInterpreted, PolicyKernels
 from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import eager
 from lockstep.curiosity.methods import make_curiosity
@@ -34,7 +33,7 @@ from lockstep.models.buffers import TrainedBuffers, persistent_buffers
 from lockstep.models.distributions import make_distribution
 from lockstep.models.flat import FlatParameters
 from lockstep.models.normalization import RunningStatistics
-from lockstep.models.numpy_policy import NumpyPolicy
+from lockstep.models.numpy_policy import ArrayTransform, NumpyPolicy, identity
 from lockstep.models.policy import Autocast, Policy
 from lockstep.models.probe import changed_buffers
 from lockstep.models.registry import is_registered
@@ -113,6 +112,7 @@ class Agent:
         self._step = ActingStep(
             self.policy, self.distribution, self.normalize, cuda_graph if self._recordable else eager
         )
+        self._kernels: PolicyKernels | None = None
         self._numpy_policy = NumpyPolicy(self.policy, config.activation) if use_numpy else None
         self._numpy_dtype = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
         if config.normalize_observations:
@@ -140,7 +140,7 @@ class Agent:
     def has_kernels(self) -> bool:
         """True if the gradient is a formula, whose kernels can be interpreted on a CPU or recorded on a GPU."""
         if self.device.type != "cuda":
-            return self.plain
+            return self.policy.is_mlp and self.policy.has_built_in_cores
         # curiosity normalizes images by statistics that are not at a fixed address
         return self._recordable and not self.state_size and (self.plain or self.curiosity is None)
 
@@ -162,6 +162,11 @@ class Agent:
             return observations
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
+    def use_kernels(self, make: MakeInterpreted) -> None:
+        """Act, and evaluate observations, by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
+        if self._numpy_policy is not None and self.has_kernels:
+            self._kernels = PolicyKernels(self.policy, self.normalize, make)
+
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: ActingState | None = None) -> Actor:
         """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
         count = noise.shape[1]
@@ -172,7 +177,8 @@ class Agent:
         transform: ArrayTransform = identity
         if self.observation_statistics is not None:
             transform = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
-        return NumpyActor(self._numpy_policy, self.distribution, transform, fit, noise, actions, self.values, memory)
+        policy, kernels = self._numpy_policy, self._kernels
+        return NumpyActor(policy, self.distribution, transform, fit, noise, actions, self.values, memory, kernels)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Map actions `[B]` or `[B, A]` into the bounds of the environment: by tanh if the policy squashes, else by clipping."""
@@ -181,7 +187,10 @@ class Agent:
     @torch.inference_mode()
     def values(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
         """Return values `[…]` of observations `[…, O]` and, with images, pixels `[…, P]`, for a policy without memory."""
-        rows, shape = self.normalize(observations).flatten(0, -2), observations.shape[:-1]
+        shape = observations.shape[:-1]
+        if self._kernels is not None:
+            return self._kernels.value(observations.flatten(0, -2)).view(shape)
+        rows = self.normalize(observations).flatten(0, -2)
         if self._numpy_policy is not None:
             return self._numpy_policy.value(rows.numpy()).view(shape)
         if pixels is None or not self.spaces.images:
@@ -194,27 +203,36 @@ class Agent:
     def evaluate(self, rollout: Rollout) -> RolloutEvaluation:
         """Compute values and log-probabilities of a whole rollout with the current weights."""
         steps, count = rollout.rewards.shape
-        rows, pixels = self.normalize(rollout.observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
-        if self.state_size:
-            never = torch.zeros(1, count, dtype=torch.bool)
-            resets, terminal = (
-                torch.cat([never, ends]).to(self.device) for ends in (~rollout.valid, rollout.terminated)
-            )
-            # a terminal observation may be NaN: its value is not used, but the memory would carry it on
-            rows = torch.where(terminal.view(-1, 1), rows.nan_to_num(), rows)
-            parameters, values = self.policy(rows, pixels.to(self.device), rollout.states[0].to(self.device), resets)
-        elif self._numpy_policy is not None and not self.layout.two_heads:
-            parameters, values = self._numpy_policy.forward(rows.numpy())
-        else:
-            blocks = _image_blocks(rows, pixels)
-            outputs = [self.policy(block, images.to(self.device)) for block, images in blocks]
-            parameters, values = (torch.cat(parts) for parts in zip(*outputs, strict=True))
+        parameters, values = self._forward(rollout)
         actions = rollout.actions.flatten(0, 1).to(self.device)
         log_probs = self.distribution.log_prob(parameters[: steps * count], actions)
         values, intrinsic = values.view(steps + 1, count, -1).cpu(), None
         if self.layout.two_heads:
             intrinsic = values[..., 1].contiguous()
         return RolloutEvaluation(values[..., 0].contiguous(), log_probs.view(steps, count).cpu(), intrinsic)
+
+    def _forward(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Compute parameters of the action distribution and values for all rows of a rollout, time first."""
+        observations, state = rollout.observations, rollout.states[:1].flatten(0, 1)
+        resets = torch.cat([torch.zeros_like(rollout.valid[:1]), ~rollout.valid])
+        if self._kernels is not None:
+            if self.state_size:
+                return self._kernels.sequences(observations, state, resets, rollout.sequence_length)
+            return self._kernels.forward(observations.flatten(0, 1))
+        rows, pixels = self.normalize(observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
+        if self.state_size:
+            # a terminal observation may be NaN: its value is not used, but the memory would carry it on
+            terminal = torch.cat([torch.zeros_like(rollout.valid[:1]), rollout.terminated]).view(-1, 1).to(self.device)
+            rows = torch.where(terminal, rows.nan_to_num(), rows)
+            outputs: tuple[Tensor, Tensor] = self.policy(
+                rows, *(tensor.to(self.device) for tensor in (pixels, state, resets))
+            )
+            return outputs
+        if self._numpy_policy is not None and not self.layout.two_heads:
+            return self._numpy_policy.forward(rows.numpy())
+        blocks = [self.policy(block, images.to(self.device)) for block, images in _image_blocks(rows, pixels)]
+        parameters, values = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        return parameters, values
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, persistent buffers and running statistics by name. On the CPU, except for an agent on the `meta` device."""

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Part
 from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, part_loss, predictor_stride
-from lockstep.compiling.kernels import Kernel, MakeKernel, eager
+from lockstep.compiling.kernels import BLOCK, Kernel, MakeKernel, eager
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
 from lockstep.processes.heartbeat import keep_alive
@@ -25,28 +25,24 @@ Replicate = Callable[[nn.Module], nn.Module]
 """Wraps a module in PyTorch's DistributedDataParallel over the ranks that train, so that the backward pass averages gradients over
 them. A rank that trains alone may get the module unchanged."""
 
-BLOCK = 256
-"""Rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
-
 
 @dataclass(frozen=True)
 class GradientFormula:
-    """A function of weights `[N]`, rows `[K, W]`, LOSS_SCALARS `[5]` and, if there are images, pixels `[K, P]` that returns sums
-    `[N + 5 + n]` over the rows: the gradient, STATISTICS and the losses of curiosity.
+    """A function of weights `[N]`, LOSS_SCALARS `[5]` and the fields of a part that `fields` names, which returns sums `[N + 5 + n]` over the
+    rows: the gradient, STATISTICS and the losses of curiosity.
     """
 
     loss: Loss
+    fields: Sequence[str] = ("rows",)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor]:
         """Evaluate the function."""
-        weights, rows, scalars, *pixels = tensors
+        weights, scalars, *inputs = tensors
         agent = self.loss.agent
         parameters = {name: part.detach().requires_grad_() for name, part in agent.flat.named(weights).items()}
         networks = partial(functional_call, agent.networks, parameters)
-        gradient = self._differentiate(
-            lambda *inputs: networks(inputs), list(parameters.values()), Part(rows, *pixels), scalars
-        )
-        return (gradient,)
+        part = Part(**dict(zip(self.fields, inputs, strict=True)))
+        return (self._differentiate(lambda *args: networks(args), list(parameters.values()), part, scalars),)
 
     def eager(self, part: Part, scalars: Tensor) -> Tensor:
         """Evaluate the function for any part, at the agent's own weights."""
@@ -71,6 +67,8 @@ class OrderedGradient:
         self._group = group
         self._make_kernel = make_kernel
         self._kernels: dict[tuple[torch.Size, TrainMask], Kernel] = {}
+        self._shapes: dict[tuple[torch.Size, TrainMask], list[torch.Size]] = {}
+        """Shapes of the fields of a part that each kernel takes."""
 
     def __call__(self, minibatch: Sequence[Part], scalars: Tensor, trained: TrainMask) -> Tensor:
         """Return `[P + 5 + n]`: gradient, STATISTICS and the losses of curiosity, summed over the samples of all ranks.
@@ -90,46 +88,49 @@ class OrderedGradient:
         weights, total = self._agent.flat.buffer, None
         if not self._agent.has_kernels or self._make_kernel is eager:
             return GradientFormula(Loss(self._agent, self._config, trained)).eager(part, scalars)
-        pixels = () if part.pixels is None else (part.pixels,)
-        for block in self._blocks(part.rows):
-            (block_sum,) = self._kernel(trained, block, pixels)(weights, block, scalars, *pixels)
+        for block in self._blocks(part):
+            inputs = [field for field in block if field is not None]
+            (block_sum,) = self._kernel(trained, block)(weights, scalars, *inputs)
             total = block_sum if total is None else total.add_(block_sum)
         assert total is not None
         return total
 
-    def _blocks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Split rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows.
+    def _blocks(self, part: Part) -> Sequence[Part]:
+        """Split a part's rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows.
 
-        A GPU computes all rows at once.
+        A GPU computes all rows at once, and sequences are not split.
         """
-        if self._make_kernel is eager or rows.is_cuda or len(rows) <= BLOCK:
-            return [rows]
+        rows = part.rows
+        if self._make_kernel is eager or rows.is_cuda or part.states is not None or len(rows) <= BLOCK:
+            return [part]
         count, stride = math.ceil(len(rows) / BLOCK), predictor_stride(self._agent)
-        blocks: Sequence[Tensor] = rows.split(math.ceil(len(rows) / count / stride) * stride)
-        return blocks
+        return [Part(block) for block in rows.split(math.ceil(len(rows) / count / stride) * stride)]
 
-    def make_kernels(self, rows: Tensor, trained: TrainMask) -> None:
-        """Make the kernels for parts with the shape of `rows`, without images."""
-        for block in self._blocks(rows):
+    def make_kernels(self, part: Part, trained: TrainMask) -> None:
+        """Make the kernels for parts with the shapes of `part`, without images."""
+        for block in self._blocks(part):
             self._kernel(trained, block)
 
-    def _kernel(self, trained: TrainMask, rows: Tensor, pixels: Sequence[Tensor] = ()) -> Kernel:
-        kernel = self._kernels.get((rows.shape, trained))
+    def _kernel(self, trained: TrainMask, part: Part) -> Kernel:
+        kernel = self._kernels.get((part.rows.shape, trained))
         if kernel is None:
             agent = self._agent
-            formula = GradientFormula(Loss(agent, self._config, trained))
-            examples = (agent.flat.buffer, rows, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *pixels)
-            kernel = self._kernels[rows.shape, trained] = self._make_kernel(formula, examples)
+            fields = {name: field for name, field in part._asdict().items() if field is not None}
+            formula = GradientFormula(Loss(agent, self._config, trained, unroll=True), tuple(fields))
+            examples = (agent.flat.buffer, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *fields.values())
+            kernel = self._kernels[part.rows.shape, trained] = self._make_kernel(formula, examples)
+            self._shapes[part.rows.shape, trained] = [field.shape for field in fields.values()]
         return kernel
 
     def kernel_results(self) -> Iterator[Tensor]:
         """Yield what every kernel computes from the present weights and fixed numbers, to compare the kernels of ranks."""
         weights = self._agent.flat.buffer
-        for (shape, _), kernel in self._kernels.items():
-            rows = (
+        for key, kernel in self._kernels.items():
+            inputs = [
                 (torch.arange(shape.numel(), device=weights.device) * 7919 % 1013 / 1013).to(weights.dtype).view(shape)
-            )
-            yield kernel(weights, rows, weights.new_full((len(LOSS_SCALARS),), 0.5))[0]
+                for shape in self._shapes[key]
+            ]
+            yield kernel(weights, weights.new_full((len(LOSS_SCALARS),), 0.5), *inputs)[0]
 
 
 class ReplicatedGradient:

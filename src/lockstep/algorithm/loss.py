@@ -30,6 +30,8 @@ class Loss:
     agent: Agent
     config: PPOConfig
     trained: TrainMask
+    unroll: bool = False
+    """Run the policy's memory by operations that do not depend on the data, for a kernel."""
 
     def __call__(self, parameters: Tensor, values: Tensor, rows: Tensor, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the loss and STATISTICS `[5]` of the outputs of the networks.
@@ -85,7 +87,7 @@ class PartLoss(NamedTuple):
 def part_loss(loss: Loss, networks: Callable[..., Any], part: Part, scalars: Tensor) -> PartLoss:
     """Run the networks on a part, and compute the loss of policy, critic and curiosity."""
     agent = loss.agent
-    parameters, values, predictor_losses = networks(*_inputs(agent, part))
+    parameters, values, predictor_losses = networks(*_inputs(loss, part))
     total, statistics = loss(parameters, values, part.rows, scalars)
     if predictor_losses is not None and agent.curiosity is not None:
         weights = _subsample(agent, part, row_weights(part.rows))
@@ -108,12 +110,13 @@ def _subsample(agent: Agent, part: Part, rows: Tensor) -> Tensor:
     return rows if stride == 1 else rows.view(-1, count, *rows.shape[1:])[:, ::stride].flatten(0, 1)
 
 
-def _inputs(agent: Agent, part: Part) -> tuple[object, ...]:
+def _inputs(loss: Loss, part: Part) -> tuple[object, ...]:
     """Return the inputs of the networks: those of the policy and, if curiosity has a loss, its inputs and images."""
+    agent = loss.agent
     observations = agent.layout.observations(part.rows)
-    policy: tuple[Tensor | None, ...] = (observations,)
+    policy: tuple[Tensor | bool | None, ...] = (observations,)
     if part.states is not None:
-        policy = observations, part.pixels, part.states, sequence_resets(part.rows, len(part.states))
+        policy = observations, part.pixels, part.states, sequence_resets(part.rows, len(part.states)), loss.unroll
     elif part.pixels is not None:
         policy = observations, part.pixels
     if agent.curiosity is None or not agent.curiosity.losses:

@@ -17,7 +17,7 @@ class Networks(nn.Module):
         self.curiosity = curiosity
 
     def forward(
-        self, inputs: tuple[Tensor | None, ...], columns: Tensor | None = None, images: Images = None
+        self, inputs: tuple[Tensor | bool | None, ...], columns: Tensor | None = None, images: Images = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return distribution parameters and values of the policy's inputs and, with `columns`, the losses of curiosity."""
         parameters, values = self.policy(*inputs)

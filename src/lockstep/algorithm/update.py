@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lockstep.algorithm.agent import Agent
-from lockstep.algorithm.batch import Batch, Minibatch
+from lockstep.algorithm.batch import Batch, Minibatch, Part
 from lockstep.algorithm.gradient import OrderedGradient, Replicate, ReplicatedGradient
 from lockstep.algorithm.kl_control import KLController
 from lockstep.algorithm.loss import TrainMask
@@ -106,13 +106,15 @@ class Update:
     def _curiosity_losses(self) -> tuple[str, ...]:
         return () if self.agent.curiosity is None else self.agent.curiosity.losses
 
-    def make_kernels(self, samples: int) -> None:
-        """Make all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration.
+    def make_kernels(self, samples: int, length: int) -> None:
+        """Make all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration,
+        `length` that of a sequence.
 
         Kernels with images, which only GPUs have, are made when they are first used.
         """
         agent, config = self.agent, self._config
-        if not (self._shards and agent.plain and agent.has_kernels and isinstance(self._gradient, OrderedGradient)):
+        made = self._shards and agent.has_kernels and agent.policy.is_mlp
+        if not (made and isinstance(self._gradient, OrderedGradient)):
             return
         rows = (samples // config.minibatch_count) * (len(self._shards) if self.fused else 1)
         policy, value, stops = config.epochs_of_policy, config.epochs_of_value, config.kl_stop is not None
@@ -120,7 +122,9 @@ class Update:
         masks += [(True, False)] * (policy > value)
         masks += [(False, True)] * (policy < value or (stops and config.separate))
         for trained in masks:
-            example = torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device)
+            example = Part(torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device))
+            if agent.state_size:
+                example = example._replace(states=example.rows.new_zeros(rows // length, agent.state_size))
             self._gradient.make_kernels(example, trained)
 
     def kernel_digest(self) -> str:

@@ -14,7 +14,7 @@
 
 namespace {
 
-enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD };
+enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT };
 enum Source : int64_t { SCRATCH, DIRECT, UNIFORM, STRIDED };
 enum Operation : int64_t {
   ASSIGN, NEGATE, ABSOLUTE, EXP, EXPM1, LOG, LOG1P, SQRT, TANH, SIGMOID, ERF, LGAMMA, DIGAMMA, TRIGAMMA, TRUNCATE,
@@ -270,16 +270,23 @@ product::Matrix<T> matrix(const int64_t* words, Arrays<T> arrays, int64_t batch)
   return {arrays[words[0]] + words[1] + batch * words[2], words[3], words[4]};
 }
 
-// A batch of products of matrices, with a row of biases if its array is not negative.
+// A batch of products of matrices. If the array of `from` is not negative, they are added to its rows, or to its only row.
 template <class T>
-void run_product(const int64_t* words, Arrays<T> arrays) {
+void run_product(const int64_t* words, Arrays<T> arrays, bool packed) {
   const int64_t batches = words[0], rows = words[1], columns = words[2], inner = words[3];
-  const int64_t *left = words + 4, *right = left + 5, *bias = right + 5, *target = bias + 3;
+  const int64_t *left = words + 4, *right = left + 5, *from = right + 5, *target = from + 4;
   for (int64_t batch = 0; batch < batches; batch++) {
-    const T* row = bias[0] < 0 ? nullptr : arrays[bias[0]] + bias[1] + batch * bias[2];
-    product::multiply<T>(rows, columns, inner, matrix<T>(left, arrays, batch), matrix<T>(right, arrays, batch), row,
-                         {arrays[target[0]] + target[1] + batch * target[2], target[3]});
+    const product::Start<T> start{from[0] < 0 ? nullptr : arrays[from[0]] + from[1] + batch * from[2], from[3]};
+    product::multiply<T>(rows, columns, inner, matrix<T>(left, arrays, batch), matrix<T>(right, arrays, batch), start,
+                         {arrays[target[0]] + target[1] + batch * target[2], target[3]}, packed);
   }
+}
+
+// Pack the right matrix of several products.
+template <class T>
+void run_pack(const int64_t* words, Arrays<T> arrays) {
+  const int64_t *right = words + 2, *target = right + 5;
+  product::pack_all<T>(words[0], words[1], matrix<T>(right, arrays, 0), arrays[target[0]] + target[1]);
 }
 
 // Read or add to the elements of the rows of a matrix that are named by a matrix of column numbers. Elements that do not exist are NaN.
@@ -308,7 +315,9 @@ void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
       case GROUP: run_group<T>(body, arrays); break;
       case COPY: run_copy<T>(body, arrays); break;
       case REDUCE: body[0] ? reduce<T, Maximum<T>>(body + 1, arrays) : reduce<T, Sum<T>>(body + 1, arrays); break;
-      case PRODUCT: run_product<T>(body, arrays); break;
+      case PRODUCT: run_product<T>(body, arrays, false); break;
+      case PACK: run_pack<T>(body, arrays); break;
+      case PACKED_PRODUCT: run_product<T>(body, arrays, true); break;
       case GATHER: run_indexed<T>(body, arrays, false); break;
       case SCATTER_ADD: run_indexed<T>(body, arrays, true); break;
     }

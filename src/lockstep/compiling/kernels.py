@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,18 +9,17 @@ from torch import Tensor
 from lockstep.compiling.library import load_interpreter
 from lockstep.compiling.trace import trace
 
-__all__ = ["Formula", "Kernel", "MakeKernel", "eager", "interpreted"]
+__all__ = ["BLOCK", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "interpreted"]
+
+BLOCK = 256
+"""Rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
 
 Kernel = Callable[..., Sequence[Tensor]]
 """Function from tensors to tensors, all of fixed shapes."""
 
 
-class Formula(Protocol):
-    """Pure function of tensors."""
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return contiguous tensors that share no memory with the arguments."""
-
+Formula = Callable[..., tuple[Tensor, ...]]
+"""Pure function of tensors. It returns contiguous tensors that share no memory with its arguments."""
 
 MakeKernel = Callable[[Formula, Sequence[Tensor]], Kernel]
 """Function that creates the kernel of a formula, for arguments with the shapes and dtypes of the examples."""
@@ -32,21 +30,23 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     return formula
 
 
-def interpreted(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+def interpreted(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> "InterpretedKernel":
     """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
 
     The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples. The results have the same bits on
-    every processor. Two threads may not call a kernel at the same time. Raises Unsupported if the
-    formula uses an operation that the interpreter does not have, and CompilerFailed.
+    every processor. Two threads may not call a kernel at the same time. With `prepares`, it must be prepared before it is called, and when
+    the content of tensors that the formula holds has changed. Raises Unsupported if the formula uses an operation that the interpreter
+    does not have, and CompilerFailed.
     """
-    return _Interpreted(formula, examples)
+    return InterpretedKernel(formula, examples, prepares)
 
 
-class _Interpreted:
+class InterpretedKernel:
     """A program, its memory, and the addresses of its arrays."""
 
-    def __init__(self, formula: Formula, examples: Sequence[Tensor]) -> None:
-        library, (program, captured, self._shapes) = load_interpreter(), trace(formula, examples)
+    def __init__(self, formula: Formula, examples: Sequence[Tensor], prepares: bool) -> None:
+        """Trace the formula, see `interpreted`."""
+        library, (program, captured, self._shapes) = load_interpreter(), trace(formula, examples, prepares)
         self._dtype = examples[0].dtype
         self._run = library.lockstep_run_float if self._dtype == torch.float32 else library.lockstep_run_double
         memory = torch.empty(program.memory, dtype=self._dtype)
@@ -55,18 +55,40 @@ class _Interpreted:
         self._addresses = (ctypes.c_void_p * (self._first_result + len(self._shapes)))()
         for place, tensor in enumerate((memory, constants, *examples, *captured)):
             self._addresses[place] = tensor.data_ptr()
-        self._kept = program.words, memory, constants, captured  # their memory is used by address
-        self._call = program.words.ctypes.data, len(program.words), ctypes.addressof(self._addresses)
+        self._kept: tuple[object, ...] = program, memory, constants, captured  # their memory is used by address
+        self._call, self._preparation = (
+            (words.ctypes.data, len(words), ctypes.addressof(self._addresses))
+            for words in (program.words, program.preparation)
+        )
+
+    def prepare(self) -> None:
+        """Compute what depends only on the tensors that the formula holds."""
+        self._run(*self._preparation)
+
+    def bind(self, *arguments: Tensor) -> tuple[Callable[[], None], list[Tensor]]:
+        """Return a function that runs the kernel on the present content of `arguments`, and the tensors that it overwrites with the results.
+
+        It takes a microsecond less than a call of the kernel, which must not be called any more.
+        """
+        results = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
+        self._set_addresses(arguments, results)
+        self._kept = *self._kept, arguments, results
+        call = self._call
+        return lambda: self._run(*call), results
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        addresses, place = self._addresses, self._first_argument
-        for tensor in tensors:
-            addresses[place] = tensor.data_ptr()
-            place += 1
+        """Compute the results, in new tensors."""
         results = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
-        place = self._first_result
-        for result in results:
-            addresses[place] = result.data_ptr()
-            place += 1
+        self._set_addresses(tensors, results)
         self._run(*self._call)
         return results
+
+    def _set_addresses(self, arguments: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        addresses, place = self._addresses, self._first_argument
+        for tensor in arguments:
+            addresses[place] = tensor.data_ptr()
+            place += 1
+        place = self._first_result
+        for tensor in results:
+            addresses[place] = tensor.data_ptr()
+            place += 1

@@ -11,7 +11,12 @@
 
 namespace product {
 
-constexpr int ROWS = 6;          // rows of a tile: 12 accumulators, with 3 other values, fill the 16 registers of AVX2
+// Rows of a tile. AVX2 has 16 registers, which 12 accumulators and 3 other values fill; AVX-512 has 32.
+#if defined(__AVX512F__)
+constexpr int ROWS = 8;
+#else
+constexpr int ROWS = 6;
+#endif
 constexpr int64_t DEPTH = 256;   // rows of a panel: 16 KiB with AVX2, 32 KiB with AVX-512
 constexpr int64_t NARROW = 128;  // columns up to which the right matrix is read in place: farther rows would evict each other
 
@@ -28,6 +33,14 @@ struct Matrix {
   Matrix transposed() const { return {data, column_stride, row_stride}; }
 };
 
+// What the chains of a result start from: rows of numbers, which are the same row if `row_stride` is 0. Without `data` they start from 0.
+template <class T>
+struct Start {
+  const T* data;
+  int64_t row_stride;
+  Start at(int64_t row, int64_t column) const { return {data ? data + row * row_stride + column : nullptr, row_stride}; }
+};
+
 template <class T>
 struct Result {
   T* data;
@@ -36,18 +49,18 @@ struct Result {
 };
 
 template <class T, int rows>
-inline __attribute__((always_inline)) void add_tile(int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, const T* bias, bool begin) {
+inline __attribute__((always_inline)) void add_tile(int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, Start<T> from, bool begin) {
   using V = Vector<T>;
   V sums[rows][2];
   for (int row = 0; row < rows; row++)
     for (int half = 0; half < 2; half++) {
-      const T* start = begin ? bias : result.data + row * result.row_stride;
+      const T* start = begin ? from.at(row, 0).data : result.data + row * result.row_stride;
       sums[row][half] = start ? V::load(start + V::width * half) : V::fill(0);
     }
   for (int64_t k = 0; k < depth; k++) {
     const T* columns = right.data + k * right.row_stride;
     const V first = V::load(columns), second = V::load(columns + V::width);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int row = 0; row < rows; row++) {
       const V factor = V::fill(left.data[row * left.row_stride + k * left.column_stride]);
       sums[row][0].add_product(factor, first);
@@ -60,13 +73,15 @@ inline __attribute__((always_inline)) void add_tile(int64_t depth, Matrix<T> lef
 
 // The last tile of a column of tiles, with fewer than ROWS rows.
 template <class T>
-void add_last_tile(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, const T* bias, bool begin) {
+void add_last_tile(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, Start<T> from, bool begin) {
   switch (rows) {
-    case 1: return add_tile<T, 1>(depth, left, right, result, bias, begin);
-    case 2: return add_tile<T, 2>(depth, left, right, result, bias, begin);
-    case 3: return add_tile<T, 3>(depth, left, right, result, bias, begin);
-    case 4: return add_tile<T, 4>(depth, left, right, result, bias, begin);
-    case 5: return add_tile<T, 5>(depth, left, right, result, bias, begin);
+    case 1: return add_tile<T, 1>(depth, left, right, result, from, begin);
+    case 2: return add_tile<T, 2>(depth, left, right, result, from, begin);
+    case 3: return add_tile<T, 3>(depth, left, right, result, from, begin);
+    case 4: return add_tile<T, 4>(depth, left, right, result, from, begin);
+    case 5: return add_tile<T, 5>(depth, left, right, result, from, begin);
+    case 6: return add_tile<T, 6>(depth, left, right, result, from, begin);
+    case 7: return add_tile<T, 7>(depth, left, right, result, from, begin);
   }
 }
 
@@ -124,68 +139,81 @@ void pack(int64_t depth, int64_t width, Matrix<T> right, T* panel) {
 }
 
 template <class T>
-void add_rows(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, const T* bias, bool begin) {
+void add_rows(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, Start<T> from, bool begin) {
   int64_t row = 0;
-  for (; row + ROWS <= rows; row += ROWS) add_tile<T, ROWS>(depth, left.at(row, 0), right, result.at(row), bias, begin);
-  add_last_tile<T>(rows - row, depth, left.at(row, 0), right, result.at(row), bias, begin);
+  for (; row + ROWS <= rows; row += ROWS) add_tile<T, ROWS>(depth, left.at(row, 0), right, result.at(row), from.at(row, 0), begin);
+  add_last_tile<T>(rows - row, depth, left.at(row, 0), right, result.at(row), from.at(row, 0), begin);
 }
 
 // As add_rows, for fewer than COLUMNS columns, by way of a whole tile.
 template <class T>
 void add_narrow_rows(int64_t rows, int64_t depth, int64_t width, Matrix<T> left, Matrix<T> panel, Result<T> result,
-                     const T* bias, bool begin) {
+                     Start<T> from, bool begin) {
   constexpr int columns = COLUMNS<T>;
-  T tile[ROWS * columns] = {}, whole_bias[columns] = {};
-  if (bias) std::copy_n(bias, width, whole_bias);
+  T tile[ROWS * columns] = {};
   for (int64_t row = 0; row < rows; row += ROWS) {
     const int64_t count = std::min<int64_t>(ROWS, rows - row);
-    if (!begin)
-      for (int64_t i = 0; i < count; i++) std::copy_n(result.at(row + i).data, width, tile + i * columns);
-    add_rows<T>(count, depth, left.at(row, 0), panel, {tile, columns}, whole_bias, begin);
+    for (int64_t i = 0; i < count; i++) {
+      const T* start = begin ? from.at(row + i, 0).data : result.at(row + i).data;
+      start ? std::copy_n(start, width, tile + i * columns) : std::fill_n(tile + i * columns, width, T(0));
+    }
+    add_rows<T>(count, depth, left.at(row, 0), panel, {tile, columns}, {}, false);
     for (int64_t i = 0; i < count; i++) std::copy_n(tile + i * columns, width, result.at(row + i).data);
   }
 }
 
+// Pack a whole matrix: tiles of columns, the last one filled up with zeros, one after the other.
 template <class T>
-void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, const T* bias, Result<T> result) {
+void pack_all(int64_t inner, int64_t columns, Matrix<T> right, T* panels) {
+  constexpr int tile = COLUMNS<T>;
+  for (int64_t column = 0; column < columns; column += tile)
+    pack<T>(inner, std::min<int64_t>(tile, columns - column), right.at(0, column), panels + column * inner);
+}
+
+// `right` may be packed as a whole; its strides then have no meaning.
+template <class T>
+void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, Start<T> from, Result<T> result, bool packed) {
   constexpr int tile = COLUMNS<T>;
   alignas(64) T panel[DEPTH * tile];
   int64_t start = 0;
-  do {  // once also if `inner` is 0, because the bias is part of the first step
+  do {  // once also if `inner` is 0, because the results begin in the first step
     const int64_t depth = std::min(DEPTH, inner - start);
     for (int64_t column = 0; column < columns; column += tile) {
       const int64_t width = std::min<int64_t>(tile, columns - column);
       const Matrix<T> block = left.at(0, start);
       Matrix<T> factor = right.at(start, column);
-      if (width < tile || right.column_stride != 1 || right.row_stride > NARROW) {
+      if (packed) {
+        factor = {right.data + column * inner + start * tile, tile, 1};
+      } else if (width < tile || right.column_stride != 1 || right.row_stride > NARROW) {
         pack<T>(depth, width, factor, panel);
         factor = {panel, tile, 1};
       }
       const Result<T> target{result.data + column, result.row_stride};
-      const T* part = bias ? bias + column : nullptr;
       if (width == tile)
-        add_rows<T>(rows, depth, block, factor, target, part, start == 0);
+        add_rows<T>(rows, depth, block, factor, target, from.at(0, column), start == 0);
       else
-        add_narrow_rows<T>(rows, depth, width, block, factor, target, part, start == 0);
+        add_narrow_rows<T>(rows, depth, width, block, factor, target, from.at(0, column), start == 0);
     }
     start += DEPTH;
   } while (start < inner);
 }
 
-// Compute `result[m, n] = bias[n] + sum over k of left[m, k] * right[k, n]`. `bias` may be null. The rows of `result` are contiguous.
+// Compute `result[m, n] = from[m, n] + sum over k of left[m, k] * right[k, n]`. The rows of `from` and `result` are contiguous.
 template <class T>
-void multiply(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, const T* bias, Result<T> result) {
-  if (columns * 2 > COLUMNS<T> || rows <= columns) return multiply_wide<T>(rows, columns, inner, left, right, bias, result);
-  // few columns would leave most of a vector unused: compute the transposed product, some rows at a time, from the biases on
+void multiply(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, Start<T> from, Result<T> result, bool packed) {
+  if (packed || columns * 2 > COLUMNS<T> || rows <= columns)
+    return multiply_wide<T>(rows, columns, inner, left, right, from, result, packed);
+  // few columns would leave most of a vector unused: compute the transposed product, some rows at a time
   constexpr int tile = COLUMNS<T>;
   alignas(64) T panel[DEPTH * tile], block[tile / 2 * tile];
   for (int64_t row = 0; row < rows; row += tile) {
     const int64_t width = std::min<int64_t>(tile, rows - row);
-    for (int64_t column = 0; column < columns; column++) std::fill_n(block + column * tile, tile, bias ? bias[column] : T(0));
+    for (int64_t column = 0; column < columns; column++)
+      for (int64_t i = 0; i < width; i++) block[column * tile + i] = from.data ? *from.at(row + i, column).data : T(0);
     for (int64_t start = 0; start < inner; start += DEPTH) {
       const int64_t depth = std::min(DEPTH, inner - start);
       pack<T>(depth, width, left.transposed().at(start, row), panel);
-      add_rows<T>(columns, depth, right.transposed().at(0, start), {panel, tile, 1}, {block, tile}, nullptr, false);
+      add_rows<T>(columns, depth, right.transposed().at(0, start), {panel, tile, 1}, {block, tile}, {}, false);
     }
     for (int64_t i = 0; i < width; i++)
       for (int64_t column = 0; column < columns; column++) result.data[(row + i) * result.row_stride + column] = block[column * tile + i];

@@ -1,10 +1,9 @@
 """Programs for the interpreter: instructions on arrays of numbers, as `interpreter.cpp` reads them."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,22 @@ __all__ = ["Builder", "Program"]
 
 _ALIGNMENT = 16
 """Values in the working memory begin at multiples of this many numbers."""
-_GROUP, _COPY, _REDUCE, _PRODUCT, _GATHER, _SCATTER_ADD = range(6)
+_GROUP, _COPY, _REDUCE, _PRODUCT, _GATHER, _SCATTER_ADD, _PACK, _PACKED_PRODUCT = range(8)
 """Kinds of instructions in `interpreter.cpp`."""
+_TILE = 32
+"""Largest number of columns in a tile of a packed matrix, in `product.h`."""
+_NARROW = 128
+"""Largest distance between rows at which a matrix is read in place, in `product.h`."""
+_RIGHT = 8
+"""Place of the right matrix in the words of a product."""
 
 
 class Program(NamedTuple):
     """A complete program."""
 
     words: NDArray[np.int64]
+    preparation: NDArray[np.int64]
+    """Instructions that only depend on the content of captured tensors. They are run before the others, once for each content."""
     memory: int
     """Size of the working memory, array 0."""
     constants: NDArray[np.float64]
@@ -39,16 +46,34 @@ class _Single(NamedTuple):
     writes: list[Value]
 
 
-@dataclass(frozen=True)
-class _Hole:
-    """Unused part of the working memory."""
+class _Memory:
+    """Assigns ranges of the working memory, and uses them again."""
 
-    start: int
-    size: int
+    def __init__(self) -> None:
+        self.size = 0
+        self._starts: dict[int, int] = {}
+        """Ends of the unused ranges, by their starts."""
+        self._ends: dict[int, int] = {}
+        """Their starts, by their ends."""
 
-    @property
-    def end(self) -> int:
-        return self.start + self.size
+    def take(self, size: int) -> int:
+        """Return the start of a range, which is the smallest unused one that is large enough."""
+        fitting = [(end - start, start) for start, end in self._starts.items() if end - start >= size]
+        if not fitting:
+            self.size += size
+            return self.size - size
+        _, start = min(fitting)
+        end = self._starts.pop(start)
+        del self._ends[end]
+        if start + size < end:
+            self.give(start + size, end)
+        return start
+
+    def give(self, start: int, end: int) -> None:
+        """Make a range unused, and merge it with its neighbours."""
+        start = self._ends.pop(start, start)
+        end = self._starts.pop(end, end)
+        self._starts[start], self._ends[end] = end, start
 
 
 class Builder:
@@ -60,6 +85,7 @@ class Builder:
 
     def __init__(self) -> None:
         self._items: list[Group | _Single] = []
+        self._preparation: list[_Single] = []
         self._constants: dict[tuple[float, bool], Value] = {}
         self._known: dict[object, View] = {}
 
@@ -131,7 +157,7 @@ class Builder:
         return target
 
     def product(self, left: View, right: View, bias: View | None) -> Value:
-        """Multiply matrices `[B, M, K]` and `[B, K, N]`, and add the rows `bias` `[B, N]`, whose elements are next to each other."""
+        """Multiply matrices `[B, M, K]` and `[B, K, N]`, and add `bias` `[B, M, N]`, whose rows are contiguous."""
         (batches, rows, inner), columns = left.sizes, right.sizes[2]
         target = Value(batches * rows * columns)
         words: list[View | int] = [
@@ -139,7 +165,7 @@ class Builder:
             *_strided(left),
             *_strided(right),
         ]
-        words += [-1, 0, 0] if bias is None else [bias, bias.strides[0]]
+        words += [-1, 0, 0, 0] if bias is None else [bias, *bias.strides[:2]]
         words += [View.contiguous(target), rows * columns, columns]
         self._add(_PRODUCT, words, [left, right, *([] if bias is None else [bias])], target)
         return target
@@ -157,55 +183,79 @@ class Builder:
         words = [*index.sizes, target.sizes[1], *_strided(target), *_strided(index), *_strided(source)]
         self._add(_SCATTER_ADD, words, [target, index, source], target.value)
 
-    def build(self) -> Program:
-        """Assign memory, and return the program."""
+    def _pack(self, captured: range) -> None:
+        """Let products by the same matrix share one packed copy of it, if they would pack it one by one.
+
+        A product by one of the `captured` arrays has a copy as well, which the preparation makes.
+        """
+        products = defaultdict[View, list[int]](list)
+        for place, item in enumerate(self._items):
+            if isinstance(item, _Single) and item.kind == _PRODUCT and item.words[0] == 1:
+                products[cast(View, item.words[_RIGHT])].append(place)
+        packs: dict[int, list[_Single]] = defaultdict(list)
+        for right, places in products.items():
+            _, inner, columns = right.sizes
+            in_place, is_captured = right.strides[2] == 1 and right.strides[1] <= _NARROW, right.value.array in captured
+            if in_place or (len(places) == 1 and not is_captured) or (right.value.written_by or 0) >= places[0]:
+                continue
+            packed = Value(inner * (-(-columns // _TILE) * _TILE))
+            pack = _Single(_PACK, (inner, columns, *_strided(right), View.contiguous(packed)), [right.value], [packed])
+            (self._preparation if is_captured else packs[places[0]]).append(pack)
+            for place in places:
+                self._items[place] = _packed(cast(_Single, self._items[place]), packed)
+        self._items = [new for place, item in enumerate(self._items) for new in (*packs[place], item)]
+
+    def build(self, captured: range = range(0)) -> Program:
+        """Assign memory, and return the program. The content of the arrays `captured` changes only between preparations."""
+        self._pack(captured)
         uses = Counter(value for item in self._items for value in item.reads)
         for item in self._items:
             if isinstance(item, Group):
                 item.fuse(uses)
         last_use = {value: place for place, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
         memory = self._assign_memory(last_use)
-        words: list[int] = []
-        for item in self._items:
-            body = encode_group(item) if isinstance(item, Group) else _encode(item)
-            words += [_GROUP if isinstance(item, Group) else item.kind, len(body) + 2, *body]
         constants = np.array([number for number, _ in self._constants], np.float64)
-        return Program(np.array(words, np.int64), memory, constants)
+        return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
 
     def _assign_memory(self, last_use: dict[Value, int]) -> int:
         """Give every value a place in the working memory, except for those that live within one group. Return the size of the memory."""
-        holes: list[_Hole] = []
-        taken: dict[int, list[_Hole]] = {}
-        end = 0
+        memory = _Memory()
+        taken: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for value in (value for item in self._preparation for value in item.writes):
+            value.array, value.offset = 0, memory.take(_aligned(value.size))
         for place, item in enumerate(self._items):
             for value in item.writes:
                 if value.array is not None or (isinstance(item, Group) and last_use[value] == place):
                     continue
-                size = -(-value.size // _ALIGNMENT) * _ALIGNMENT
-                hole = min((hole for hole in holes if hole.size >= size), key=lambda hole: hole.size, default=None)
-                if hole is None:
-                    start, end = end, end + size
-                else:
-                    start = hole.start
-                    holes.remove(hole)
-                    holes += [_Hole(start + size, hole.size - size)] if hole.size > size else []
-                value.array, value.offset = 0, start
-                taken.setdefault(last_use[value], []).append(_Hole(start, size))
-            for hole in taken.pop(place, []):
-                holes = _with_hole(holes, hole)
-        return end
+                value.array, value.offset = 0, memory.take(_aligned(value.size))
+                taken[last_use[value]].append((value.offset, value.offset + _aligned(value.size)))
+            for start, end in taken.pop(place, []):
+                memory.give(start, end)
+        return memory.size
 
 
-def _with_hole(holes: list[_Hole], hole: _Hole) -> list[_Hole]:
-    """Add a hole, and merge it with its neighbours."""
-    before = next((other for other in holes if other.end == hole.start), _Hole(hole.start, 0))
-    after = next((other for other in holes if other.start == hole.end), _Hole(hole.end, 0))
-    others = [other for other in holes if other not in (before, after)]
-    return [*others, _Hole(before.start, before.size + hole.size + after.size)]
+def _aligned(size: int) -> int:
+    return max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
+
+
+def _packed(product: _Single, right: Value) -> _Single:
+    """Return a product whose right matrix is the packed one."""
+    view = View(right, 0, (1,), (1,))
+    words = *product.words[:_RIGHT], view, *product.words[_RIGHT + 1 :]
+    reads = [product.reads[0], right, *product.reads[2:]]
+    return product._replace(kind=_PACKED_PRODUCT, words=words, reads=reads)
 
 
 def _strided(view: View) -> list[View | int]:
     return [view, *view.strides]
+
+
+def _encode_all(items: Sequence[Group | _Single]) -> NDArray[np.int64]:
+    words: list[int] = []
+    for item in items:
+        body = encode_group(item) if isinstance(item, Group) else _encode(item)
+        words += [_GROUP if isinstance(item, Group) else item.kind, len(body) + 2, *body]
+    return np.array(words, np.int64)
 
 
 def _encode(item: _Single) -> list[int]:

@@ -150,10 +150,9 @@ def _product(lowering: Lowering, call: Call) -> None:
     result, bias = call.results[0], None
     if biases:
         whole = biases[0].expand(result.shape)
-        rows, columns = zip(whole.shape[-2:], whole.stride()[-2:], strict=True)
-        if (rows[0] != 1 and rows[1] != 0) or (columns[0] != 1 and columns[1] != 1):
-            raise Unsupported("products to which something else than a row is added")
-        bias = lowering.view(_batch(whole).select(1, 0)) if whole.numel() else None
+        if whole.shape[-1] != 1 and whole.stride(-1) != 1:
+            raise Unsupported("products to which rows are added that are not contiguous")
+        bias = lowering.view(_batch(whole)) if whole.numel() else None
     factors = lowering.view(_batch(left)), lowering.view(_batch(right))
     lowering.define(result, lowering.builder.product(*factors, bias))
 

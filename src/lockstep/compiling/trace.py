@@ -54,11 +54,15 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
-def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) -> Trace:
-    """Run a formula on copies of `examples`, and translate its operations. Raises Unsupported."""
-    arguments = [example.detach().clone() for example in examples]
-    with _Recorder() as recorder:
-        results = formula(*arguments)
+def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor], prepares: bool = False) -> Trace:
+    """Run a formula on copies of `examples`, and translate its operations. Raises Unsupported.
+
+    With `prepares`, the program may have a preparation, to be run when the content of captured tensors has changed.
+    """
+    with torch.inference_mode(False):  # in that mode PyTorch does not decompose operations such as `to`
+        arguments = [example.detach().clone() for example in examples]
+        with _Recorder() as recorder:
+            results = formula(*arguments)
     lowering = Lowering(arguments)
     for call in _needed(recorder.calls, results):
         lower(lowering, call)
@@ -67,7 +71,8 @@ def trace(formula: Callable[..., Sequence[Tensor]], examples: Sequence[Tensor]) 
     first = 2 + len(arguments) + len(lowering.captured)
     for index, result in enumerate(results):
         _return(lowering, result, first + index)
-    return Trace(lowering.builder.build(), lowering.captured, [result.shape for result in results])
+    captured = range(2 + len(arguments), first) if prepares else range(0)
+    return Trace(lowering.builder.build(captured), lowering.captured, [result.shape for result in results])
 
 
 def _return(lowering: Lowering, result: Tensor, array: int) -> None:

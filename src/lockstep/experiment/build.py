@@ -16,10 +16,11 @@ from lockstep.algorithm.collect import Shard, rollout_sizes
 from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
+from lockstep.algorithm.policy_kernels import MakeInterpreted
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
 from lockstep.compiling.graphs import cuda_graph
-from lockstep.compiling.kernels import Formula, Kernel, MakeKernel, eager, interpreted
+from lockstep.compiling.kernels import Formula, InterpretedKernel, MakeKernel, eager, interpreted
 from lockstep.compiling.library import load_interpreter
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
@@ -82,6 +83,10 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
     counts = [len(plan.trained_by(rank)) for rank in plan.training]
     trainers = group.split(plan.training, counts)
     enter("compile")
+    make_kernel = _make_kernel(config, device, group.rank)
+    if config.runtime.compile == "on":
+        for each in (agent, acting):
+            each.use_kernels(_interpreter(group.rank))
     update = Update(
         agent,
         config.ppo,
@@ -95,9 +100,9 @@ def build(config: Config, plan: Plan, runtime: Runtime) -> RankComponents:
             recompute_states=config.rollout.recompute_states,
         ),
         replicate=partial(runtime.replicate, members=plan.training) if config.plan.gradients == "ddp" else None,
-        make_kernel=_make_kernel(config, agent.device, group.rank),
+        make_kernel=make_kernel,
     )
-    update.make_kernels(env.count // shards * config.rollout.steps)
+    update.make_kernels(env.count // shards * config.rollout.steps, config.rollout.sequence_length or 1)
     enter("start")
     return RankComponents(trainers, own_shards, exchange, update)
 
@@ -117,7 +122,7 @@ def _make_kernel(config: Config, device: torch.device, rank: int) -> MakeKernel:
     return _interpreter(rank) if config.runtime.compile == "on" else eager
 
 
-def _interpreter(rank: int) -> MakeKernel:
+def _interpreter(rank: int) -> MakeInterpreted:
     """Return a function that makes interpreted kernels. Rank 0, which trains in every plan, prints one line if the interpreter has to be built."""
 
     @cache
@@ -129,9 +134,9 @@ def _interpreter(rank: int) -> MakeKernel:
         beat()
         raise_if_asked()
 
-    def make(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
+    def make(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
         load_interpreter(check, announce)
-        return interpreted(formula, examples)
+        return interpreted(formula, examples, prepares)
 
     return make
 

@@ -326,7 +326,7 @@ def compiles(config: Config) -> bool:
                 ("runtime.device", runtime.device, ("auto", "cpu")),
                 ("runtime.precision", runtime.precision, ("fp32", "fp64")),
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
-                ("policy.core", config.policy.core, ("none",)),
+                ("policy.core", config.policy.core, ("none", "lstm", "gru", "mingru")),
                 ("policy.encoder", config.policy.encoder, ("auto", "mlp")),
                 ("policy.distribution", config.policy.distribution, _COMPILED_DISTRIBUTIONS),
             )
@@ -336,7 +336,7 @@ def compiles(config: Config) -> bool:
     )
     if runtime.compile == "on" and obstacle:
         raise ValueError(
-            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients and a policy of plain layers with a built-in distribution, but "
+            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy without images whose core and distribution are built in, but "
             f"{obstacle}"
         )
     return not obstacle and runtime.compile != "off"

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from lockstep.models.episode_boundaries import CLOSED, EpisodeBoundaries
 from lockstep.models.scan import linear_recurrence
+from lockstep.models.unrolled import linear_steps, unroll_gru, unroll_lstm
 
-__all__ = ["Core", "Gru", "Lstm", "MinGru"]
+__all__ = ["BuiltInCore", "Core", "Gru", "Lstm", "MinGru"]
 
 
 def _kernel_options(rows: Tensor) -> tuple[int, float, bool, bool, bool]:
@@ -53,7 +54,18 @@ class Core(nn.Module):
         """
 
 
-class _Gated(Core):
+class BuiltInCore(Core):
+    """A core whose sequences can be traced."""
+
+    @abstractmethod
+    def unroll(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute `sequence` by operations that do not depend on the values of `resets`, to results that are equal up to rounding.
+
+        No gradient flows through the state after the last row.
+        """
+
+
+class _Gated(BuiltInCore):
     """Stacked gated layers. The state of a layer is its output, and further values if it has any (the cell of an LSTM)."""
 
     gates: int
@@ -83,6 +95,22 @@ class _Gated(Core):
             features = layer_state[0]
             after += layer_state
         return features, torch.cat(after, 1) if len(after) > 1 else features
+
+    def unroll(self, features: Tensor, state: Tensor, resets: Tensor) -> tuple[Tensor, Tensor]:
+        """See `BuiltInCore.unroll`."""
+        starts, after = resets.unsqueeze(2), list[Tensor]()
+        for layer, before in enumerate(state.split(self.state_blocks * self.output_size, 1)):
+            gates = nn.functional.linear(features, self.input_weights[layer], self.biases[layer])
+            features, *others = self._unroll(layer, gates, starts, before.split(self.output_size, 1))
+            after += [features[-1], *others]
+        return features, torch.cat(after, 1).detach()
+
+    @abstractmethod
+    def _unroll(self, layer: int, gates: Tensor, starts: Tensor, before: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Compute the outputs `[L, N, H]` of one layer, then the blocks of the last state that are not the output, if any.
+
+        `gates` `[L, N, gates * H]` are products of its inputs, starts are `[L, N, 1]`.
+        """
 
     @abstractmethod
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
@@ -138,6 +166,9 @@ class Lstm(_Sequential):
         )
         return output_and_cell
 
+    def _unroll(self, layer: int, gates: Tensor, starts: Tensor, before: Sequence[Tensor]) -> Sequence[Tensor]:
+        return unroll_lstm(gates, self.state_weights[layer], starts, *before)
+
     def _mark_biases(self, bias: Tensor) -> tuple[Tensor, Tensor]:
         closed = bias.new_full((self.output_size,), CLOSED)
         rest = bias.new_zeros(2 * self.output_size)
@@ -176,6 +207,9 @@ class Gru(_Sequential):
     def _cell(self, layer: int, features: Tensor, before: Tensor) -> Sequence[Tensor]:
         return [torch.gru_cell(features, before, *self._weights(layer, None))]
 
+    def _unroll(self, layer: int, gates: Tensor, starts: Tensor, before: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [unroll_gru(gates, self.state_weights[layer], starts, *before)]
+
     def _mark_biases(self, bias: Tensor) -> tuple[Tensor, Tensor]:
         closed = bias.new_full((self.output_size,), CLOSED)
         rest = torch.zeros_like(closed)  # the new value is tanh(0): such a row has no other input
@@ -205,6 +239,11 @@ class MinGru(_Gated):
             features = linear_recurrence((1 - update).masked_fill(starts, 0), update * new, before)
             after.append(features[-1])
         return features, torch.cat(after, 1)
+
+    def _unroll(self, layer: int, gates: Tensor, starts: Tensor, before: Sequence[Tensor]) -> Sequence[Tensor]:
+        update, new = gates.chunk(2, -1)
+        update = update.sigmoid()
+        return [linear_steps((1 - update).masked_fill(starts, 0), update * new, *before)]
 
     def _rows(self, layer: int, features: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """Compute update gate and new value, `[..., H]` in the dtype of the state, from features `[..., I]`."""

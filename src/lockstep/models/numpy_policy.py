@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lockstep.models.numpy_cores import stepper
 from lockstep.models.policy import FORBIDDEN, Policy
 
-__all__ = ["NumpyPolicy", "silent"]
+__all__ = ["ArrayTransform", "Head", "NumpyPolicy", "Step", "identity", "silent"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -26,6 +26,22 @@ _Target = tuple[list[_Layer], list[_Layer], _Layer, NDArray[Any]]
 
 _BLOCK = 1024
 """Number of rows that pass through all layers together, so that the outputs of hidden layers stay in the cache."""
+
+
+ArrayTransform = Callable[[NDArray[Any]], NDArray[Any]]
+"""A function of arrays of one shape. The next call may overwrite its result."""
+
+Head = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+"""Function from observations `[B, O]` to the output of the policy's head `[B, H]`, its second argument."""
+
+Step = Callable[[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], None]
+"""Function that steps a policy with memory. Its arguments are observations `[B, O]`, the state `[B, S]`, which it updates in place, and two
+arrays that it writes: the output of the policy's head `[B, H]`, and the output of the critic's core, a row of `latents`."""
+
+
+def identity(rows: NDArray[Any]) -> NDArray[Any]:
+    """Return the array unchanged."""
+    return rows
 
 
 def silent(function: _Function) -> _Function:
@@ -83,8 +99,8 @@ class NumpyPolicy:
         """Parameters of the action distribution that do not depend on the observation; None without them."""
         self._dtype = policy.policy_head.weight.dtype
 
-    def head(self, count: int) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-        """Return a function from rows `[count, O]` to the output of the policy's head `[count, H]`, its second argument.
+    def head(self, count: int, normalize: ArrayTransform = identity) -> Head:
+        """Return a function of `count` observations, which `normalize` normalizes.
 
         It uses the current weights: create another one after the weights have changed.
         """
@@ -93,17 +109,18 @@ class NumpyPolicy:
         *trunk, last = [(weight, np.tile(bias, (count, 1))) for weight, bias in layers]
         outputs = [self._output(layer, count) for layer in trunk]
         if not self._mask_size:
-            return lambda rows, out: _affine(self._hidden(trunk, rows, outputs), last, out)
-        return lambda rows, out: self._mask_logits(
-            rows, _affine(self._hidden(trunk, self._features(rows), outputs), last, out)
-        )
+            return lambda rows, out: _affine(self._hidden(trunk, normalize(rows), outputs), last, out)
 
-    def step(self, count: int) -> Callable[[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]], None]:
-        """Return a function that steps a policy with memory.
+        def masked(rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+            rows = normalize(rows)
+            return self._mask_logits(rows, _affine(self._hidden(trunk, self._features(rows), outputs), last, out))
 
-        Its arguments are rows `[count, O]`, the state `[count, S]`, which it updates in place, and two arrays that it
-        writes: the output of the policy's head `[count, H]`, and the output of the critic's core, a row of `latents`. It
-        uses the current weights: create another function after the weights have changed.
+        return masked
+
+    def step(self, count: int, normalize: ArrayTransform = identity) -> Step:
+        """Return a function of `count` observations, which `normalize` normalizes, for a policy with memory.
+
+        It uses the current weights: create another one after the weights have changed.
         """
         core, critic_core = self._cores
         assert core is not None
@@ -119,6 +136,7 @@ class NumpyPolicy:
         step_critic_core = None if critic_core is None else stepper(critic_core, count)
 
         def step(rows: NDArray[Any], state: NDArray[Any], head: NDArray[Any], latent: NDArray[Any]) -> None:
+            rows = normalize(rows)
             features = self._features(rows)
             output, state[:, :actor_size] = step_core(self._hidden(trunk, features, outputs), state[:, :actor_size])
             _affine(self._hidden(head_layers, output, head_outputs), self._policy_head, head)

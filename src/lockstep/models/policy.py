@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.distributions.joint import Distribution
-from lockstep.models.cores import Core
+from lockstep.models.cores import BuiltInCore, Core
 from lockstep.models.layers import ACTIVATIONS, TRUNK_GAIN, Linear, initialize, mlp, seeded
 from lockstep.models.registry import core_factory, encoder_factory
 from lockstep.models.settings import PolicyConfig
@@ -60,6 +60,7 @@ class Policy(nn.Module):
         self._dtype = dtype
         self._images = tuple(images)
         self.mask_size = mask_size
+        self.observation_size = observation_size
         self._feature_count = observation_size - mask_size
         name = config.encoder if config.encoder != "auto" else "nature" if images else "mlp"
         self.is_mlp = name == "mlp"
@@ -118,6 +119,11 @@ class Policy(nn.Module):
             return core_factory(config.core)(width, config.core_size, config.core_layers).to(self._dtype)
 
     @property
+    def has_built_in_cores(self) -> bool:
+        """True if the policy has no core that a user has registered."""
+        return all(core is None or isinstance(core, BuiltInCore) for core in (self.core, self.critic_core))
+
+    @property
     def state_size(self) -> int:
         """Size `S` of the state: that of the policy's core plus that of the critic's core."""
         return sum(core.state_size for core in (self.core, self.critic_core) if core is not None)
@@ -128,20 +134,17 @@ class Policy(nn.Module):
         pixels: Tensor | None = None,
         states: Tensor | None = None,
         resets: Tensor | None = None,
+        unroll: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Compute the parameters `[N, D]` and the values `[N]` of rows `[N, O]` and, with images, pixels `[N, P]`.
 
         With memory, the N = L n rows are those of n sequences of length L: step 0 of all sequences, then step 1, and so
         on; `states` are `[n, S]`, before step 0, and `resets` `[L, n]` is True where the state is set to zero before the step.
-        With two heads the values are `[N, 2]`: of the environment's rewards, and of intrinsic rewards.
+        With two heads the values are `[N, 2]`: of the environment's rewards, and of intrinsic rewards. `unroll` runs built-in cores by
+        operations that do not depend on the values of `resets`.
         """
-        hidden, critic_hidden, _ = self._hidden(observations, pixels, states, resets)
-        with self._autocast():
-            critic_hidden = self.critic_head_layers(critic_hidden)
-            values = self._linear(self.value_head, critic_hidden)
-            if self.intrinsic_head is not None:
-                values = torch.stack([values, self._linear(self.intrinsic_head, critic_hidden)], 1)
-            return self._head(hidden, observations), values
+        hidden, critic_hidden, _ = self._hidden(observations, pixels, states, resets, unroll)
+        return self._outputs(hidden, critic_hidden, observations)
 
     def act(
         self, observations: Tensor, pixels: Tensor | None = None, state: Tensor | None = None
@@ -152,10 +155,31 @@ class Policy(nn.Module):
         """
         with self._autocast():
             if self.core is None and self.critic_trunk is not None:
-                return self._head(self.trunk(*self._encoder_inputs(observations, pixels)), observations), None, state
+                hidden = self.trunk(*self._encoder_inputs(observations, pixels))
+                return self._distribution_parameters(hidden, observations), None, state
         hidden, critic_hidden, state = self._hidden(observations, pixels, state, None)
         with self._autocast():
-            return self._head(hidden, observations), self._value(critic_hidden), state
+            return self._distribution_parameters(hidden, observations), self._value(critic_hidden), state
+
+    def head(self, observations: Tensor) -> Tensor:
+        """Compute the output of the policy's head `[N, H]` for rows `[N, O]`, for a policy without memory or images."""
+        return self._head(self.trunk(*self._encoder_inputs(observations, None)), observations)
+
+    def unrolled_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the output of the policy's head `[N, H]`, that of the critic's core `[N, …]`, and the next state `[N, S]`.
+
+        Runs built-in cores by operations that can be traced, as does `unrolled`.
+        """
+        never = torch.zeros(1, len(observations), dtype=torch.bool)
+        hidden, critic_hidden, after = self._hidden(observations, None, state, never, unroll=True)
+        assert after is not None
+        return self._head(hidden, observations), critic_hidden, after
+
+    def unrolled(self, observations: Tensor, states: Tensor, resets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the results of `forward` for sequences, and the states `[n, S]` after them, with unrolled cores."""
+        hidden, critic_hidden, after = self._hidden(observations, None, states, resets, unroll=True)
+        assert after is not None
+        return *self._outputs(hidden, critic_hidden, observations), after
 
     def value(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
         """Compute the values `[N]` alone, for a policy without memory."""
@@ -185,7 +209,12 @@ class Policy(nn.Module):
         return features, tuple(image.view(-1, *shape) for image, shape in zip(images, self._images, strict=True))
 
     def _hidden(
-        self, observations: Tensor, pixels: Tensor | None, state: Tensor | None, resets: Tensor | None
+        self,
+        observations: Tensor,
+        pixels: Tensor | None,
+        state: Tensor | None,
+        resets: Tensor | None,
+        unroll: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Compute the outputs of the trunks or, with memory, of the cores for policy and critic, and the next state.
 
@@ -199,19 +228,35 @@ class Policy(nn.Module):
             return hidden, critic_hidden, state
         assert state is not None
         actor_state, critic_state = state.split([self.core.state_size, state.shape[1] - self.core.state_size], 1)
-        hidden, actor_state = _run_core(self.core, hidden.to(self._dtype), actor_state, resets)
+        hidden, actor_state = _run_core(self.core, hidden.to(self._dtype), actor_state, resets, unroll)
         if self.critic_core is None:
             return hidden, hidden, actor_state
-        critic_hidden, critic_state = _run_core(self.critic_core, critic_hidden.to(self._dtype), critic_state, resets)
+        critic_hidden = critic_hidden.to(self._dtype)
+        critic_hidden, critic_state = _run_core(self.critic_core, critic_hidden, critic_state, resets, unroll)
         return hidden, critic_hidden, torch.cat([actor_state, critic_state], 1)
 
+    def _outputs(self, hidden: Tensor, critic_hidden: Tensor, observations: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the results of `forward` from the outputs of the trunks or cores."""
+        with self._autocast():
+            critic_hidden = self.critic_head_layers(critic_hidden)
+            values = self._linear(self.value_head, critic_hidden)
+            if self.intrinsic_head is not None:
+                values = torch.stack([values, self._linear(self.intrinsic_head, critic_hidden)], 1)
+            return self._distribution_parameters(hidden, observations), values
+
+    def _distribution_parameters(self, hidden: Tensor, observations: Tensor) -> Tensor:
+        """Compute the parameters of the action distribution."""
+        head = self._head(hidden, observations)
+        return head if self.log_std is None else torch.cat([head, self.log_std.expand(*head.shape[:-1], -1)], -1)
+
     def _head(self, hidden: Tensor, observations: Tensor) -> Tensor:
+        """Compute the output of the policy's head, without logits that the mask forbids."""
         head: Tensor = self.policy_head(self.head_layers(hidden)).to(self._dtype)
         if self.mask_size:
             allowed = observations[:, self._feature_count :] > 0
             logits, rest = head.split([self.mask_size, head.shape[1] - self.mask_size], 1)
             head = torch.cat([logits.masked_fill(~allowed, FORBIDDEN), rest], 1)
-        return head if self.log_std is None else torch.cat([head, self.log_std.expand(*head.shape[:-1], -1)], -1)
+        return head
 
     def _value(self, hidden: Tensor) -> Tensor:
         return self._linear(self.value_head, self.critic_head_layers(hidden))
@@ -221,9 +266,13 @@ class Policy(nn.Module):
         return values
 
 
-def _run_core(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run_core(core: Core, rows: Tensor, state: Tensor, resets: Tensor | None, unroll: bool) -> tuple[Tensor, Tensor]:
     """Compute the outputs and the last state of a core for one step or, with `resets` `[L, n]`, for sequences."""
     if resets is None:
         return core.step(rows, state)
-    outputs, state = core.sequence(rows.view(*resets.shape, rows.shape[1]), state, resets)
+    run = core.sequence
+    if unroll:
+        assert isinstance(core, BuiltInCore)
+        run = core.unroll
+    outputs, state = run(rows.view(*resets.shape, rows.shape[1]), state, resets)
     return outputs.flatten(0, 1), state

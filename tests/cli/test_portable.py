@@ -17,7 +17,8 @@ pytestmark = [
 ]
 
 SIZE = ("--plan.shards", 2, "--env.count", 4, "--rollout.steps", 32, "--ppo.epochs", 2)
-WORDS = ("train", *SIZE, "--runtime.bits", "portable", "--runtime.compile", "off", "--run.progress", "off")
+PORTABLE = ("train", *SIZE, "--runtime.bits", "portable", "--run.progress", "off")
+WORDS = (*PORTABLE, "--runtime.compile", "off")
 RECORDED = {
     "CartPole-v1": "558f91fea40a57afcff672542a50db0e19f0c586d9bafc857b99a55bc2442591",
     "Pendulum-v1": "0f545a1cd6154003d710511eb37f377e444cd460c8865780ed0a045da67a0848",
@@ -73,10 +74,17 @@ def test_updates_with_kernels_are_those_of_pytorch_up_to_rounding(run_cli, tmp_p
 @pytest.mark.exhaustive
 @pytest.mark.command("qemu-x86_64")
 @pytest.mark.parametrize("processor", ["Haswell", "EPYC-Milan"])
-def test_emulated_processors_compute_the_same(run_cli, tmp_path: Path, processor: str) -> None:
-    """One by Intel and one by AMD, both without AVX-512. Takes two minutes: emulation is slow."""
+@pytest.mark.parametrize(
+    "settings",
+    [("off",), ("on",), ("on", "--policy.core", "lstm"), ("on", "--policy.core", "gru")],
+    ids=["operations", "kernels", "lstm", "gru"],
+)
+def test_emulated_processors_compute_the_same(
+    run_cli, tmp_path: Path, processor: str, settings: tuple[str, ...]
+) -> None:
+    """One by Intel and one by AMD, both without AVX-512. Takes a minute each: emulation is slow."""
     program = shutil.which("qemu-x86_64")
-    words = (*WORDS, "--total-steps", 256, "--env", "CartPole-v1", "--ranks", 1)
+    words = (*PORTABLE, "--runtime.compile", *settings, "--total-steps", 256, "--env", "CartPole-v1", "--ranks", 1)
     assert run_cli(*words, "--name", "here").rc == 0
     emulated = (str(program), "-cpu", processor, sys.executable, "-m")
     finished = run_cli(*words, "--name", "emulated", "--restarts", 0, prefix=emulated, env=portable_variables())

@@ -78,6 +78,25 @@ def test_values_and_log_probabilities_depend_on_the_episode_so_far(core: str, sh
     assert (~rollout.valid).any()
 
 
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("kernels", [False, True])
+def test_memory_does_not_carry_a_terminal_observation_that_is_nan_into_the_next_episode(
+    core: str, kernels: bool
+) -> None:
+    agent = agent_of(core)
+    if kernels:
+        agent.use_kernels(interpreted)
+    shard, seen = shard_of(agent), 0
+    for iteration in range(1, ITERATIONS + 1):
+        (rollout,) = collect([shard], agent, iteration)
+        terminal = torch.cat([torch.zeros_like(rollout.valid[:1]), rollout.terminated])
+        expected = agent.evaluate(rollout).values[~terminal]
+        rollout.observations[terminal] = torch.nan
+        assert torch.equal(agent.evaluate(rollout).values[~terminal], expected)
+        seen += int(terminal[:-1].sum())
+    assert seen
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:RNN module weights are not part:UserWarning")  # as in every rank
 @pytest.mark.parametrize("core", CORES)

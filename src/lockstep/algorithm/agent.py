@@ -214,16 +214,18 @@ class Agent:
     def _forward(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Compute parameters of the action distribution and values for all rows of a rollout, time first."""
         observations, state = rollout.observations, rollout.states[:1].flatten(0, 1)
-        resets = torch.cat([torch.zeros_like(rollout.valid[:1]), ~rollout.valid])
+        never = torch.zeros_like(rollout.valid[:1])
+        resets = torch.cat([never, ~rollout.valid])
+        if self.state_size:
+            # a terminal observation may be NaN: its value is not used, but the memory would carry it on
+            terminal = torch.cat([never, rollout.terminated]).unsqueeze(2)
+            observations = torch.where(terminal, observations.nan_to_num(), observations)
         if self._kernels is not None:
             if self.state_size:
                 return self._kernels.sequences(observations, state, resets, rollout.sequence_length)
             return self._kernels.forward(observations.flatten(0, 1))
         rows, pixels = self.normalize(observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
-            # a terminal observation may be NaN: its value is not used, but the memory would carry it on
-            terminal = torch.cat([torch.zeros_like(rollout.valid[:1]), rollout.terminated]).view(-1, 1).to(self.device)
-            rows = torch.where(terminal, rows.nan_to_num(), rows)
             outputs: tuple[Tensor, Tensor] = self.policy(
                 rows, *(tensor.to(self.device) for tensor in (pixels, state, resets))
             )

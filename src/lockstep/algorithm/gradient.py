@@ -66,9 +66,8 @@ class OrderedGradient:
         self._config = config
         self._group = group
         self._make_kernel = make_kernel
-        self._kernels: dict[tuple[torch.Size, TrainMask], Kernel] = {}
-        self._shapes: dict[tuple[torch.Size, TrainMask], list[torch.Size]] = {}
-        """Shapes of the fields of a part that each kernel takes."""
+        self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[torch.Size]]] = {}
+        """Kernels, and the shapes of the fields of a part that they take."""
 
     def __call__(self, minibatch: Sequence[Part], scalars: Tensor, trained: TrainMask) -> Tensor:
         """Return `[P + 5 + n]`: gradient, STATISTICS and the losses of curiosity, summed over the samples of all ranks.
@@ -112,23 +111,22 @@ class OrderedGradient:
             self._kernel(trained, block)
 
     def _kernel(self, trained: TrainMask, part: Part) -> Kernel:
-        kernel = self._kernels.get((part.rows.shape, trained))
-        if kernel is None:
+        key = part.rows.shape, trained
+        if key not in self._kernels:
             agent = self._agent
             fields = {name: field for name, field in part._asdict().items() if field is not None}
             formula = GradientFormula(Loss(agent, self._config, trained, unroll=True), tuple(fields))
             examples = (agent.flat.buffer, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *fields.values())
-            kernel = self._kernels[part.rows.shape, trained] = self._make_kernel(formula, examples)
-            self._shapes[part.rows.shape, trained] = [field.shape for field in fields.values()]
-        return kernel
+            self._kernels[key] = self._make_kernel(formula, examples), [field.shape for field in fields.values()]
+        return self._kernels[key][0]
 
     def kernel_results(self) -> Iterator[Tensor]:
         """Yield what every kernel computes from the present weights and fixed numbers, to compare the kernels of ranks."""
         weights = self._agent.flat.buffer
-        for key, kernel in self._kernels.items():
+        for kernel, shapes in self._kernels.values():
             inputs = [
                 (torch.arange(shape.numel(), device=weights.device) * 7919 % 1013 / 1013).to(weights.dtype).view(shape)
-                for shape in self._shapes[key]
+                for shape in shapes
             ]
             yield kernel(weights, weights.new_full((len(LOSS_SCALARS),), 0.5), *inputs)[0]
 

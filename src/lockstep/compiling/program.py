@@ -196,7 +196,7 @@ class Builder:
         for right, places in products.items():
             _, inner, columns = right.sizes
             in_place, is_captured = right.strides[2] == 1 and right.strides[1] <= _NARROW, right.value.array in captured
-            if in_place or (len(places) == 1 and not is_captured) or (right.value.written_by or 0) >= places[0]:
+            if in_place or (len(places) == 1 and not is_captured):
                 continue
             packed = Value(inner * (-(-columns // _TILE) * _TILE))
             pack = _Single(_PACK, (inner, columns, *_strided(right), View.contiguous(packed)), [right.value], [packed])

@@ -58,10 +58,16 @@ def test_step_equals_the_formula(parts: tuple[int, ...]) -> None:
         assert not torch.equal(moved[: parts[0]], weights[: parts[0]])
 
 
-def test_results_are_new_tensors() -> None:
+def test_call_overwrites_results_unless_they_are_its_arguments() -> None:
     kernel = interpreted(lambda x: (x * 2,), (torch.ones(3),))
     (first,), (second,) = kernel(torch.ones(3)), kernel(torch.full((3,), 5.0))
-    assert (first.tolist(), second.tolist()) == ([2, 2, 2], [10, 10, 10])
+    assert first is second
+    assert second.tolist() == [10, 10, 10]
+    for before, after in ((10, 20), (20, 40), (40, 80)):
+        (third,) = kernel(second)
+        assert (second.tolist(), third.tolist()) == ([before] * 3, [after] * 3)
+        (second,) = kernel(torch.full((3,), after / 2))
+        assert second is third
 
 
 def test_unsupported_operation_is_named() -> None:

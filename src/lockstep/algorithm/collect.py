@@ -10,6 +10,7 @@ from torch import Tensor
 from lockstep.algorithm.acting import ActingState
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.preemption import Preemption
+from lockstep.compiling.recurrence import recur
 from lockstep.envs.engine import Engine
 from lockstep.models.state import check_state
 from lockstep.processes.heartbeat import beat
@@ -280,10 +281,14 @@ def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor, taken: int) 
     running = shard.running.numpy()
     finite = bool(np.isfinite(sums).all() and np.isfinite(running).all())
     with np.errstate(all="ignore"):  # values that are not finite are reported by the update, on all ranks at once
-        for step_sums, step_factors in zip(sums, factors, strict=True):
-            step_sums += running
-            np.multiply(step_sums, step_factors, out=running)
-            if not finite:
+        if finite:
+            sums[0] += running
+            recur(sums.reshape(steps, -1), factors[:-1].reshape(steps - 1, -1))
+            np.multiply(sums[-1], factors[-1], out=running)
+        else:
+            for step_sums, step_factors in zip(sums, factors, strict=True):
+                step_sums += running
+                np.multiply(step_sums, step_factors, out=running)
                 _drop_non_finite(running, step_factors)
     totals = torch.from_numpy(sums)
     counted = ended & valid & totals[:, 0].isfinite()

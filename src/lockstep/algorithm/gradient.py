@@ -66,6 +66,7 @@ class OrderedGradient:
         self._config = config
         self._group = group
         self._make_kernel = make_kernel
+        self._has_kernels = agent.has_kernels and make_kernel is not eager
         self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[torch.Size]]] = {}
         """Kernels, and the shapes of the fields of a part that they take."""
 
@@ -78,21 +79,27 @@ class OrderedGradient:
         with buffers.training():
             for part in minibatch:
                 keep_alive()
-                sums.append(buffers.append_to(self._part_sum(part, scalars, trained)))
+                part_sum = self._part_sum(part, scalars, trained)
+                sums.append(buffers.append_to(part_sum if len(minibatch) == 1 else part_sum.clone()))
                 buffers.rewind()
         total = self._group.reduce(sums[0].unsqueeze(0) if len(sums) == 1 else torch.stack(sums), "gradients")
         return buffers.split_off(total)
 
     def _part_sum(self, part: Part, scalars: Tensor, trained: TrainMask) -> Tensor:
-        weights, total = self._agent.flat.buffer, None
-        if not self._agent.has_kernels or self._make_kernel is eager:
+        """Return the sums over the rows of a part, which the next call may overwrite."""
+        if not self._has_kernels:
             return GradientFormula(Loss(self._agent, self._config, trained)).eager(part, scalars)
-        for block in self._blocks(part):
-            inputs = [field for field in block if field is not None]
-            (block_sum,) = self._kernel(trained, block)(weights, scalars, *inputs)
-            total = block_sum if total is None else total.add_(block_sum)
-        assert total is not None
+        first, *others = self._blocks(part)
+        total = self._block_sum(first, scalars, trained)
+        if others:
+            total = total.clone()
+        for block in others:
+            total += self._block_sum(block, scalars, trained)
         return total
+
+    def _block_sum(self, block: Part, scalars: Tensor, trained: TrainMask) -> Tensor:
+        inputs = (field for field in block if field is not None)
+        return self._kernel(trained, block)(self._agent.flat.buffer, scalars, *inputs)[0]
 
     def _blocks(self, part: Part) -> Sequence[Part]:
         """Split a part's rows into blocks of one size, or two, at multiples of the predictor's stride, so that it is trained on the same rows.
@@ -100,7 +107,7 @@ class OrderedGradient:
         A GPU computes all rows at once, and sequences are not split.
         """
         rows = part.rows
-        if self._make_kernel is eager or rows.is_cuda or part.states is not None or len(rows) <= BLOCK:
+        if not self._has_kernels or rows.is_cuda or part.states is not None or len(rows) <= BLOCK:
             return [part]
         count, stride = math.ceil(len(rows) / BLOCK), predictor_stride(self._agent)
         return [Part(block) for block in rows.split(math.ceil(len(rows) / count / stride) * stride)]

@@ -91,8 +91,9 @@ class PolicyKernels:
 
         results = []
         for rows, starts in zip(observations.split(length), resets.to(self._dtype).split(length), strict=True):
-            parameters, values, states = self._run(formula, "sequences", rows, states, starts)
-            results.append((parameters, values))
+            arguments = rows.contiguous(), states, starts
+            *outputs, states = self._kernel(formula, "sequences", arguments)(*arguments)
+            results.append([output.clone() for output in outputs])
         parameters, values = (torch.cat(parts) for parts in zip(*results, strict=True))
         return parameters, values
 
@@ -113,15 +114,19 @@ class PolicyKernels:
 
     def _in_blocks(self, formula: Formula, name: str, rows: Tensor) -> list[Tensor]:
         """Compute a formula of rows in blocks of one size, or two."""
-        size = math.ceil(len(rows) / math.ceil(len(rows) / BLOCK))
-        blocks = [self._run(formula, name, block) for block in rows.split(size)]
-        return [torch.cat(parts) for parts in zip(*blocks, strict=True)]
+        rows, size = rows.contiguous(), math.ceil(len(rows) / math.ceil(len(rows) / BLOCK))
+        results: list[Tensor] = []
+        for start in range(0, len(rows), size):
+            block = rows[start : start + size]
+            kernel = self._kernel(formula, name, (block,))
+            results = results or [rows.new_empty(len(rows), *shape[1:]) for shape in kernel.shapes]
+            kernel.write((block,), [result[start : start + size] for result in results])
+        return results
 
-    def _run(self, formula: Formula, name: str, *arguments: Tensor) -> Sequence[Tensor]:
-        """Compute a formula, which is traced when it is first used with arguments of these shapes."""
-        arguments = tuple(argument.contiguous() for argument in arguments)
+    def _kernel(self, formula: Formula, name: str, arguments: Sequence[Tensor]) -> InterpretedKernel:
+        """Return the kernel of a formula, which is traced when it is first used with arguments of these shapes."""
         key = name, *(argument.shape for argument in arguments)
         if key not in self._kernels:
             with torch.no_grad():
                 self._kernels[key] = self._make(formula, arguments)
-        return self._kernels[key](*arguments)
+        return self._kernels[key]

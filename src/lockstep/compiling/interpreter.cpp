@@ -307,6 +307,17 @@ void run_indexed(const int64_t* words, Arrays<T> arrays, bool add) {
     }
 }
 
+// Add to each row but the first a factor times the row before it; rows are `stride` numbers apart. The product and the sum are rounded.
+template <class T>
+void recur(int64_t steps, int64_t width, int64_t stride, const T* factors, T* row) {
+  for (; steps > 0; steps--, factors += stride) {
+    T* next = row + stride;
+#pragma GCC ivdep
+    for (int64_t i = 0; i < width; i++) next[i] += factors[i] * row[i];
+    row = next;
+  }
+}
+
 template <class T>
 void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
   for (; words < end; words += words[1]) {
@@ -329,6 +340,14 @@ void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
 extern "C" void lockstep_run_float(const int64_t* words, int64_t count, float* const* arrays) { run<float>(words, words + count, arrays); }
 
 extern "C" void lockstep_run_double(const int64_t* words, int64_t count, double* const* arrays) { run<double>(words, words + count, arrays); }
+
+extern "C" void lockstep_recur_float(int64_t steps, int64_t width, int64_t stride, const float* factors, float* row) {
+  recur<float>(steps, width, stride, factors, row);
+}
+
+extern "C" void lockstep_recur_double(int64_t steps, int64_t width, int64_t stride, const double* factors, double* row) {
+  recur<double>(steps, width, stride, factors, row);
+}
 
 // Whether this processor has the instructions for which the variant of this library with vectors of 512 bits is compiled.
 extern "C" int lockstep_has_avx512() {

@@ -15,8 +15,7 @@ BLOCK = 256
 """Rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
 
 Kernel = Callable[..., Sequence[Tensor]]
-"""Function from tensors to tensors, all of fixed shapes."""
-
+"""Function from tensors to tensors, all of fixed shapes. The next call may overwrite its results, except for those that are arguments of it."""
 
 Formula = Callable[..., tuple[Tensor, ...]]
 """Pure function of tensors. It returns contiguous tensors that share no memory with its arguments."""
@@ -52,6 +51,8 @@ class InterpretedKernel:
         memory = torch.empty(program.memory, dtype=self._dtype)
         constants = torch.from_numpy(program.constants).to(self._dtype)
         self._first_argument, self._first_result = 2, 2 + len(examples) + len(captured)
+        self._results = self._empty_results()
+        self._other_results: list[Tensor] | None = None
         self._addresses = (ctypes.c_void_p * (self._first_result + len(self._shapes)))()
         for place, tensor in enumerate((memory, constants, *examples, *captured)):
             self._addresses[place] = tensor.data_ptr()
@@ -70,18 +71,30 @@ class InterpretedKernel:
 
         It takes a microsecond less than a call of the kernel, which must not be called any more.
         """
-        results = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
-        self._set_addresses(arguments, results)
-        self._kept = *self._kept, arguments, results
+        self._set_addresses(arguments, self._results)
+        self._kept = *self._kept, arguments
         call = self._call
-        return lambda: self._run(*call), results
+        return lambda: self._run(*call), self._results
+
+    @property
+    def shapes(self) -> Sequence[torch.Size]:
+        """Shapes of the results."""
+        return self._shapes
+
+    def write(self, arguments: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Compute the results in contiguous tensors, which share no memory with the arguments."""
+        self._set_addresses(arguments, results)
+        self._run(*self._call)
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Compute the results, in new tensors."""
-        results = [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
-        self._set_addresses(tensors, results)
-        self._run(*self._call)
-        return results
+        """Compute the results. The next call overwrites them, except for those that are its arguments."""
+        if any(tensor is result for tensor in tensors for result in self._results):
+            self._results, self._other_results = self._other_results or self._empty_results(), self._results
+        self.write(tensors, self._results)
+        return self._results
+
+    def _empty_results(self) -> list[Tensor]:
+        return [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]
 
     def _set_addresses(self, arguments: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         addresses, place = self._addresses, self._first_argument

@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from lockstep.compiling.build import CompilerFailed, build_missing
@@ -16,9 +17,11 @@ from lockstep.compiling.cache import CacheUnusable, cache_folder, check_folder
 from lockstep.compiling.compiler import SOURCES, find_compiler, library_command, library_name, variants
 from lockstep.processes.portable import missing_instructions
 
-__all__ = ["interpreter_problem", "is_prebuilt", "load_interpreter"]
+__all__ = ["interpreter_problem", "is_prebuilt", "load_interpreter", "loaded_interpreter"]
 
 _HERE = Path(__file__).parent
+_loaded: list[ctypes.CDLL] = []
+"""The library that this process uses, if it has loaded one."""
 
 
 def interpreter_problem() -> str | None:
@@ -41,7 +44,14 @@ def load_interpreter(
     """
     libraries = _prebuilt() if is_prebuilt() else _built(check, announce)
     first, *faster = (_open(library) for library in libraries.values())
-    return faster[0] if faster and first.lockstep_has_avx512() else first
+    library = faster[0] if faster and first.lockstep_has_avx512() else first
+    _loaded[:] = [library]
+    return library
+
+
+def loaded_interpreter() -> ctypes.CDLL | None:
+    """Return what `load_interpreter` has loaded in this process; None before its first call."""
+    return _loaded[0] if _loaded else None
 
 
 def is_prebuilt() -> bool:
@@ -77,6 +87,7 @@ def _built(check: Callable[[], None], announce: Callable[[], None]) -> dict[str,
     return libraries
 
 
+@cache
 def _open(library: Path) -> ctypes.CDLL:
     try:
         opened = ctypes.CDLL(str(library))
@@ -86,4 +97,6 @@ def _open(library: Path) -> ctypes.CDLL:
         ) from None
     for run in (opened.lockstep_run_float, opened.lockstep_run_double):
         run.argtypes, run.restype = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p), None
+    for recur in (opened.lockstep_recur_float, opened.lockstep_recur_double):
+        recur.argtypes, recur.restype = (*[ctypes.c_int64] * 3, ctypes.c_void_p, ctypes.c_void_p), None
     return opened

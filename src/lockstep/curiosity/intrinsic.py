@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.compiling.recurrence import recur
 from lockstep.curiosity.curiosity import Curiosity, Reduce, Transitions
 from lockstep.models.state import check_state
 from lockstep.rollout import Rollout
@@ -83,12 +84,9 @@ class IntrinsicRewards:
         """Return `G_t = γ G_{t-1} + r_t`, `[T, B]` float64, which skips reset rows."""
         returns = rewards.to(torch.float64, copy=True).numpy()
         running, discounts = state["discounted"].numpy(), np.where(transitions.valid.numpy(), self._gamma, 1.0)
-        previous, discounted = running, np.empty_like(running)
-        for step_returns, discount in zip(returns, discounts, strict=True):
-            np.multiply(previous, discount, out=discounted)
-            step_returns += discounted
-            previous = step_returns
-        running[:] = np.where(np.isfinite(previous), previous, 0)  # these returns never start again
+        returns[0] += discounts[0] * running
+        recur(returns, discounts[1:])
+        running[:] = np.where(np.isfinite(returns[-1]), returns[-1], 0)  # these returns never start again
         return torch.from_numpy(returns)
 
     def _ensure_states(self, rollouts: Sequence[Rollout]) -> None:

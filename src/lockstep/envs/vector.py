@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -20,6 +21,14 @@ from lockstep.randomness import EnvironmentSeeds
 __all__ = ["VectorEngine"]
 
 Result = TypeVar("Result")
+
+
+class _Unchecked(MultiDiscrete):
+    """Action space whose members need no check, which takes a fifth of a step of CartPole: they come from a policy for this space."""
+
+    def contains(self, x: Any) -> bool:
+        """Return True."""
+        return True
 
 
 class VectorEngine(RestartingEngine):
@@ -51,6 +60,9 @@ class VectorEngine(RestartingEngine):
         self._batch.check = self._reader.check
         # every call into a checked batch takes 10 µs, a quarter of a step of CartPole
         self._trusted = is_cartpole(env)
+        if self._trusted:
+            assert isinstance(env.action_space, MultiDiscrete)
+            env.action_space = _Unchecked(env.action_space.nvec)
         self._snapshots = find_snapshots(env)
         self.restarts_episodes = self._snapshots is None
         self._observations: NDArray[Any]

@@ -54,12 +54,14 @@ class TrainedBuffers:
         values = [getattr(owner, leaf).detach().reshape(-1).to(row) for owner, leaf in self._owners]
         return torch.cat([row, *values, row.new_ones(1)])
 
-    @torch.no_grad()
     def rewind(self) -> None:
         """Reset the buffers to their values before the forward pass, after the backward pass, which may read them."""
-        for (owner, leaf), buffer, before in zip(self._owners, self._buffers, self._values_before, strict=True):
-            buffer.copy_(before)
-            setattr(owner, leaf, buffer)  # the forward pass may have assigned another tensor
+        if not self._owners:
+            return
+        with torch.no_grad():
+            for (owner, leaf), buffer, before in zip(self._owners, self._buffers, self._values_before, strict=True):
+                buffer.copy_(before)
+                setattr(owner, leaf, buffer)  # the forward pass may have assigned another tensor
 
     def split_off(self, total: Tensor) -> Tensor:
         """Return the sum of rows without the columns of `append_to`, whose average is kept until `accept`."""
@@ -78,11 +80,12 @@ class TrainedBuffers:
         """Drop the average of the last gradient step."""
         self._average = None
 
-    @torch.no_grad()
     def accept(self) -> None:
         """Write the average of the last gradient step into the buffers."""
-        if self._average is not None:
-            pieces = self._average.split([buffer.numel() for buffer in self._buffers])
+        if self._average is None:
+            return
+        pieces = self._average.split([buffer.numel() for buffer in self._buffers])
+        with torch.no_grad():
             for buffer, piece in zip(self._buffers, pieces, strict=True):
                 buffer.copy_(piece.view(buffer.shape))
-            self._average = None
+        self._average = None

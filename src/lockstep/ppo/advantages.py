@@ -4,6 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.compiling.recurrence import recur
+
 __all__ = ["advantages", "vtrace", "without_episode_ends"]
 
 
@@ -106,13 +108,12 @@ def without_episode_ends(values: Tensor, valid: Tensor, gamma: float, decay: flo
 
 def _accumulate(delta: Tensor, decay: Tensor) -> Tensor:
     """Compute `x_t = delta_t + decay_t x_{t+1}`, in place in `delta`."""
-    # NumPy in place: a loop of small tensor operations costs 20 times as much in PyTorch
-    rows, weights = list(delta.numpy()), list(decay.numpy())
-    product, finite = np.empty_like(rows[0]), bool(delta.isfinite().all())
+    rows, weights = delta.numpy(), decay.numpy()[:-1]
     with np.errstate(all="ignore"):  # values that are not finite are found in the loss, on all ranks at once
-        for t in range(len(rows) - 2, -1, -1):
-            np.multiply(weights[t], rows[t + 1], out=product)
-            if not finite:
-                product[weights[t] == 0] = 0  # 0 * NaN is NaN, which would pass on to the episode before
-            rows[t] += product
+        if bool(delta.isfinite().all()):
+            recur(rows, weights, backward=True)
+            return delta
+        for t in range(len(weights) - 1, -1, -1):
+            # 0 * NaN is NaN, which would pass on to the episode before
+            rows[t] += np.where(weights[t] == 0, 0, weights[t] * rows[t + 1])
     return delta

@@ -12,6 +12,9 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
 
+from lockstep.compiling.kernels import interpreted
+from lockstep.compiling.row_kernels import RowKernels
+from lockstep.curiosity.curiosity import Curiosity
 from lockstep.curiosity.embedding import ActionEncoder
 from lockstep.envs.spaces import Spaces
 from lockstep.group.group import ordered_sum
@@ -127,6 +130,27 @@ def test_images_are_embedded_in_blocks(count: int) -> None:
     with torch.no_grad():
         expected = method.target(steps.features.flatten(0, 1), method.normalize_images(steps.pixels.flatten(0, 1)))
     torch.testing.assert_close(found, expected.view(10, count, 6), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("spaces", [VECTOR, spaces_of(3, low=(-1, -2), high=(1, 2))])
+@pytest.mark.parametrize("kind", BUILT_IN)
+def test_kernels_give_the_same_rewards(kind: str, spaces: Spaces) -> None:
+    def rewards(method: Curiosity, rollout: Rollout) -> Tensor:
+        steps = method.transitions(rollout)
+        return method.reward([steps], [method.initial_state(5)], ordered_sum)[0]
+
+    plain, fast = method_of(kind, spaces), method_of(kind, spaces)
+    fast.kernels, made = RowKernels(interpreted), 0
+    for iteration in range(3):
+        rollout = rollout_of(spaces, 67, 5, f"{iteration}")  # two blocks of different sizes
+        for method in (plain, fast):
+            method.observe([rollout], ordered_sum)
+            with torch.no_grad():  # a step of training, in place
+                for parameter in method.parts().values():
+                    parameter.add_(0.1 * torch.cos(parameter))
+        torch.testing.assert_close(rewards(fast, rollout), rewards(plain, rollout), rtol=1e-9, atol=1e-11)
+        made = made or len(fast.kernels)
+        assert len(fast.kernels) == made > 0
 
 
 @pytest.mark.parametrize("images", [[(1, 40, 36), (3, 7, 7)], [(2, 30, 20)]])

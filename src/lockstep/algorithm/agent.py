@@ -22,9 +22,10 @@ from lockstep.algorithm.acting import (
 from lockstep.algorithm.acting_step import ActingStep
 from lockstep.algorithm.batch import RowLayout
 from lockstep.algorithm.networks import Networks
-from lockstep.algorithm.policy_kernels import MakeInterpreted, PolicyKernels
+from lockstep.algorithm.policy_kernels import PolicyKernels
 from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import eager
+from lockstep.compiling.row_kernels import MakeInterpreted, RowKernels
 from lockstep.curiosity.methods import make_curiosity
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.distributions.joint import joint_of
@@ -165,7 +166,10 @@ class Agent:
     def use_kernels(self, make: MakeInterpreted) -> None:
         """Act, and evaluate observations, by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
         if self._numpy_policy is not None and self.has_kernels:
-            self._kernels = PolicyKernels(self.policy, self.normalize, make)
+            kernels = RowKernels(make)
+            self._kernels = PolicyKernels(self.policy, self.normalize, kernels)
+            if self.curiosity is not None:
+                self.curiosity.kernels = kernels
 
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: ActingState | None = None) -> Actor:
         """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""

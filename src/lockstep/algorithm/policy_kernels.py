@@ -1,25 +1,18 @@
 """Forward passes of a policy as interpreted kernels: normalization and networks in one call, without the cost of each operation."""
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.compiling.kernels import BLOCK, Formula, InterpretedKernel
+from lockstep.compiling.kernels import Formula, InterpretedKernel
+from lockstep.compiling.row_kernels import RowKernels
 from lockstep.models.numpy_policy import Head, Step
 from lockstep.models.policy import Policy
 
-__all__ = ["MakeInterpreted", "PolicyKernels"]
-
-
-class MakeInterpreted(Protocol):
-    """Function that makes kernels, as `interpreted` does."""
-
-    def __call__(self, formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
-        """Trace a formula, for arguments with the shapes and dtypes of the examples."""
+__all__ = ["PolicyKernels"]
 
 
 class _Bound(NamedTuple):
@@ -38,12 +31,11 @@ class PolicyKernels:
     `Policy` up to rounding, and have the same bits on every processor. Each kernel is made when it is first used.
     """
 
-    def __init__(self, policy: Policy, normalize: Callable[[Tensor], Tensor], make: MakeInterpreted) -> None:
-        """Create the kernels of `policy`. `normalize` normalizes observations `[N, O]`."""
-        self._policy, self._normalize, self._make = policy, normalize, make
+    def __init__(self, policy: Policy, normalize: Callable[[Tensor], Tensor], kernels: RowKernels) -> None:
+        """Create those of `policy`, and keep them in `kernels`. `normalize` normalizes observations `[N, O]`."""
+        self._policy, self._normalize, self._kernels = policy, normalize, kernels
         self._dtype = policy.policy_head.weight.dtype
         self._bound: dict[int, _Bound] = {}
-        self._kernels: dict[tuple[object, ...], InterpretedKernel] = {}
 
     def head(self, count: int) -> Head:
         """Return a function of `count` observations, as `NumpyPolicy.head` does."""
@@ -72,12 +64,16 @@ class PolicyKernels:
 
     def value(self, observations: Tensor) -> Tensor:
         """Compute values `[N]` of observations `[N, O]`, for a policy without memory."""
-        (values,) = self._in_blocks(lambda rows: (self._policy.value(self._normalize(rows)),), "value", observations)
+        (values,) = self._kernels.compute(
+            "value", lambda rows: (self._policy.value(self._normalize(rows)),), observations
+        )
         return values
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Compute parameters `[N, D]` of the action distribution and values of observations `[N, O]`, for a policy without memory."""
-        parameters, values = self._in_blocks(lambda rows: self._policy(self._normalize(rows)), "forward", observations)
+        parameters, values = self._kernels.compute(
+            "forward", lambda rows: self._policy(self._normalize(rows)), observations
+        )
         return parameters, values
 
     def sequences(self, observations: Tensor, states: Tensor, resets: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -92,7 +88,7 @@ class PolicyKernels:
         results = []
         for rows, starts in zip(observations.split(length), resets.to(self._dtype).split(length), strict=True):
             arguments = rows.contiguous(), states, starts
-            *outputs, states = self._kernel(formula, "sequences", arguments)(*arguments)
+            *outputs, states = self._kernels.kernel("sequences", formula, arguments)(*arguments)
             results.append([output.clone() for output in outputs])
         parameters, values = (torch.cat(parts) for parts in zip(*results, strict=True))
         return parameters, values
@@ -104,29 +100,10 @@ class PolicyKernels:
             sizes = (policy.observation_size, policy.state_size) if policy.state_size else (policy.observation_size,)
             arguments = [torch.zeros(count, size, dtype=self._dtype) for size in sizes]
             with torch.no_grad():
-                kernel = self._make(formula, arguments, prepares=True)
+                kernel = self._kernels.make(formula, arguments, prepares=True)
             run, results = kernel.bind(*arguments)
             self._bound[count] = _Bound(
                 kernel, run, *([x.numpy() for x in tensors] for tensors in (arguments, results))
             )
         self._bound[count].kernel.prepare()
         return self._bound[count]
-
-    def _in_blocks(self, formula: Formula, name: str, rows: Tensor) -> list[Tensor]:
-        """Compute a formula of rows in blocks of one size, or two."""
-        rows, size = rows.contiguous(), math.ceil(len(rows) / math.ceil(len(rows) / BLOCK))
-        results: list[Tensor] = []
-        for start in range(0, len(rows), size):
-            block = rows[start : start + size]
-            kernel = self._kernel(formula, name, (block,))
-            results = results or [rows.new_empty(len(rows), *shape[1:]) for shape in kernel.shapes]
-            kernel.write((block,), [result[start : start + size] for result in results])
-        return results
-
-    def _kernel(self, formula: Formula, name: str, arguments: Sequence[Tensor]) -> InterpretedKernel:
-        """Return the kernel of a formula, which is traced when it is first used with arguments of these shapes."""
-        key = name, *(argument.shape for argument in arguments)
-        if key not in self._kernels:
-            with torch.no_grad():
-                self._kernels[key] = self._make(formula, arguments)
-        return self._kernels[key]

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from lockstep.compiling.row_kernels import RowKernels
 from lockstep.curiosity.embedding import ActionEncoder, Embedding
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.spaces import Spaces
@@ -68,6 +69,8 @@ class Curiosity(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.dtype = dtype
+        self.kernels: RowKernels | None = None
+        """Kernels that compute functions of rows, if they are used."""
         self.action_encoder = ActionEncoder(spaces, squash, dtype)
         channels = config.channels
         used, self.images, start = [], [], 0
@@ -132,22 +135,31 @@ class Curiosity(nn.Module, ABC):
         return ((used.to(self.dtype) - shift) * scale).clamp(-_LIMIT, _LIMIT)
 
     @torch.no_grad()
+    def compute(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Compute a function of rows `[N, …]` on the CPU that uses the networks: a module, or a method. It returns `[N, …]`."""
+        if self.kernels is not None:
+            (result,) = self.kernels.compute(function, lambda block: (function(block),), rows)
+            return result
+        return function(rows.to(next(self.parameters()).device)).cpu()
+
+    @torch.no_grad()
     def embed(self, network: nn.Module, transitions: Transitions) -> Tensor:
         """Return the outputs `[T + 1, B, size]` of a network for all observations."""
         if network in transitions.embedded:
             return transitions.embedded[network]
         rows, pixels = transitions.features.flatten(0, 1), transitions.pixels.flatten(0, 1)
-        device = next(network.parameters()).device
         if not self.images:
-            outputs: Tensor = network(rows.to(device), None)
+            outputs = self.compute(network, rows)
         else:
+            device = next(network.parameters()).device
             blocks = zip(rows.split(_BLOCK), pixels.split(_BLOCK), strict=True)
             parts = []
             for features, images in blocks:
                 beat()  # all images of a rollout take long without a GPU
                 parts.append(network(features.to(device), self.normalize_images(images.to(device))))
             outputs = torch.cat(parts)
-        outputs = outputs.view(*transitions.features.shape[:2], -1).cpu()
+            outputs = outputs.cpu()
+        outputs = outputs.view(*transitions.features.shape[:2], -1)
         if not any(parameter.requires_grad for parameter in network.parameters()):
             transitions.embedded[network] = outputs
         return outputs

@@ -12,6 +12,7 @@ from lockstep.envs.spaces import Spaces
 
 __all__ = ["Disagreement", "Ensemble"]
 
+
 _BLOCK = 1024
 """Steps per forward pass of the ensemble, so that intermediate results stay in the cache."""
 
@@ -39,14 +40,19 @@ class Disagreement(Curiosity):
     @torch.no_grad()
     def reward(self, shards: Sequence[Transitions], states: States, reduce: Reduce) -> list[Tensor]:
         """See `Curiosity.reward`."""
-        rewards, device = [], self.ensemble.first.device
+        rewards = []
         for transitions in shards:
             features = self.embed(self.encoder, transitions)[:-1]
             inputs = torch.cat([features, transitions.actions], -1).flatten(0, 1)
-            predictions = (self.ensemble(block.to(device)) for block in inputs.split(_BLOCK))
-            variances = torch.cat([prediction.var(0, correction=0).mean(1).cpu() for prediction in predictions])
+            variances = torch.cat([self.compute(self.variance, block) for block in inputs.split(_BLOCK)])
             rewards.append(variances.view(transitions.valid.shape))
         return rewards
+
+    def variance(self, rows: Tensor) -> Tensor:
+        """Return the variance of the predictions `[K]` for rows `[K, inputs]` of the ensemble, averaged over features."""
+        predictions: Tensor = self.ensemble(rows)
+        variances: Tensor = (predictions - predictions.mean(0)).square().mean((0, 2))
+        return variances
 
     @property
     def width(self) -> int:

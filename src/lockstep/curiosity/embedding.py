@@ -39,7 +39,7 @@ class Embedding(nn.Module):
                 nn.init.orthogonal_(layer.weight, _GAIN)
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, features: Tensor, images: Tensor | None) -> Tensor:
+    def forward(self, features: Tensor, images: Tensor | None = None) -> Tensor:
         """Return the outputs `[N, size]` for features `[N, F]` and images `[N, P']`, both normalized."""
         inputs = [features]
         if images is not None:

@@ -44,9 +44,8 @@ class ICM(InverseDynamicsCuriosity):
         rewards = []
         for transitions in shards:
             features = self.embed(self.inverse.features, transitions)
-            device = next(self.ahead.parameters()).device
             inputs = torch.cat([features[:-1], transitions.actions], -1).flatten(0, 1)
-            residuals = self.ahead(inputs.to(device)).cpu().view_as(features[1:]) - features[1:]
+            residuals = self.compute(self.ahead, inputs).view_as(features[1:]) - features[1:]
             rewards.append(0.5 * residuals.square().sum(-1))
         return rewards
 

@@ -16,12 +16,12 @@ from lockstep.algorithm.collect import Shard, rollout_sizes
 from lockstep.algorithm.exchange import Exchange
 from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import Plan
-from lockstep.algorithm.policy_kernels import MakeInterpreted
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
 from lockstep.compiling.graphs import cuda_graph
 from lockstep.compiling.kernels import Formula, InterpretedKernel, MakeKernel, eager, interpreted
 from lockstep.compiling.library import load_interpreter
+from lockstep.compiling.row_kernels import MakeInterpreted
 from lockstep.config import Config
 from lockstep.envs.catalog import describe_env, make_engine
 from lockstep.envs.settings import EnvConfig

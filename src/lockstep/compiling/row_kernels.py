@@ -1,0 +1,54 @@
+"""Interpreted kernels of functions of rows, in blocks that stay in the cache."""
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lockstep.compiling.kernels import BLOCK, Formula, InterpretedKernel
+
+__all__ = ["MakeInterpreted", "RowKernels"]
+
+
+class MakeInterpreted(Protocol):
+    """Function that makes kernels, as `interpreted` does."""
+
+    def __call__(self, formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> InterpretedKernel:
+        """Trace a formula, for arguments with the shapes and dtypes of the examples."""
+
+
+class RowKernels:
+    """Kernels of formulas, by name. Each is traced when it is first used with arguments of a shape.
+
+    They read the tensors that a formula holds, such as weights, in place, so that they follow training and loading. Their results have the
+    same bits on every processor.
+    """
+
+    def __init__(self, make: MakeInterpreted) -> None:
+        """Create an empty set of kernels, which `make` makes."""
+        self.make = make
+        self._kernels: dict[tuple[Hashable, ...], InterpretedKernel] = {}
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    def compute(self, name: Hashable, formula: Formula, rows: Tensor) -> list[Tensor]:
+        """Compute a formula of rows `[N, C]`, whose results are `[N, …]`, in blocks of one size, or two."""
+        rows, size = rows.contiguous(), math.ceil(len(rows) / math.ceil(len(rows) / BLOCK))
+        results: list[Tensor] = []
+        for start in range(0, len(rows), size):
+            block = rows[start : start + size]
+            kernel = self.kernel(name, formula, (block,))
+            results = results or [rows.new_empty(len(rows), *shape[1:]) for shape in kernel.shapes]
+            kernel.write((block,), [result[start : start + size] for result in results])
+        return results
+
+    def kernel(self, name: Hashable, formula: Formula, arguments: Sequence[Tensor]) -> InterpretedKernel:
+        """Return the kernel of a formula for arguments of these shapes."""
+        key = name, *(argument.shape for argument in arguments)
+        if key not in self._kernels:
+            with torch.no_grad():
+                self._kernels[key] = self.make(formula, arguments)
+        return self._kernels[key]

@@ -113,6 +113,23 @@ def test_memory_is_used_again() -> None:
     assert trace(products, [torch.zeros(16, 16)]).program.memory == 2 * 256
 
 
+@pytest.mark.parametrize("activation", [torch.tanh, torch.relu, torch.sigmoid])
+def test_derivatives_are_computed_in_the_backward_pass(activation: Callable[[Tensor], Tensor]) -> None:
+    layers, size = 8, 16
+
+    def gradient(weights: Tensor) -> tuple[Tensor]:
+        weights = weights.detach().requires_grad_()
+        rows = torch.ones(size, size)
+        for layer in weights:
+            rows = activation(rows @ layer)
+        return (torch.autograd.grad(rows.sum(), weights)[0],)
+
+    with torch.enable_grad():
+        program = trace(gradient, [torch.randn(layers, size, size)]).program
+    # the outputs of all layers; their places are used again for the gradients
+    assert program.memory <= (layers + 3) * size**2
+
+
 def test_a_product_that_is_read_once_is_part_of_a_fused_operation() -> None:
     x = torch.tensor([1 + 2.0**-12])
     (fused,) = interpreted(lambda x: (x * x - 1,), (x,))(x)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lockstep.envs.catalog import describe_env, known_environments, make_engine, make_one, restarted_episode_limit
-from lockstep.envs.choice import FASTER, choose_engine
+from lockstep.envs.choice import FASTER, choose_engine, choose_threads
 from lockstep.envs.families import family_of
 from lockstep.envs.settings import EngineName, EnvConfig
 from lockstep.envs.single import Recipe
@@ -172,6 +172,12 @@ def test_auto_selects_the_fastest_measured_engine(root: Path) -> None:
             if lasting and env_id not in OTHER_OBSERVATIONS:
                 expected[env_id] = (min(lasting), engine)
     assert expected == FASTER
+
+
+def test_light_environments_have_one_thread_per_64() -> None:
+    for env_id in ("Pendulum-v1", "pendulum-no-velocity"):
+        assert [choose_threads(env_id, count, 4) for count in (1, 8, 127, 128, 1000)] == [1, 1, 1, 2, 4]
+    assert [choose_threads("LunarLander-v3", count, 4) for count in (1, 8, 1000)] == [4, 4, 4]
 
 
 @pytest.mark.extra("envpool")

@@ -63,6 +63,11 @@ class _Step(NamedTuple):
     target: Value
     operands: tuple[View, ...]
 
+    @property
+    def reads(self) -> set[Value]:
+        """The values of the operands."""
+        return {view.value for view in self.operands}
+
 
 @dataclass
 class Group:
@@ -107,6 +112,21 @@ class Group:
                     break
             steps.append(step)
         self.steps = [step for step in steps if step.target not in fused]
+
+    def can_take(self, step: _Step) -> bool:
+        """Return True if the group can compute a step whose result it reads, element by element."""
+        reads = [view for each in self.steps for view in each.operands if view.value is step.target]
+        is_whole = all(math.prod(view.sizes) == step.target.size and view.is_contiguous for view in reads)
+        return is_whole and step.target.size == math.prod(self.shape) and self.has_room(step.operands)
+
+    def give(self, step: _Step, other: "Group") -> None:
+        """Move a step to a later group of the same shape, which reads its result."""
+        self.steps.remove(step)
+        other.steps.insert(0, step)
+        for group in (self, other):
+            operands = (_operand(view, group) for each in group.steps for view in each.operands)
+            group._names = {each.target for each in group.steps}
+            group._names.update(operands)
 
     def computes(self, value: Value) -> bool:
         """Return True if a value is a result of the group."""

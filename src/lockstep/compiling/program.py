@@ -212,10 +212,38 @@ class Builder:
         for item in self._items:
             if isinstance(item, Group):
                 item.fuse(uses)
+        self._delay()
         last_use = {value: place for place, item in enumerate(self._items) for value in (*item.reads, *item.writes)}
         memory = self._assign_memory(last_use)
         constants = np.array([number for number, _ in self._constants], np.float64)
         return Program(_encode_all(self._items), _encode_all(self._preparation), memory, constants)
+
+    def _delay(self) -> None:
+        """Move operations to the only group that reads their results, if one operand at most has to be kept longer for that.
+
+        So derivatives of activation functions, for example, are computed in the backward pass, and need no memory from the forward pass on.
+        """
+        places: dict[Value, set[int]] = defaultdict(set)
+        for place, item in enumerate(self._items):
+            for value in item.reads:
+                places[value].add(place)
+        writers = Counter(value for item in self._items for value in set(item.writes))
+        groups = [(place, item) for place, item in enumerate(self._items) if isinstance(item, Group)]
+        for place, group in reversed(groups):
+            for step in reversed(group.steps):
+                later, *others = places[step.target] or {place}
+                reader = self._items[later]
+                if later == place or others or step.target.array is not None or writers[step.target] > 1:
+                    continue
+                read_after = [max(places[value] - {place}, default=0) for value in step.reads if value.array is None]
+                is_cheap = 0 not in read_after and sum(last < later for last in read_after) <= 1
+                if is_cheap and isinstance(reader, Group) and reader.can_take(step):
+                    group.give(step, reader)
+                    for value in step.reads:
+                        places[value].add(later)
+                        if value not in group.reads:
+                            places[value].discard(place)
+        self._items = [item for item in self._items if isinstance(item, _Single) or item.steps]
 
     def _assign_memory(self, last_use: dict[Value, int]) -> int:
         """Give every value a place in the working memory, except for those that live within one group. Return the size of the memory."""

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import TimeLimit
 
-from lockstep.envs.choice import choose_engine
+from lockstep.envs.choice import choose_engine, choose_threads
 from lockstep.envs.engine import Engine
 from lockstep.envs.families import ATARI, FAMILIES, TASKS, base_of, family_of, version
 from lockstep.envs.faults import FaultLimit
@@ -45,8 +45,8 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
     """Create the engine of one shard.
 
     The engine steps environments `shard * B` to `shard * B + B - 1` with `B = config.count // shards`. `config.engine`
-    must be resolved: not `auto`. Engines with threads use `config.threads` threads or, if that is None, `cores` (the
-    number of cores of the rank); results are bit-identical for any number. Raises ValueError as `describe_env` does.
+    must be resolved: not `auto`. Engines with threads use `config.threads` threads or, if that is None, at most
+    `cores` (the number of cores of the rank); results are bit-identical for any number. Raises ValueError as `describe_env` does.
     """
     assert config.count % shards == 0, (config.count, shards)
     count = config.count // shards
@@ -70,7 +70,8 @@ def make_engine(config: EnvConfig, seed: int, shard: int, shards: int, cores: in
         case "envpool":
             from lockstep.envs.pool import EnvpoolEngine
 
-            return EnvpoolEngine(recipe, seeds, first, count, config.threads or cores)
+            threads = config.threads or choose_threads(config.id, count, cores)
+            return EnvpoolEngine(recipe, seeds, first, count, threads)
         case "ale":
             from lockstep.envs.ale import AleEngine
 

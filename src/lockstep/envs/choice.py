@@ -9,7 +9,7 @@ from lockstep.envs.families import base_of, is_vector_only
 from lockstep.envs.parallel import is_parallel_id
 from lockstep.envs.settings import EngineName
 
-__all__ = ["FASTER", "choose_engine"]
+__all__ = ["FASTER", "choose_engine", "choose_threads"]
 
 FASTER: dict[str, tuple[int, EngineName]] = {
     "Acrobot-v1": (2, "envpool"),
@@ -43,6 +43,20 @@ is not faster (HumanoidStandup), does not have the environment (Taxi), or gives 
 Blackjack differ in size; in Humanoid and InvertedDoublePendulum some numbers are always 0 in one of the two and not in
 the other. `gymnasium-async` was never the fastest.
 """
+
+
+_LIGHT = {
+    *("Acrobot-v1", "CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+    *("CliffWalking-v1", "CliffWalkingSlippery-v1", "FrozenLake-v1", "FrozenLake8x8-v1"),
+}
+"""Environments of envpool whose steps take less time than it takes to wake a thread."""
+_PER_THREAD = 64
+"""Number of light environments from which one more thread saves time."""
+
+
+def choose_threads(env_id: str, per_shard: int, cores: int) -> int:
+    """Return the number of threads with which a rank that has `cores` steps `per_shard` environments of envpool fastest."""
+    return min(cores, max(1, per_shard // _PER_THREAD)) if base_of(env_id) in _LIGHT else cores
 
 
 def choose_engine(

@@ -72,8 +72,41 @@ def test_numpy_pytorch_and_kernels_give_the_same_actions(
             np.testing.assert_allclose(result, pytorch_result, rtol=tolerance, atol=tolerance)
 
 
-def test_acting_on_non_finite_observations_gives_no_numpy_warning() -> None:
+JOINT = Spaces(SIZE, (2, 3), np.array([-1.0, -0.1], np.float32), np.array([1.0, 0.1], np.float32), (), 0)
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_joint_actions_with_kernels(squash: bool) -> None:
+    numpy_agent, kernel_agent = (agent_of(JOINT, dtype=torch.float64, squash=squash) for _ in range(2))
+    kernel_agent.use_kernels(interpreted)
+    noise, results = numpy_agent.distribution.noise(stream(4, "test"), 20, 7), []
+    for agent in (numpy_agent, kernel_agent):
+        actions = np.zeros((20, 7, 4))
+        actor = agent.actor(noise.copy(), actions)
+        env_actions = [actor.act(t, observations(7)).copy() for t in range(20)]
+        results.append([actions, np.array(env_actions), actor.log_probs().numpy()])
+    for of_numpy, of_kernels in zip(*results, strict=True):
+        np.testing.assert_allclose(of_kernels, of_numpy, rtol=1e-12, atol=1e-12)
+    env_actions = results[1][1]
+    assert set(env_actions[..., 1].ravel()) == {0, 1, 2}
+    assert abs(env_actions[..., 3]).max() <= np.float32(0.1) < abs(results[1][0][..., 3]).max()
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_discrete_actions_exist_if_observations_are_not_finite(kernels: bool) -> None:
+    agent = agent_of(DISCRETE)
+    if kernels:
+        agent.use_kernels(interpreted)
+    actions = np.full((1, 2), 9)
+    agent.actor(np.zeros((1, 2, 4)), actions).act(0, np.array([[np.nan] * SIZE, [np.inf] * SIZE]))
+    assert actions.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+def test_acting_on_non_finite_observations_gives_no_numpy_warning(kernels: bool) -> None:
     agent = agent_of(normalize_observations=True, squash=True)
+    if kernels:
+        agent.use_kernels(interpreted)
     actions = np.zeros((1, 2, 2))
     with np.errstate(all="raise"):
         env_actions = agent.actor(np.zeros((1, 2, 2)), actions).act(0, np.array([[np.inf] * SIZE, [np.nan] * SIZE]))

@@ -44,6 +44,9 @@ FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     "cat": lambda x: torch.cat([x[:1], x, x[:0]], 0),
     "stack": lambda x: torch.stack([x, x * 2], 1).sum(2),
     "gather": lambda x: x.gather(1, (x[:, :2] * 0).long() + torch.tensor([1, 3])),
+    "argmax": lambda x: torch.cat([x.argmax(1), x.t()[1:].argmax(-1)]).to(x.dtype),
+    "argmax of equal numbers": lambda x: (x > 0).to(x.dtype).argmax(1, keepdim=True) * x,
+    "powers": lambda x: x**3 - x**2 + x**1,
     "log_softmax": lambda x: functional.log_softmax(x * 30, -1),
     "where": lambda x: torch.where((x > 0) & ~(x > 1) | (x < -1), x, -x.abs()).clamp(-0.7, 0.5),
     "reductions": lambda x: x.sum(0) + x.sum() + x.amax(0) + x.square().mean(),
@@ -138,6 +141,12 @@ def test_a_product_that_is_read_once_is_part_of_a_fused_operation() -> None:
     assert both[0].item() == 2.0**-11
 
 
+def test_nan_is_the_greatest_number_of_argmax() -> None:
+    x = torch.tensor([[1, 2, math.nan, 5, math.nan], [math.nan, math.inf, 1, 1, 1], [-math.inf] * 5])
+    (found,) = interpreted(lambda x: (x.argmax(1).to(x.dtype),), (x,))(x)
+    assert found.tolist() == x.argmax(1).tolist() == [2, 0, 0]
+
+
 def test_an_index_that_does_not_exist_gives_nan() -> None:
     x = torch.ones(2, 3)
     kernel = interpreted(lambda x, index: (x.gather(1, index.long()),), (x, torch.zeros(2, 1)))
@@ -148,7 +157,8 @@ def test_an_index_that_does_not_exist_gives_nan() -> None:
 @pytest.mark.parametrize(
     ("formula", "what"),
     [
-        (lambda x: (x**3,), "powers other than squares, such as 3"),
+        (lambda x: (x**4,), "powers other than squares and cubes, such as 4"),
+        (lambda x: (x.argmax() * x,), "argmax without a dimension, or of nothing"),
         (lambda x: (functional.log_softmax(x, 0),), "softmax over a dimension that is not the last one"),
         (lambda x: (torch.addmm(x, x, x, beta=2),), "products with factors"),
         (lambda x: (torch.addmm(x.t(), x, x),), "products to which rows are added that are not contiguous"),

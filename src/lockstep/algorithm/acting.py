@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.algorithm.acting_step import ActingStep, StepOutputs
-from lockstep.algorithm.policy_kernels import PolicyKernels
 from lockstep.distributions.joint import Distribution
 from lockstep.models.numpy_policy import ArrayTransform, Head, NumpyPolicy, Step, silent
 
@@ -53,6 +52,25 @@ class ActingState:
             self.states[sequence] = self.state
 
 
+class Actor(Protocol):
+    """Selects the actions of one rollout."""
+
+    @property
+    def act(self) -> Callable[..., NDArray[Any]]:
+        """Function of a step t, observations `[B, O]` and, with images, pixels `[B, P]` that returns actions for the environments, in an
+        array that the next call may overwrite.
+        """
+
+    def log_probs(self) -> Tensor:
+        """Return the log-probabilities `[T, B]` of all actions, after the last step. Rows of steps that were not taken have no meaning."""
+
+    def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
+        """Return the values `[T + 1, B]` of observations `[T + 1, B, O]` and pixels `[T + 1, B, P]`, after the last step.
+
+        If fewer steps were taken, the last observation is that after the last of these steps; rows between have no meaning.
+        """
+
+
 class NumpyActor:
     """Actor for policies without images, on the CPU in the precision of the weights, with the weights of its creation."""
 
@@ -66,9 +84,8 @@ class NumpyActor:
         actions: NDArray[Any],
         value: Callable[[Tensor], Tensor],
         memory: ActingState | None,
-        kernels: PolicyKernels | None = None,
     ) -> None:
-        """Create the actor of one rollout of `policy` with action `distribution`. `kernels` compute the networks, if there are any.
+        """Create the actor of one rollout of `policy` with action `distribution`.
 
         `normalize` normalizes observations `[B, O]`; `fit` maps actions as a rollout stores them, `[B]` or `[B, A]`, into the bounds of the
         environments. `noise` is `[T, B, …]`, as the distribution needs it; `actions`, `[T, B]` or `[T, B, A]`, is filled. A policy has either a
@@ -78,11 +95,9 @@ class NumpyActor:
         steps, count = noise.shape[:2]
         heads = policy.heads(steps + 1, count)
         if memory is None:
-            head = policy.head(count, normalize) if kernels is None else kernels.head(count)
-            forward = self._forward(head, heads)
+            forward = self._forward(policy.head(count, normalize), heads)
         else:
-            step = policy.step(count, normalize) if kernels is None else kernels.step(count)
-            forward = self._recurrent(step, memory, heads)
+            forward = self._recurrent(policy.step(count, normalize), memory, heads)
         log_std = None if policy.log_std is None else policy.log_std.numpy()
         sample = silent(distribution.sampler)(noise.astype(heads.dtype), log_std)
         self._heads = heads[:steps]
@@ -91,8 +106,7 @@ class NumpyActor:
             return fit(sample(t, forward(t, observations), actions[t]))
 
         self.act: Callable[..., NDArray[Any]] = silent(act)
-        """Function of a step t and observations `[B, O]` that returns actions for the environments, in an array that the next call may
-        overwrite."""
+        """See `Actor.act`."""
 
     @staticmethod
     def _forward(head: Head, heads: NDArray[Any]) -> Callable[[int, NDArray[Any]], NDArray[Any]]:
@@ -121,16 +135,13 @@ class NumpyActor:
         return forward
 
     def log_probs(self) -> Tensor:
-        """Return the log-probabilities `[T, B]` of all actions, after the last step. Rows of steps that were not taken have no meaning."""
+        """See `Actor.log_probs`."""
         parameters = self._policy.parameters(self._heads.reshape(-1, self._heads.shape[-1]))
         actions = torch.from_numpy(self._actions).flatten(0, 1)
         return self._distribution.log_prob(parameters, actions).view(self._actions.shape[:2])
 
     def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
-        """Return the values `[T + 1, B]` of observations `[T + 1, B, O]` and pixels `[T + 1, B, P]`, after the last step.
-
-        If fewer steps were taken, the last observation is that after the last of these steps; rows between have no meaning.
-        """
+        """See `Actor.values`."""
         return self._value(observations)
 
 
@@ -155,7 +166,7 @@ class TorchActor:
 
     @torch.inference_mode()
     def act(self, t: int, observations: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """See `NumpyActor.act`. With images, `pixels` is `[B, P]`."""
+        """See `Actor.act`. With images, `pixels` is `[B, P]`."""
         if self._memory is not None:
             self._memory.store(t, len(self._noise))
         images = None if pixels is None else torch.from_numpy(pixels)
@@ -178,7 +189,7 @@ class TorchActor:
 
     @torch.inference_mode()
     def log_probs(self) -> Tensor:
-        """See `NumpyActor.log_probs`. Only the rows of steps that were taken."""
+        """See `Actor.log_probs`. Only the rows of steps that were taken."""
         parameters = torch.cat(self._parameters)
         taken = self._actions[: len(self._parameters)]
         actions = taken.flatten(0, 1).to(parameters.device)
@@ -186,7 +197,7 @@ class TorchActor:
 
     @torch.inference_mode()
     def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
-        """See `NumpyActor.values`. Only the rows of steps that were taken, and the last one."""
+        """See `Actor.values`. Only the rows of steps that were taken, and the last one."""
         if not self._values:
             return self._value(observations, pixels)
         if len(self._values) < len(observations):  # the last observations, with which the next rollout starts again
@@ -195,9 +206,6 @@ class TorchActor:
             if self._memory is not None and before is not None:
                 self._memory.state = before
         return torch.stack(self._values).cpu()
-
-
-Actor = NumpyActor | TorchActor
 
 
 def normalize(shift: NDArray[Any], scale: NDArray[Any], limit: float, count: int) -> ArrayTransform:

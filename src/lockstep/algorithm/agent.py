@@ -21,6 +21,7 @@ from lockstep.algorithm.acting import (
 )
 from lockstep.algorithm.acting_step import ActingStep
 from lockstep.algorithm.batch import RowLayout
+from lockstep.algorithm.kernel_actor import KernelActor
 from lockstep.algorithm.networks import Networks
 from lockstep.algorithm.policy_kernels import PolicyKernels
 from lockstep.compiling.graphs import cuda_graph
@@ -166,13 +167,16 @@ class Agent:
     def use_kernels(self, make: MakeInterpreted) -> None:
         """Act, and evaluate observations, by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
         if self._numpy_policy is not None and self.has_kernels:
-            kernels = RowKernels(make)
-            self._kernels = PolicyKernels(self.policy, self.normalize, kernels)
+            kernels, bound = RowKernels(make), self._bound if self.spaces.continuous_size else None
+            self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels)
             if self.curiosity is not None:
                 self.curiosity.kernels = kernels
 
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: ActingState | None = None) -> Actor:
         """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
+        if self._kernels is not None:
+            parameters = torch.no_grad()(self.policy.distribution_parameters)
+            return KernelActor(self._kernels, parameters, noise, actions, self.values, memory)
         count = noise.shape[1]
         fit = self._action_transform(count)
         if self._numpy_policy is None:
@@ -181,8 +185,8 @@ class Agent:
         transform: ArrayTransform = identity
         if self.observation_statistics is not None:
             transform = normalize(self._shift.numpy(), self._scale.numpy(), OBSERVATION_LIMIT, count)
-        policy, kernels = self._numpy_policy, self._kernels
-        return NumpyActor(policy, self.distribution, transform, fit, noise, actions, self.values, memory, kernels)
+        policy = self._numpy_policy
+        return NumpyActor(policy, self.distribution, transform, fit, noise, actions, self.values, memory)
 
     def for_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
         """Map actions `[B]` or `[B, A]` into the bounds of the environment: by tanh if the policy squashes, else by clipping."""
@@ -209,7 +213,8 @@ class Agent:
         steps, count = rollout.rewards.shape
         parameters, values = self._forward(rollout)
         actions = rollout.actions.flatten(0, 1).to(self.device)
-        log_probs = self.distribution.log_prob(parameters[: steps * count], actions)
+        log_prob = self.distribution.log_prob if self._kernels is None else self._kernels.log_probs
+        log_probs = log_prob(parameters[: steps * count], actions)
         values, intrinsic = values.view(steps + 1, count, -1).cpu(), None
         if self.layout.two_heads:
             intrinsic = values[..., 1].contiguous()
@@ -296,6 +301,18 @@ class Agent:
             for value in statistics.state().values():
                 digest.update(value.numpy().data)
         return digest.hexdigest()
+
+    def _bound(self, actions: Tensor) -> Tensor:
+        """Map actions `[N, A]` into the bounds of the environment, as `for_environment` does."""
+        choices = len(self.spaces.choices)
+        low, high = (
+            torch.from_numpy(bound).to(self.dtype) for bound in (self.spaces.action_low, self.spaces.action_high)
+        )
+        continuous = actions[:, choices:]
+        if self.squash:
+            continuous = low + (continuous.tanh() + 1) * (0.5 * (high - low))
+        bounded = torch.minimum(torch.maximum(continuous, low), high)
+        return torch.cat([actions[:, :choices], bounded], 1) if choices else bounded
 
     def _action_transform(self, count: int) -> ArrayTransform:
         if not self.spaces.continuous_size:

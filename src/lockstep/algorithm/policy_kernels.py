@@ -1,4 +1,4 @@
-"""Forward passes of a policy as interpreted kernels: normalization and networks in one call, without the cost of each operation."""
+"""Policies as interpreted kernels: each step of acting, and each evaluation of many observations, is one call."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,21 +7,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.compiling.kernels import Formula, InterpretedKernel
+from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.compiling.row_kernels import RowKernels
-from lockstep.models.numpy_policy import Head, Step
+from lockstep.distributions.joint import Distribution
 from lockstep.models.policy import Policy
 
-__all__ = ["PolicyKernels"]
+__all__ = ["BoundStep", "PolicyKernels"]
 
 
-class _Bound(NamedTuple):
-    """A kernel whose arguments and results stay at their addresses."""
+class BoundStep(NamedTuple):
+    """A step of acting for B environments: `run` reads the first arrays, and overwrites the others."""
 
-    kernel: InterpretedKernel
     run: Callable[[], None]
-    arguments: list[NDArray[Any]]
-    results: list[NDArray[Any]]
+    observations: NDArray[Any]
+    """`[B, O]`."""
+    noise: NDArray[Any]
+    """`[B, K]`, as the distribution needs it."""
+    state: NDArray[Any] | None
+    """`[B, S]` before the step; None without memory."""
+    head: NDArray[Any]
+    """`[B, H]`, the output of the policy's head."""
+    actions: NDArray[Any]
+    """`[B]` or `[B, A]`."""
+    bounded: NDArray[Any]
+    """Actions for the environments."""
+    latent: NDArray[Any] | None
+    """`[B, …]`, the output of the critic's core; None without memory."""
+    next_state: NDArray[Any] | None
+    """`[B, S]`; None without memory."""
 
 
 class PolicyKernels:
@@ -31,42 +44,73 @@ class PolicyKernels:
     `Policy` up to rounding, and have the same bits on every processor. Each kernel is made when it is first used.
     """
 
-    def __init__(self, policy: Policy, normalize: Callable[[Tensor], Tensor], kernels: RowKernels) -> None:
-        """Create those of `policy`, and keep them in `kernels`. `normalize` normalizes observations `[N, O]`."""
-        self._policy, self._normalize, self._kernels = policy, normalize, kernels
+    def __init__(
+        self,
+        policy: Policy,
+        distribution: Distribution,
+        normalize: Callable[[Tensor], Tensor],
+        bound: Callable[[Tensor], Tensor] | None,
+        kernels: RowKernels,
+    ) -> None:
+        """Create those of `policy` with action `distribution`, and keep them in `kernels`.
+
+        `normalize` normalizes observations `[N, O]`. `bound` maps actions `[N, A]` into the bounds of the environments; None: there are none.
+        """
+        self._policy, self._distribution, self._kernels = policy, distribution, kernels
+        self._normalize, self._bound = normalize, bound
         self._dtype = policy.policy_head.weight.dtype
-        self._bound: dict[int, _Bound] = {}
+        self._steps: dict[int, tuple[InterpretedKernel, BoundStep]] = {}
 
-    def head(self, count: int) -> Head:
-        """Return a function of `count` observations, as `NumpyPolicy.head` does."""
-        _, run, (rows,), (result,) = self._bind(count, lambda rows: (self._policy.head(self._normalize(rows)),))
+    def step(self, count: int, noise_size: int) -> BoundStep:
+        """Return the step for `count` observations, with the current weights."""
+        if count not in self._steps:
+            self._steps[count] = self._make_step(count, noise_size)
+        kernel, step = self._steps[count]
+        kernel.prepare()
+        return step
 
-        def head(observations: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-            rows[:] = observations
-            run()
-            out[:] = result
-            return out
-
-        return head
-
-    def step(self, count: int) -> Step:
-        """Return a function of `count` observations that updates the memory, as `NumpyPolicy.step` does."""
-        _, run, (rows, before), (head_result, latent_result, after) = self._bind(
-            count, lambda rows, state: self._policy.unrolled_step(self._normalize(rows), state)
+    def _make_step(self, count: int, noise_size: int) -> tuple[InterpretedKernel, BoundStep]:
+        policy = self._policy
+        sizes = (policy.observation_size, noise_size, *([policy.state_size] if policy.state_size else []))
+        arguments = [torch.zeros(count, size, dtype=self._dtype) for size in sizes]
+        with torch.no_grad():
+            kernel = self._kernels.make(self._step_formula, arguments, prepares=True)
+        run, results = kernel.bind(*arguments)
+        observations, noise, *state = (tensor.numpy() for tensor in arguments)
+        arrays = [tensor.numpy() for tensor in results]
+        head, actions, *rest = arrays[: 2 if self._bound is None else 3]
+        latent, after = arrays[-2:] if state else (None, None)
+        state_before = state[0] if state else None
+        return kernel, BoundStep(
+            run, observations, noise, state_before, head, actions, rest[0] if rest else actions, latent, after
         )
 
-        def step(observations: NDArray[Any], state: NDArray[Any], head: NDArray[Any], latent: NDArray[Any]) -> None:
-            rows[:], before[:] = observations, state
-            run()
-            head[:], latent[:], state[:] = head_result, latent_result, after
+    def _step_formula(self, observations: Tensor, noise: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        rows = self._normalize(observations)
+        head, *memory = self._policy.unrolled_step(rows, *state) if state else (self._policy.head(rows),)
+        actions = self._distribution.sample(self._policy.distribution_parameters(head), noise)
+        return head, actions, *([] if self._bound is None else [self._bound(actions)]), *memory
 
-        return step
+    def log_probs(self, parameters: Tensor, actions: Tensor) -> Tensor:
+        """Compute the log-probabilities `[N]` of actions `[N]` or `[N, A]` for parameters `[N, D]` of the distribution."""
+
+        def formula(parameters: Tensor, actions: Tensor) -> tuple[Tensor]:
+            return (self._distribution.log_prob(parameters, actions.to(dtype)),)
+
+        dtype = actions.dtype
+        (log_probs,) = self._kernels.compute("log_probs", formula, parameters, actions.to(self._dtype))
+        return log_probs
 
     def value(self, observations: Tensor) -> Tensor:
         """Compute values `[N]` of observations `[N, O]`, for a policy without memory."""
         (values,) = self._kernels.compute(
             "value", lambda rows: (self._policy.value(self._normalize(rows)),), observations
         )
+        return values
+
+    def value_of_latents(self, latents: Tensor) -> Tensor:
+        """Compute values `[N]` from outputs `[N, …]` of the critic's core."""
+        (values,) = self._kernels.compute("latents", lambda rows: (self._policy.value_of_latent(rows),), latents)
         return values
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,23 +131,8 @@ class PolicyKernels:
 
         results = []
         for rows, starts in zip(observations.split(length), resets.to(self._dtype).split(length), strict=True):
-            arguments = rows.contiguous(), states, starts
+            arguments = rows.contiguous(), states.contiguous(), starts
             *outputs, states = self._kernels.kernel("sequences", formula, arguments)(*arguments)
             results.append([output.clone() for output in outputs])
         parameters, values = (torch.cat(parts) for parts in zip(*results, strict=True))
         return parameters, values
-
-    def _bind(self, count: int, formula: Formula) -> _Bound:
-        """Return the kernel of a step for `count` observations, prepared for the current weights."""
-        if count not in self._bound:
-            policy = self._policy
-            sizes = (policy.observation_size, policy.state_size) if policy.state_size else (policy.observation_size,)
-            arguments = [torch.zeros(count, size, dtype=self._dtype) for size in sizes]
-            with torch.no_grad():
-                kernel = self._kernels.make(formula, arguments, prepares=True)
-            run, results = kernel.bind(*arguments)
-            self._bound[count] = _Bound(
-                kernel, run, *([x.numpy() for x in tensors] for tensors in (arguments, results))
-            )
-        self._bound[count].kernel.prepare()
-        return self._bound[count]

@@ -105,7 +105,9 @@ def _pow(e: Expression, x: Any, exponent: Any) -> Any:
         return x
     if exponent == 2:
         return e("multiply", x, x)
-    raise Unsupported(f"powers other than squares, such as {exponent}")
+    if exponent == 3:
+        return e("multiply", e("multiply", x, x), x)
+    raise Unsupported(f"powers other than squares and cubes, such as {exponent}")
 
 
 @elementwise("lerp")

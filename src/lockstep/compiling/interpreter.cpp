@@ -14,7 +14,7 @@
 
 namespace {
 
-enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT };
+enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT, ARGMAX };
 enum Source : int64_t { SCRATCH, DIRECT, UNIFORM, STRIDED };
 enum Operation : int64_t {
   ASSIGN, NEGATE, ABSOLUTE, EXP, EXPM1, LOG, LOG1P, SQRT, TANH, SIGMOID, ERF, LGAMMA, DIGAMMA, TRIGAMMA, TRUNCATE,
@@ -265,6 +265,22 @@ void reduce(const int64_t* words, Arrays<T> arrays) {
   });
 }
 
+// Find the column of the first maximum in each row of a matrix. NaN counts as the greatest number, as in PyTorch.
+template <class T>
+void run_argmax(const int64_t* words, Arrays<T> arrays) {
+  const int64_t rows = words[0], columns = words[1];
+  const int64_t *matrix = words + 2, *target = matrix + 4;
+  for (int64_t row = 0; row < rows; row++) {
+    const T* numbers = arrays[matrix[0]] + matrix[1] + row * matrix[2];
+    int64_t best = 0;
+    for (int64_t column = 1; column < columns; column++) {
+      const T greatest = numbers[best * matrix[3]], x = numbers[column * matrix[3]];
+      if (greatest == greatest && !(x <= greatest)) best = column;
+    }
+    arrays[target[0]][target[1] + row] = T(best);
+  }
+}
+
 template <class T>
 product::Matrix<T> matrix(const int64_t* words, Arrays<T> arrays, int64_t batch) {
   return {arrays[words[0]] + words[1] + batch * words[2], words[3], words[4]};
@@ -331,6 +347,7 @@ void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
       case PACKED_PRODUCT: run_product<T>(body, arrays, true); break;
       case GATHER: run_indexed<T>(body, arrays, false); break;
       case SCATTER_ADD: run_indexed<T>(body, arrays, true); break;
+      case ARGMAX: run_argmax<T>(body, arrays); break;
     }
   }
 }

@@ -15,7 +15,7 @@ __all__ = ["Builder", "Program"]
 
 _ALIGNMENT = 16
 """Values in the working memory begin at multiples of this many numbers."""
-_GROUP, _COPY, _REDUCE, _PRODUCT, _GATHER, _SCATTER_ADD, _PACK, _PACKED_PRODUCT = range(8)
+_GROUP, _COPY, _REDUCE, _PRODUCT, _GATHER, _SCATTER_ADD, _PACK, _PACKED_PRODUCT, _ARGMAX = range(9)
 """Kinds of instructions in `interpreter.cpp`."""
 _TILE = 32
 """Largest number of columns in a tile of a packed matrix, in `product.h`."""
@@ -154,6 +154,12 @@ class Builder:
             View.contiguous(target),
         ]
         self._add(_REDUCE, words, [source], target)
+        return target
+
+    def argmax(self, source: View) -> Value:
+        """Find the column of the first maximum in each row of a matrix."""
+        target = Value(source.sizes[0])
+        self._add(_ARGMAX, [*source.sizes, *_strided(source), View.contiguous(target)], [source], target)
         return target
 
     def product(self, left: View, right: View, bias: View | None) -> Value:

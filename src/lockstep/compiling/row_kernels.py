@@ -34,15 +34,16 @@ class RowKernels:
     def __len__(self) -> int:
         return len(self._kernels)
 
-    def compute(self, name: Hashable, formula: Formula, rows: Tensor) -> list[Tensor]:
-        """Compute a formula of rows `[N, C]`, whose results are `[N, …]`, in blocks of one size, or two."""
-        rows, size = rows.contiguous(), math.ceil(len(rows) / math.ceil(len(rows) / BLOCK))
+    def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
+        """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size, or two."""
+        arguments, count = tuple(argument.contiguous() for argument in arguments), len(arguments[0])
+        size = math.ceil(count / math.ceil(count / BLOCK))
         results: list[Tensor] = []
-        for start in range(0, len(rows), size):
-            block = rows[start : start + size]
-            kernel = self.kernel(name, formula, (block,))
-            results = results or [rows.new_empty(len(rows), *shape[1:]) for shape in kernel.shapes]
-            kernel.write((block,), [result[start : start + size] for result in results])
+        for start in range(0, count, size):
+            block = [argument[start : start + size] for argument in arguments]
+            kernel = self.kernel(name, formula, block)
+            results = results or [arguments[0].new_empty(count, *shape[1:]) for shape in kernel.shapes]
+            kernel.write(block, [result[start : start + size] for result in results])
         return results
 
     def kernel(self, name: Hashable, formula: Formula, arguments: Sequence[Tensor]) -> InterpretedKernel:

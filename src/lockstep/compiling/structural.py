@@ -112,6 +112,14 @@ def _amax(lowering: Lowering, call: Call) -> None:
     lowering.define(call.results[0], lowering.builder.reduce(lowering.view(source), dims, maximum=True))
 
 
+@lowers("argmax")
+def _argmax(lowering: Lowering, call: Call) -> None:
+    source, dim, result = call.args[0], call.args[1] if len(call.args) > 1 else None, call.results[0]
+    if dim is None or not source.numel():
+        raise Unsupported("argmax without a dimension, or of nothing")
+    lowering.define(result, lowering.builder.argmax(lowering.view(_rows(source, dim))))
+
+
 def _dims(source: Tensor, dims: list[int] | None) -> list[int]:
     """Return the reduced dimensions, ascending; without `dims`, all of them."""
     return sorted(d % source.dim() for d in dims) if dims and source.dim() else [*range(source.dim())]

@@ -69,9 +69,10 @@ class Beta(ContinuousDistribution):
         root = 1 + normal / (9 * shape).sqrt()
         log_root = root.clamp_min(_SMALLEST).log()
         accepted = (root > 0) & (exponential + 0.5 * normal.square() + shape * (1 - root**3 + 3 * log_root) > 0)
-        first = accepted.to(torch.uint8).argmax(-2, keepdim=True)
-        chosen = torch.where(accepted.any(-2, keepdim=True), root.gather(-2, first), 1)
-        x, y = (shape * chosen**3).squeeze(-2).split(self.size, -1)
+        chosen = torch.ones_like(root[..., 0, :])
+        for proposal in reversed(range(_PROPOSALS)):
+            chosen = torch.where(accepted[..., proposal, :], root[..., proposal, :], chosen)
+        x, y = (shape.squeeze(-2) * chosen**3).split(self.size, -1)
         return self._to_bounds(x / (x + y))
 
     def sampler(self, noise: NDArray[Any], log_std: NDArray[Any] | None) -> NumpySampler:

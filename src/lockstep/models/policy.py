@@ -187,6 +187,10 @@ class Policy(nn.Module):
         with self._autocast():
             return self._value(trunk(*self._encoder_inputs(observations, pixels)))
 
+    def value_of_latent(self, latent: Tensor) -> Tensor:
+        """Compute the values `[N]` from the output of the critic's core that `unrolled_step` returns."""
+        return self._value(latent)
+
     def remember(self, observations: Tensor, pixels: Tensor | None, states: Tensor, resets: Tensor) -> Tensor:
         """Compute the states `[n, S]` after sequences, with the arguments of `forward`."""
         state = self._hidden(observations, pixels, states, resets)[2]
@@ -245,8 +249,10 @@ class Policy(nn.Module):
             return self._distribution_parameters(hidden, observations), values
 
     def _distribution_parameters(self, hidden: Tensor, observations: Tensor) -> Tensor:
-        """Compute the parameters of the action distribution."""
-        head = self._head(hidden, observations)
+        return self.distribution_parameters(self._head(hidden, observations))
+
+    def distribution_parameters(self, head: Tensor) -> Tensor:
+        """Compute the parameters of the action distribution `[N, D]` from the output of the policy's head `[N, H]`."""
         return head if self.log_std is None else torch.cat([head, self.log_std.expand(*head.shape[:-1], -1)], -1)
 
     def _head(self, hidden: Tensor, observations: Tensor) -> Tensor:

@@ -1,0 +1,84 @@
+"""Selecting actions by kernels: each step is one call, which normalizes, computes the networks, samples and bounds actions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lockstep.algorithm.acting import ActingState
+from lockstep.algorithm.policy_kernels import PolicyKernels
+
+__all__ = ["KernelActor"]
+
+
+class KernelActor:
+    """Actor for policies with `PolicyKernels`, with the weights of its creation."""
+
+    def __init__(
+        self,
+        kernels: PolicyKernels,
+        parameters: Callable[[Tensor], Tensor],
+        noise: NDArray[Any],
+        actions: NDArray[Any],
+        value: Callable[[Tensor], Tensor],
+        memory: ActingState | None,
+    ) -> None:
+        """Create the actor as `NumpyActor` does. `parameters` returns those of the action distribution for outputs of the policy's head `[N, H]`."""
+        steps, count = noise.shape[:2]
+        self._step = step = kernels.step(count, noise.shape[2])
+        self._kernels, self._parameters, self._actions, self._value = kernels, parameters, actions, value
+        self._heads = np.zeros((steps, *step.head.shape), step.head.dtype)
+        self._state = None if memory is None else memory.state.numpy()
+        self._latents = None if step.latent is None else np.zeros((steps + 1, *step.latent.shape), step.head.dtype)
+        forward = self._function(noise.astype(step.noise.dtype))
+        self.act: Callable[..., NDArray[Any]] = forward if memory is None else _remembering(forward, memory, steps)
+        """See `Actor.act`."""
+
+    def _function(self, noise: NDArray[Any]) -> Callable[..., NDArray[Any]]:
+        run, observations, drawn, before, head, sampled, bounded, latent, after = self._step
+        heads, actions, state, latents = self._heads, self._actions, self._state, self._latents
+        fitted = actions if bounded is sampled else None  # discrete actions are integers there
+
+        def act(t: int, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+            observations[:], drawn[:] = rows, noise[t]
+            if before is not None:
+                before[:] = state
+            run()
+            heads[t], actions[t] = head, sampled
+            if before is not None and state is not None and latents is not None:
+                state[:], latents[t] = after, latent
+            return bounded if fitted is None else fitted[t]
+
+        return act
+
+    def log_probs(self) -> Tensor:
+        """See `Actor.log_probs`."""
+        parameters = self._parameters(torch.from_numpy(self._heads).flatten(0, 1))
+        actions = torch.from_numpy(self._actions)
+        return self._kernels.log_probs(parameters, actions.flatten(0, 1)).view(actions.shape[:2])
+
+    def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
+        """See `Actor.values`."""
+        step, state, latents = self._step, self._state, self._latents
+        if step.state is None or latents is None:
+            return self._value(observations)
+        # the state stays as it is: the next rollout starts with the same observations
+        step.observations[:], step.state[:] = observations[-1].numpy(), state
+        step.run()
+        latents[-1] = step.latent
+        return self._kernels.value_of_latents(torch.from_numpy(latents).flatten(0, 1)).view(latents.shape[:2])
+
+
+def _remembering(act: Callable[..., NDArray[Any]], memory: ActingState, steps: int) -> Callable[..., NDArray[Any]]:
+    """Return `act` with the bookkeeping of a policy with memory."""
+
+    def remember(t: int, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
+        memory.store(t, steps)
+        actions = act(t, rows)
+        memory.reset_ended(t)
+        return actions
+
+    return remember

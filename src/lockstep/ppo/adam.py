@@ -45,7 +45,10 @@ class Adam:
         self.first = torch.zeros_like(weights)
         self.second = torch.zeros_like(weights)
         self.steps = dict.fromkeys(parts, 0)
-        numbers = weights.new_zeros(2 + 3 * len(parts))
+        # on the CPU, and filled by NumPy: a new tensor for each step takes longer
+        self._numbers = torch.zeros(2 + 3 * len(parts), dtype=weights.dtype, device="cpu")
+        self._number_array = self._numbers.numpy()
+        numbers = self._numbers.to(weights.device)
         examples = (weights, self.first, self.second, weights.new_zeros(len(weights) + others), numbers)
         formula = StepFormula(tuple(parts.values()), epsilon, len(parts) - unclipped, separately)
         is_blocked = make_kernel is eager and weights.device.type == "cpu"
@@ -64,8 +67,9 @@ class Adam:
         for name, steps in self.steps.items():
             bias1, bias2 = 1 - BETA1 ** (steps + 1), 1 - BETA2 ** (steps + 1)
             numbers += [1, rates[name] / bias1, 1 / math.sqrt(bias2)] if name in rates else [0, 0, 1]
-        arguments = torch.tensor(numbers, dtype=total.dtype, device=total.device)
-        *proposed, statistics = self._kernel(self._weights, self.first, self.second, total, arguments)
+        self._number_array[:] = numbers
+        numbers_of_kernel = self._numbers.to(total.device)
+        *proposed, statistics = self._kernel(self._weights, self.first, self.second, total, numbers_of_kernel)
         self._proposed, self._stepped = (proposed[0], proposed[1], proposed[2]), tuple(rates)
         self._largest_rate = max(rates.values(), default=0.0)
         means: list[float] = statistics.tolist()

@@ -7,7 +7,7 @@ from tests.watched import DISCRETE, agent_of
 from lockstep.algorithm.batch import Part, RowScalars
 from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.algorithm.loss import LOSS_SCALARS
-from lockstep.compiling.kernels import BLOCK
+from lockstep.compiling.kernels import BLOCK, interpreted
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -31,6 +31,22 @@ def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
     assert sizes == [172, 171]
     assert torch.allclose(ordered([Part(rows)], aim, (True, True)), expected, rtol=1e-12)
     assert sizes == [172, 171], "no kernel is made while training"
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("count", [7, BLOCK + 1, 2 * BLOCK + 3])
+def test_sums_over_blocks_and_parts_are_not_overwritten(count: int, parts: int) -> None:
+    """An interpreted kernel writes its results to the same tensors at every call."""
+    agent, aim = agent_of(), torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
+    rows = torch.randn(
+        parts, count, agent.layout.width, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
+    )
+    rows[:, :, DISCRETE.observation_size] = 1
+    minibatch = [Part(part) for part in rows]
+    counts = [parts]
+    expected = OrderedGradient(agent, PPOConfig(), Solo(counts))(minibatch, aim, (True, True))
+    found = OrderedGradient(agent, PPOConfig(), Solo(counts), interpreted)(minibatch, aim, (True, True))
+    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("count", [BLOCK + 1, 2 * BLOCK + 3, 3000])

@@ -16,6 +16,7 @@ from lockstep.algorithm.options import UpdateOptions
 from lockstep.algorithm.plan import PlanConfig
 from lockstep.algorithm.preemption import Preemption
 from lockstep.algorithm.update import Update
+from lockstep.compiling.kernels import interpreted
 from lockstep.curiosity.intrinsic import IntrinsicRewards
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.envs.catalog import make_engine
@@ -46,7 +47,11 @@ class EndsAfter(Preemption):
 
 
 def agent_of(kind: str) -> Agent:
-    """An agent whose steps NumPy computes ("rows", "memory"), or PyTorch (images)."""
+    """An agent whose steps NumPy computes ("rows", "memory"), or kernels, or PyTorch (images)."""
+    if kind.endswith("with kernels"):
+        agent = agent_of(kind.removesuffix(" with kernels"))
+        agent.use_kernels(interpreted)
+        return agent
     if kind == "images":
         return test_images.agent_of("Grey", shared=True)
     if kind == "images with memory":
@@ -69,7 +74,7 @@ def shard_of(kind: str, agent: Agent, steps: int, index: int = 0) -> Shard:
     return Shard(index, engine, [empty], 1, GAMMA)
 
 
-KINDS = ["rows", "memory", "images", "images with memory"]
+KINDS = ["rows", "memory", "rows with kernels", "memory with kernels", "images", "images with memory"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,6 +98,14 @@ def test_a_rollout_that_ends_early_equals_a_shorter_one(kind: str) -> None:
         for name in ("observations", "pixels", "memory", "ended", "running"):
             assert torch.equal(getattr(early, name), getattr(short, name)), name
     assert preemption.finished == [(iteration, 1) for iteration in range(1, ITERATIONS + 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_step_is_that_of_a_rollout_of_one_step(kind: str) -> None:
+    agent = agent_of(kind)
+    (longer,), (single,) = (collect([shard_of(kind, agent, steps)], agent, 1) for steps in (STEPS, 1))
+    for name in ("observations", "rewards", "terminated", "truncated", "episodes"):
+        assert torch.equal(longer.tensors()[name][:1].nan_to_num(), single.tensors()[name][:1].nan_to_num()), name
 
 
 @pytest.mark.parametrize("vtrace", [False, True])

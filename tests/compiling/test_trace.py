@@ -32,7 +32,22 @@ def in_place(x: Tensor) -> Tensor:
     return before + y.exp() + z.exp() * x
 
 
+def delayed(x: Tensor) -> Tensor:
+    """Separate operations from the ones that read their results by products, so that they may be computed later."""
+    sine, cut = x.exp(), x.clone()
+    cut[:, 1].copy_(x[:, 0])
+    once, twice, flat = 1 - sine * sine, sine + 2, sine - 3
+    chain = (cut * 2).abs() + 1
+    turned, total = sine * 5, (sine * 7).sum(1, keepdim=True)
+    scattered = (x * 0).scatter_add(1, (x[:, :2] * 0).long(), x[:, 1:3]) + 4
+    y = x @ HELD.to(x.dtype).t()  # [3, 3]
+    z = (y @ x).tanh()
+    result = z * once + z * twice + (z @ x.t()) @ twice + z.view(-1).mul(flat.view(-1)).view(3, 4)
+    return result + z * chain + (z.t() * turned.t()).t() + z * total + z * scattered + once.amax()
+
+
 FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
+    "delayed": delayed,
     "views": lambda x: (x.t()[1:3] * x[:2, :3].sum()).flatten(1).unsqueeze(0),
     "broadcast": lambda x: x[:, :1] * x[0] - x.mean(1, keepdim=True),
     "transposed result": lambda x: (x.t() + 1).exp() @ x,

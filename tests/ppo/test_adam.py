@@ -37,6 +37,12 @@ def test_one_part_equals_torch() -> None:
     assert (weights - torch.linspace(-1, 1, SIZE, dtype=torch.float64)).abs().max() > 1e-3
 
 
+def test_rate_that_overflows_in_float32_gives_no_warning() -> None:
+    adam = Adam(torch.ones(SIZE), {"all": SIZE}, 1e-5, limit=1e300)
+    adam.propose(torch.ones(SIZE), 1, {"all": 1e38})
+    assert adam.overflows()
+
+
 def test_parts_have_their_own_step_counts_and_rates() -> None:
     weights = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
     expected = {name: torch.nn.Parameter(weights[part].clone()) for name, part in SLICES.items()}

@@ -19,6 +19,7 @@ __all__ = [
     "NumpyActor",
     "TorchActor",
     "after_discrete",
+    "bound_components",
     "clip",
     "normalize",
     "squash",
@@ -261,3 +262,10 @@ def squash(low: NDArray[Any], high: NDArray[Any], count: int) -> ArrayTransform:
         return clip_to_bounds(result)  # rounding may exceed the bounds
 
     return transform
+
+
+def bound_components(components: Tensor, low: Tensor, high: Tensor, squashes: bool) -> Tensor:
+    """Map continuous components `[N, A]` of actions into the bounds: by tanh if the policy squashes, else by clipping."""
+    if squashes:
+        components = (components.tanh() + 1) * (0.5 * (high - low)) + low
+    return torch.minimum(torch.maximum(components, low), high)  # rounding may exceed the bounds

@@ -15,6 +15,7 @@ from lockstep.algorithm.acting import (
     NumpyActor,
     TorchActor,
     after_discrete,
+    bound_components,
     clip,
     normalize,
     squash,
@@ -165,7 +166,7 @@ class Agent:
         return ((observations - self._shift) * self._scale).clamp(-OBSERVATION_LIMIT, OBSERVATION_LIMIT)
 
     def use_kernels(self, make: MakeInterpreted) -> None:
-        """Act, and evaluate observations, by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
+        """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
         if self._numpy_policy is not None and self.has_kernels:
             kernels, bound = RowKernels(make), self._bound if self.spaces.continuous_size else None
             self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels)
@@ -175,8 +176,7 @@ class Agent:
     def actor(self, noise: NDArray[Any], actions: NDArray[Any], memory: ActingState | None = None) -> Actor:
         """Create the actor of one rollout, with the current weights and statistics. Arguments as in `NumpyActor`."""
         if self._kernels is not None:
-            parameters = torch.no_grad()(self.policy.distribution_parameters)
-            return KernelActor(self._kernels, parameters, noise, actions, self.values, memory)
+            return KernelActor(self._kernels, noise, actions, self.values, memory)
         count = noise.shape[1]
         fit = self._action_transform(count)
         if self._numpy_policy is None:
@@ -304,14 +304,9 @@ class Agent:
 
     def _bound(self, actions: Tensor) -> Tensor:
         """Map actions `[N, A]` into the bounds of the environment, as `for_environment` does."""
-        choices = len(self.spaces.choices)
-        low, high = (
-            torch.from_numpy(bound).to(self.dtype) for bound in (self.spaces.action_low, self.spaces.action_high)
-        )
-        continuous = actions[:, choices:]
-        if self.squash:
-            continuous = low + (continuous.tanh() + 1) * (0.5 * (high - low))
-        bounded = torch.minimum(torch.maximum(continuous, low), high)
+        choices, bounds = len(self.spaces.choices), (self.spaces.action_low, self.spaces.action_high)
+        low, high = (torch.from_numpy(bound).to(self.dtype) for bound in bounds)
+        bounded = bound_components(actions[:, choices:], low, high, self.squash)
         return torch.cat([actions[:, :choices], bounded], 1) if choices else bounded
 
     def _action_transform(self, count: int) -> ArrayTransform:

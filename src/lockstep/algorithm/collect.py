@@ -283,7 +283,7 @@ def _episode_returns(shard: Shard, rollout: Rollout, ended: Tensor, taken: int) 
     with np.errstate(all="ignore"):  # values that are not finite are reported by the update, on all ranks at once
         if finite:
             sums[0] += running
-            recur(sums.reshape(steps, -1), factors[:-1].reshape(steps - 1, -1))
+            recur(sums.reshape(steps, 3 * count), factors[:-1].reshape(steps - 1, 3 * count))
             np.multiply(sums[-1], factors[-1], out=running)
         else:
             for step_sums, step_factors in zip(sums, factors, strict=True):

@@ -20,16 +20,15 @@ class KernelActor:
     def __init__(
         self,
         kernels: PolicyKernels,
-        parameters: Callable[[Tensor], Tensor],
         noise: NDArray[Any],
         actions: NDArray[Any],
         value: Callable[[Tensor], Tensor],
         memory: ActingState | None,
     ) -> None:
-        """Create the actor as `NumpyActor` does. `parameters` returns those of the action distribution for outputs of the policy's head `[N, H]`."""
+        """Create the actor as `NumpyActor` does."""
         steps, count = noise.shape[:2]
         self._step = step = kernels.step(count, noise.shape[2])
-        self._kernels, self._parameters, self._actions, self._value = kernels, parameters, actions, value
+        self._kernels, self._actions, self._value = kernels, actions, value
         self._heads = np.zeros((steps, *step.head.shape), step.head.dtype)
         self._state = None if memory is None else memory.state.numpy()
         self._latents = None if step.latent is None else np.zeros((steps + 1, *step.latent.shape), step.head.dtype)
@@ -38,27 +37,28 @@ class KernelActor:
         """See `Actor.act`."""
 
     def _function(self, noise: NDArray[Any]) -> Callable[..., NDArray[Any]]:
-        run, observations, drawn, before, head, sampled, bounded, latent, after = self._step
-        heads, actions, state, latents = self._heads, self._actions, self._state, self._latents
-        fitted = actions if bounded is sampled else None  # discrete actions are integers there
+        run, observations, step_noise, state_before, head, actions, bounded, latent, next_state = self._step
+        all_heads, all_actions, state, latents = self._heads, self._actions, self._state, self._latents
+        has_bounds = bounded is not actions
 
         def act(t: int, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
-            observations[:], drawn[:] = rows, noise[t]
-            if before is not None:
-                before[:] = state
+            observations[:], step_noise[:] = rows, noise[t]
+            if state_before is not None:
+                state_before[:] = state
             run()
-            heads[t], actions[t] = head, sampled
-            if before is not None and state is not None and latents is not None:
-                state[:], latents[t] = after, latent
-            return bounded if fitted is None else fitted[t]
+            all_heads[t], all_actions[t] = head, actions
+            if state is not None and latents is not None:
+                state[:], latents[t] = next_state, latent
+            # choices are integers in the array of all actions, and numbers in that of the step
+            return bounded if has_bounds else all_actions[t]
 
         return act
 
     def log_probs(self) -> Tensor:
         """See `Actor.log_probs`."""
-        parameters = self._parameters(torch.from_numpy(self._heads).flatten(0, 1))
-        actions = torch.from_numpy(self._actions)
-        return self._kernels.log_probs(parameters, actions.flatten(0, 1)).view(actions.shape[:2])
+        heads, actions = torch.from_numpy(self._heads), torch.from_numpy(self._actions)
+        log_probs = self._kernels.log_probs_of_heads(heads.flatten(0, 1), actions.flatten(0, 1))
+        return log_probs.view(actions.shape[:2])
 
     def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
         """See `Actor.values`."""

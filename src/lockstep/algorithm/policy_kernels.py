@@ -59,13 +59,14 @@ class PolicyKernels:
         self._policy, self._distribution, self._kernels = policy, distribution, kernels
         self._normalize, self._bound = normalize, bound
         self._dtype = policy.policy_head.weight.dtype
-        self._steps: dict[int, tuple[InterpretedKernel, BoundStep]] = {}
+        self._steps: dict[tuple[int, int], tuple[InterpretedKernel, BoundStep]] = {}
 
     def step(self, count: int, noise_size: int) -> BoundStep:
-        """Return the step for `count` observations, with the current weights."""
-        if count not in self._steps:
-            self._steps[count] = self._make_step(count, noise_size)
-        kernel, step = self._steps[count]
+        """Return the step for `count` observations, with the current weights. `noise_size` is K."""
+        key = count, noise_size
+        if key not in self._steps:
+            self._steps[key] = self._make_step(count, noise_size)
+        kernel, step = self._steps[key]
         kernel.prepare()
         return step
 
@@ -101,6 +102,11 @@ class PolicyKernels:
         (log_probs,) = self._kernels.compute("log_probs", formula, parameters, actions.to(self._dtype))
         return log_probs
 
+    def log_probs_of_heads(self, heads: Tensor, actions: Tensor) -> Tensor:
+        """Compute the log-probabilities `[N]` of actions for outputs `[N, H]` of the policy's head."""
+        with torch.no_grad():
+            return self.log_probs(self._policy.distribution_parameters(heads), actions)
+
     def value(self, observations: Tensor) -> Tensor:
         """Compute values `[N]` of observations `[N, O]`, for a policy without memory."""
         (values,) = self._kernels.compute(
@@ -110,7 +116,7 @@ class PolicyKernels:
 
     def value_of_latents(self, latents: Tensor) -> Tensor:
         """Compute values `[N]` from outputs `[N, …]` of the critic's core."""
-        (values,) = self._kernels.compute("latents", lambda rows: (self._policy.value_of_latent(rows),), latents)
+        (values,) = self._kernels.compute("latents", lambda rows: (self._policy.value_of_hidden(rows),), latents)
         return values
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:

@@ -120,7 +120,7 @@ class Group:
         return is_whole and step.target.size == math.prod(self.shape) and self.has_room(step.operands)
 
     def give(self, step: _Step, other: "Group") -> None:
-        """Move a step to a later group of the same shape, which reads its result."""
+        """Move a step to a later group with as many elements, which reads its result."""
         self.steps.remove(step)
         other.steps.insert(0, step)
         for group in (self, other):

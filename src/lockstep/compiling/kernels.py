@@ -32,8 +32,8 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 def interpreted(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> "InterpretedKernel":
     """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
 
-    The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples. The results have the same bits on
-    every processor. Two threads may not call a kernel at the same time. With `prepares`, it must be prepared before it is called, and when
+    The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples. A call overwrites the results of the
+    call before, see `InterpretedKernel`. The results have the same bits on every processor. Two threads may not call a kernel at the same time. With `prepares`, it must be prepared before it is called, and when
     the content of tensors that the formula holds has changed. Raises Unsupported if the formula uses an operation that the interpreter
     does not have, and CompilerFailed.
     """
@@ -51,8 +51,8 @@ class InterpretedKernel:
         memory = torch.empty(program.memory, dtype=self._dtype)
         constants = torch.from_numpy(program.constants).to(self._dtype)
         self._first_argument, self._first_result = 2, 2 + len(examples) + len(captured)
-        self._results = self._empty_results()
-        self._other_results: list[Tensor] | None = None
+        self._results: list[list[Tensor]] = []
+        """Up to two sets of tensors for the results of calls; the first one was written last."""
         self._addresses = (ctypes.c_void_p * (self._first_result + len(self._shapes)))()
         for place, tensor in enumerate((memory, constants, *examples, *captured)):
             self._addresses[place] = tensor.data_ptr()
@@ -71,10 +71,10 @@ class InterpretedKernel:
 
         It takes a microsecond less than a call of the kernel, which must not be called any more.
         """
-        self._set_addresses(arguments, self._results)
-        self._kept = *self._kept, arguments
-        call = self._call
-        return lambda: self._run(*call), self._results
+        results, call = self._empty_results(), self._call
+        self._set_addresses(arguments, results)
+        self._kept = *self._kept, arguments, results
+        return lambda: self._run(*call), results
 
     @property
     def shapes(self) -> Sequence[torch.Size]:
@@ -87,11 +87,14 @@ class InterpretedKernel:
         self._run(*self._call)
 
     def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Compute the results. The next call overwrites them, except for those that are its arguments."""
-        if any(tensor is result for tensor in tensors for result in self._results):
-            self._results, self._other_results = self._other_results or self._empty_results(), self._results
-        self.write(tensors, self._results)
-        return self._results
+        """Compute the results. The next call overwrites them, except for those that are its arguments, not views of them."""
+        if not self._results:
+            self._results.append(self._empty_results())
+        elif any(tensor is result for tensor in tensors for result in self._results[0]):
+            other = self._results.pop() if len(self._results) > 1 else self._empty_results()
+            self._results.insert(0, other)
+        self.write(tensors, self._results[0])
+        return self._results[0]
 
     def _empty_results(self) -> list[Tensor]:
         return [torch.empty(shape, dtype=self._dtype) for shape in self._shapes]

@@ -241,8 +241,8 @@ class Builder:
                 reader = self._items[later]
                 if later == place or others or step.target.array is not None or writers[step.target] > 1:
                     continue
-                read_after = [max(places[value] - {place}, default=0) for value in step.reads if value.array is None]
-                is_cheap = 0 not in read_after and sum(last < later for last in read_after) <= 1
+                read_after = [max(places[value] - {place}, default=-1) for value in step.reads if value.array is None]
+                is_cheap = -1 not in read_after and sum(last < later for last in read_after) <= 1
                 if is_cheap and isinstance(reader, Group) and reader.can_take(step):
                     group.give(step, reader)
                     for value in step.reads:

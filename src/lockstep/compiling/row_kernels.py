@@ -31,11 +31,8 @@ class RowKernels:
         self.make = make
         self._kernels: dict[tuple[Hashable, ...], InterpretedKernel] = {}
 
-    def __len__(self) -> int:
-        return len(self._kernels)
-
     def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
-        """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size, or two."""
+        """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size, or two. N must not be 0."""
         arguments, count = tuple(argument.contiguous() for argument in arguments), len(arguments[0])
         size = math.ceil(count / math.ceil(count / BLOCK))
         results: list[Tensor] = []

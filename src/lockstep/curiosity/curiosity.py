@@ -157,8 +157,7 @@ class Curiosity(nn.Module, ABC):
             for features, images in blocks:
                 beat()  # all images of a rollout take long without a GPU
                 parts.append(network(features.to(device), self.normalize_images(images.to(device))))
-            outputs = torch.cat(parts)
-            outputs = outputs.cpu()
+            outputs = torch.cat(parts).cpu()
         outputs = outputs.view(*transitions.features.shape[:2], -1)
         if not any(parameter.requires_grad for parameter in network.parameters()):
             transitions.embedded[network] = outputs

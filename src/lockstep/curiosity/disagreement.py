@@ -12,7 +12,6 @@ from lockstep.envs.spaces import Spaces
 
 __all__ = ["Disagreement", "Ensemble"]
 
-
 _BLOCK = 1024
 """Steps per forward pass of the ensemble, so that intermediate results stay in the cache."""
 

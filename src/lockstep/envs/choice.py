@@ -51,11 +51,11 @@ _LIGHT = {
 }
 """Environments of envpool whose steps take less time than it takes to wake a thread."""
 _PER_THREAD = 64
-"""Number of light environments from which one more thread saves time."""
+"""Light environments per thread."""
 
 
 def choose_threads(env_id: str, per_shard: int, cores: int) -> int:
-    """Return the number of threads with which a rank that has `cores` steps `per_shard` environments of envpool fastest."""
+    """Return the number of threads with which envpool steps `per_shard` environments fastest on `cores` cores."""
     return min(cores, max(1, per_shard // _PER_THREAD)) if base_of(env_id) in _LIGHT else cores
 
 

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class _Unchecked(MultiDiscrete):
-    """Action space whose members need no check, which takes a fifth of a step of CartPole: they come from a policy for this space."""
+    """Action space that accepts every action without a check, which takes a fifth of a step of CartPole. Actions come from a policy for this space."""
 
     def contains(self, x: Any) -> bool:
         """Return True."""

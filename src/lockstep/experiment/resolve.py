@@ -317,7 +317,7 @@ def _with_spaces(config: Config, spaces: "Spaces") -> Config:
 
 
 def compiles(config: Config) -> bool:
-    """Return True if the update of a run is to use kernels. Raises ValueError if `runtime.compile` is `on` and another setting excludes kernels."""
+    """Return True if a run is to use kernels. Raises ValueError if `runtime.compile` is `on` and another setting excludes kernels."""
     runtime = config.runtime
     obstacle = next(
         (

@@ -11,6 +11,7 @@ from gymnasium import Space
 from gymnasium.spaces import Box
 from torch import Tensor, nn
 
+from lockstep.algorithm.acting import bound_components
 from lockstep.algorithm.agent import Agent
 from lockstep.distributions.continuous import ContinuousDistribution
 from lockstep.envs.spaces import has_float32_bounds, leaves, place_of
@@ -63,7 +64,10 @@ class ActionDecoder(nn.Module):
         named = self._distribution.named(parameters)
         logits = parameters.narrow(1, 0, self._options)
         chosen = [logits.narrow(1, begin, count).argmax(1) for begin, count in self._choices]
-        components = self._fit(self._distribution.mode(parameters)[:, len(self._choices) :]) if self._size else logits
+        components = logits
+        if self._size:
+            components = self._distribution.mode(parameters)[:, len(self._choices) :]
+            components = bound_components(components, self._low, self._high, self._squash)
         outputs, choice, component = dict[str, Tensor](), 0, 0
         for name, leaf in self._parts:
             width = int(np.prod(leaf.shape))
@@ -79,8 +83,3 @@ class ActionDecoder(nn.Module):
                 low, high = (torch.from_numpy(bound).to(action.device) for bound in (leaf.low, leaf.high))
                 outputs[name] = outputs[name].clamp(low, high)
         return outputs | named
-
-    def _fit(self, components: Tensor) -> Tensor:
-        if self._squash:
-            components = (components.tanh() + 1) * (0.5 * (self._high - self._low)) + self._low
-        return torch.minimum(torch.maximum(components, self._low), self._high)

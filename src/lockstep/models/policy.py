@@ -159,7 +159,7 @@ class Policy(nn.Module):
                 return self._distribution_parameters(hidden, observations), None, state
         hidden, critic_hidden, state = self._hidden(observations, pixels, state, None)
         with self._autocast():
-            return self._distribution_parameters(hidden, observations), self._value(critic_hidden), state
+            return self._distribution_parameters(hidden, observations), self.value_of_hidden(critic_hidden), state
 
     def head(self, observations: Tensor) -> Tensor:
         """Compute the output of the policy's head `[N, H]` for rows `[N, O]`, for a policy without memory or images."""
@@ -185,11 +185,7 @@ class Policy(nn.Module):
         """Compute the values `[N]` alone, for a policy without memory."""
         trunk = self.trunk if self.critic_trunk is None else self.critic_trunk
         with self._autocast():
-            return self._value(trunk(*self._encoder_inputs(observations, pixels)))
-
-    def value_of_latent(self, latent: Tensor) -> Tensor:
-        """Compute the values `[N]` from the output of the critic's core that `unrolled_step` returns."""
-        return self._value(latent)
+            return self.value_of_hidden(trunk(*self._encoder_inputs(observations, pixels)))
 
     def remember(self, observations: Tensor, pixels: Tensor | None, states: Tensor, resets: Tensor) -> Tensor:
         """Compute the states `[n, S]` after sequences, with the arguments of `forward`."""
@@ -264,7 +260,8 @@ class Policy(nn.Module):
             head = torch.cat([logits.masked_fill(~allowed, FORBIDDEN), rest], 1)
         return head
 
-    def _value(self, hidden: Tensor) -> Tensor:
+    def value_of_hidden(self, hidden: Tensor) -> Tensor:
+        """Compute the values `[N]` from the output `[N, …]` of the critic's trunk or core."""
         return self._linear(self.value_head, self.critic_head_layers(hidden))
 
     def _linear(self, head: nn.Module, hidden: Tensor) -> Tensor:

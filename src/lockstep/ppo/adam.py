@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,7 +68,8 @@ class Adam:
         for name, steps in self.steps.items():
             bias1, bias2 = 1 - BETA1 ** (steps + 1), 1 - BETA2 ** (steps + 1)
             numbers += [1, rates[name] / bias1, 1 / math.sqrt(bias2)] if name in rates else [0, 0, 1]
-        self._number_array[:] = numbers
+        with np.errstate(over="ignore"):
+            self._number_array[:] = numbers
         numbers_of_kernel = self._numbers.to(total.device)
         *proposed, statistics = self._kernel(self._weights, self.first, self.second, total, numbers_of_kernel)
         self._proposed, self._stepped = (proposed[0], proposed[1], proposed[2]), tuple(rates)

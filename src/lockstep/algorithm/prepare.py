@@ -99,7 +99,7 @@ class Preparation:
         scalars = RowScalars(estimates.log_probs, estimates.advantages, estimates.targets, estimates.values, weights)
         columns += [column.reshape(-1, 1) for column in (*estimates.intrinsic, *scalars)]
         rows = torch.cat([column.to(agent.dtype) for column in columns], -1)
-        rows = torch.where(weights.unsqueeze(-1), rows, 0)  # a weight of 0 alone would let a NaN of a reset row through
+        rows[~weights] = 0  # a weight of 0 alone would let a NaN of a reset row through
         packed = agent.layout.scalars(rows)
         ratios = torch.where(weights, estimates.ratios.flatten(), 0)
         sums = [_value_fit_sums(packed.value_targets, packed.values, ratios)]
@@ -119,7 +119,7 @@ class Preparation:
         images = [rollout.pixels.flatten(0, 1) for rollout in rollouts if rollout.pixels.numel()]
         states = torch.stack([rollout.states.flatten(0, 1) for rollout in rollouts])
         if not self._options.share_data:
-            return _Samples(torch.cat(list(rows)), images, states, len(rows))
+            return _Samples(rows[0] if len(rows) == 1 else torch.cat(list(rows)), images, states, len(rows))
         shared = self._gather_shards(torch.stack(list(rows)))
         images = list(self._gather_shards(torch.stack(images))) if images else []
         states = self._gather_shards(states) if states.numel() else states

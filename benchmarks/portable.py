@@ -2,7 +2,7 @@
 
     python benchmarks/portable.py [--repeats 5] [--out benchmarks/portable.json]
 
-Runs with fast and with portable bits alternate. A run counts with the median time of its iterations, so that compiling and starting do not count. The ratio of
+Runs with fast and with portable bits alternate. A run counts with the median time of its iterations, so that making kernels and starting do not count. The ratio of
 a workload is the median of the ratios of its pairs; the least and the greatest one are given as well.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 from lockstep.run.environment import describe_environment, processor_type
 
 WORKLOADS: dict[str, list[str]] = {
-    "`cartpole`, compiled": ["cartpole", "--total-steps", "40_000", "--runtime.compile", "on"],
-    "`mujoco` with HalfCheetah-v5, compiled": [
+    "`cartpole`, with kernels": ["cartpole", "--total-steps", "40_000", "--runtime.compile", "on"],
+    "`mujoco` with HalfCheetah-v5, with kernels": [
         "mujoco",
         "--env",
         "HalfCheetah-v5",
@@ -29,8 +29,8 @@ WORKLOADS: dict[str, list[str]] = {
         "--runtime.compile",
         "on",
     ],
-    "`cartpole`, not compiled": ["cartpole", "--total-steps", "8_000", "--runtime.compile", "off"],
-    "`cartpole-no-velocity`, not compiled": [
+    "`cartpole`, without kernels": ["cartpole", "--total-steps", "8_000", "--runtime.compile", "off"],
+    "`cartpole-no-velocity`, without kernels": [
         "cartpole-no-velocity",
         "--total-steps",
         "10_000",
@@ -86,7 +86,7 @@ def main() -> None:
     machine = f"{os.cpu_count()} cores, {processor_type(portable=False)}, PyTorch {environment['packages']['torch']}"
     results: dict[str, list[dict[str, dict[str, float]]]] = {}
     for workload, words in WORKLOADS.items():
-        for bits in ("fast", "portable"):  # compiles kernels, and is not counted
+        for bits in ("fast", "portable"):  # builds the interpreter if needed, and is not counted
             seconds([*words[:-4], "--total-steps", "5_000", *words[-2:]], bits)
         for _ in range(arguments.repeats):
             pair = {bits: seconds(words, bits) for bits in ("fast", "portable")}

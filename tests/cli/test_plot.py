@@ -26,6 +26,11 @@ def trained(run_in, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for name, words in runs.items():
         run_in(folder, "train", "--env", words[0], *SHORT, *words[1:], "--name", name)
+        metrics = folder / "runs" / name / "metrics.jsonl"
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+        for row in rows:  # on a busy machine, the first iteration of one run may take longer than all of another one
+            row["seconds"] = row["iteration"] / 10
+        metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return folder
 
 

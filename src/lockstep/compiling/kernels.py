@@ -33,9 +33,9 @@ def interpreted(formula: Formula, examples: Sequence[Tensor], prepares: bool = F
     """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
 
     The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples. A call overwrites the results of the
-    call before, see `InterpretedKernel`. The results have the same bits on every processor. Two threads may not call a kernel at the same time. With `prepares`, it must be prepared before it is called, and when
-    the content of tensors that the formula holds has changed. Raises Unsupported if the formula uses an operation that the interpreter
-    does not have, and CompilerFailed.
+    previous call, see `Kernel`. The results have the same bits on every processor. Two threads may not call a kernel at the same time. With
+    `prepares`, it must be prepared before it is called, and when the content of tensors that the formula holds has changed. Raises
+    Unsupported if the formula uses an operation that the interpreter does not have, and CompilerFailed.
     """
     return InterpretedKernel(formula, examples, prepares)
 

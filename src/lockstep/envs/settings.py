@@ -42,8 +42,7 @@ class EnvConfig:
     cores and encoders. Accepted from the command line or a program, never from a file."""
     threads: int | None = None
     """Threads that step a rank's environments in `envpool` and `ale`. None: the cores of the host, divided among its
-    ranks, but one per 64 environments of classic control and of the
-    text games. Results do not depend on it, to the bit."""
+    ranks, but one per 64 environments of classic control and toy text. Results do not depend on it, to the bit."""
     timeout: float = 60.0
     """Seconds that one step or reset may take in `gymnasium-async` before the run stops; at resume, seconds for each
     replayed step. After `runtime.timeout` the whole rank counts as hanging: raise that one too. Not part of the experiment: resume accepts

@@ -7,7 +7,7 @@ from tests.watched import DISCRETE, agent_of
 from lockstep.algorithm.batch import Part, RowScalars
 from lockstep.algorithm.gradient import OrderedGradient
 from lockstep.algorithm.loss import LOSS_SCALARS
-from lockstep.compiling.kernels import BLOCK, interpreted
+from lockstep.compiling.kernels import MOST_ROWS, interpreted
 from lockstep.curiosity.settings import CuriosityConfig
 from lockstep.group.solo import Solo
 from lockstep.ppo.settings import PPOConfig
@@ -16,7 +16,7 @@ from lockstep.ppo.settings import PPOConfig
 def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
     """Each block size needs its own kernel."""
     agent, sizes = agent_of(), []
-    count, width = 2 * BLOCK + 3, DISCRETE.observation_size + 1 + len(RowScalars._fields)
+    count, width = 2 * MOST_ROWS + 3, DISCRETE.observation_size + 1 + len(RowScalars._fields)
     rows = torch.randn(count, width, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     rows[:, DISCRETE.observation_size] = 1
     aim = torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
@@ -34,7 +34,7 @@ def test_kernels_process_large_parts_in_blocks_of_at_most_two_sizes() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("count", [7, BLOCK + 1, 2 * BLOCK + 3])
+@pytest.mark.parametrize("count", [7, MOST_ROWS + 1, 2 * MOST_ROWS + 3])
 def test_sums_over_blocks_and_parts_are_not_overwritten(count: int, parts: int) -> None:
     """An interpreted kernel writes its results to the same tensors at every call."""
     agent, aim = agent_of(), torch.full((len(LOSS_SCALARS),), 0.5, dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_sums_over_blocks_and_parts_are_not_overwritten(count: int, parts: int) 
     assert torch.allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("count", [BLOCK + 1, 2 * BLOCK + 3, 3000])
+@pytest.mark.parametrize("count", [MOST_ROWS + 1, 2 * MOST_ROWS + 3, 3000])
 @pytest.mark.parametrize("share", [0.25, 1 / 7])
 def test_blocks_train_the_predictor_on_the_same_rows(count: int, share: float) -> None:
     """`curiosity.share` takes every n-th row of a part: blocks of a kernel must start at multiples of n."""
@@ -66,7 +66,7 @@ def test_results_of_kernels_show_a_kernel_that_rounds_differently() -> None:
     def results(make_kernel) -> list[torch.Tensor]:
         agent = agent_of()
         gradient = OrderedGradient(agent, PPOConfig(), Solo(), make_kernel)
-        for count in (8, BLOCK + 1):
+        for count in (8, MOST_ROWS + 1):
             rows = torch.zeros(count, agent.layout.width, dtype=torch.float64)
             gradient.make_kernels(Part(rows), (True, True))
         return [*gradient.kernel_results()]

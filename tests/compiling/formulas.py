@@ -16,6 +16,8 @@ from lockstep.ppo.settings import PPOConfig
 ROWS = 24
 SEQUENCES = 4
 CARTPOLE = Spaces(4, (2,), np.zeros(0, np.float32), np.zeros(0, np.float32))
+IMAGES = Spaces(2, (3,), np.zeros(0, np.float32), np.zeros(0, np.float32), ((2, 36, 37),))
+SMALL_IMAGES = Spaces(0, (), np.float32([-1]), np.float32([1]), ((3, 5, 9), (1, 11, 8)))
 MASKED = Spaces(3 + 5, (3, 2), np.float32([-1]), np.float32([1]), mask_size=5)
 
 
@@ -30,7 +32,7 @@ def formula_of(
     curiosity: CuriosityConfig = PLAIN,
     count: int = ROWS,
 ) -> tuple[GradientFormula, tuple]:
-    """Create a gradient formula and its arguments: weights, the scalars of the loss, rows and, with memory, states of sequences."""
+    """Create a gradient formula and its arguments: weights, the scalars of the loss, and the fields of a part."""
     agent = Agent(spaces, policy, False, 1, dtype, curiosity=curiosity)
     generator = torch.Generator().manual_seed(2)
     rows = torch.randn(count, agent.layout.width, dtype=dtype, generator=generator)
@@ -47,9 +49,14 @@ def formula_of(
     rows[3] = 0  # a reset row
     scalars = dict(zip(LOSS_SCALARS, (0.1, 0.8, 0.2, 0.01, 0.7), strict=True))
     fields = {"rows": rows}
+    images = [torch.randint(256, (count, spaces.pixel_count), generator=generator).byte() for _ in range(2)]
+    if spaces.images:
+        fields["pixels"] = images[0]
     if agent.state_size:
         rows[10] = 0
         fields["states"] = torch.randn(SEQUENCES, agent.state_size, dtype=dtype, generator=generator)
+    if spaces.images and agent.curiosity is not None and agent.curiosity.sees_images:
+        fields["next_pixels"] = images[1]
     return GradientFormula(Loss(agent, config, (True, True), unroll=True), tuple(fields)), (
         agent.flat.buffer + 0.1 * torch.randn(len(agent.flat.buffer), dtype=dtype, generator=generator),
         torch.tensor([*scalars.values()], dtype=dtype),
@@ -100,6 +107,22 @@ CASES = {
         kind: (spaces, torch.float32, PolicyConfig(hidden=(16,)), PPOConfig(), CuriosityConfig(kind, **SMALL))
         for kind, spaces in (("icm", CONTINUOUS), ("rnd", DISCRETE), ("ngu", DISCRETE), ("disagreement", CONTINUOUS))
     },
+    "nature": (IMAGES, torch.float32, PolicyConfig(shared=True), PPOConfig(entropy=0.01)),
+    "impala in float64": (SMALL_IMAGES, torch.float64, PolicyConfig(encoder="impala"), PPOConfig()),
+    "images and memory": (
+        IMAGES,
+        torch.float32,
+        PolicyConfig(shared=True, core="gru", core_size=24),
+        PPOConfig(),
+        CuriosityConfig("rnd", channels=1, **SMALL),
+    ),
+    "small images": (
+        SMALL_IMAGES,
+        torch.float64,
+        PolicyConfig(encoder="impala", shared=True),
+        PPOConfig(),
+        CuriosityConfig("icm", channels=2, **SMALL),
+    ),
     "icm and beta in float64": (
         CONTINUOUS,
         torch.float64,

@@ -187,23 +187,39 @@ def test_configs_that_cannot_be_run(sections: dict[str, object], message: str) -
     assert len(str(caught.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("images", [False, True])
 @pytest.mark.parametrize(("compile", "expected"), [("auto", True), ("on", True), ("off", False)])
-def test_runs_that_are_compiled(compile: str, expected: bool) -> None:
-    assert compiles(config_of(runtime={"compile": compile})) is expected
+def test_runs_that_are_compiled(compile: str, expected: bool, images: bool) -> None:
+    assert compiles(config_of(runtime={"compile": compile}), images) is expected
+
+
+@pytest.mark.parametrize(("compile", "expected"), [("auto", False), ("on", True), ("off", False)])
+def test_networks_of_images_use_several_threads_if_they_may(compile: str, expected: bool) -> None:
+    """Kernels run on one thread."""
+    config = config_of(runtime={"compile": compile, "threads": 2})
+    assert compiles(config, images=True) is expected
+    assert compiles(config, images=False) is (compile != "off")
+
+
+@pytest.mark.parametrize(("compile", "expected"), [("auto", False), ("on", True)])
+def test_impala_has_kernels_only_if_it_is_asked_for(compile: str, expected: bool) -> None:
+    """Its max-pooling is slower than PyTorch's."""
+    config = config_of(runtime={"compile": compile}, policy={"encoder": "impala"}, run={"total_steps": 10**7})
+    assert compiles(config, images=True) is expected
 
 
 @pytest.mark.parametrize(
     "sections",
     [
         {"policy": {"core": "own"}},
-        {"policy": {"encoder": "nature"}},
+        {"policy": {"encoder": "grid"}},
         {"plan": {"gradients": "ddp"}},
         {"runtime": {"device": "cuda"}},
         {"runtime": {"precision": "bf16"}},
     ],
 )
 def test_runs_that_cannot_be_compiled(sections: dict[str, object]) -> None:
-    assert not compiles(config_of(run={"total_steps": 10**7}, **sections))
+    assert not compiles(config_of(run={"total_steps": 10**7}, **sections), images=False)
 
 
 def test_episodes_that_checkpoints_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:

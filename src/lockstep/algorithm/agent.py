@@ -109,14 +109,16 @@ class Agent:
         self.return_statistics = RunningStatistics(1) if normalize_rewards else None
         with autocast():
             native_precision = device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        use_numpy = native_precision and self.policy.is_mlp
+        self._interpretable = native_precision and not is_registered("encoder", config.encoder)
         registered = any(is_registered(kind, getattr(config, kind)) for kind in ("encoder", "core", "distribution"))
         self._recordable = device.type == "cuda" and not registered and not changed
         self._step = ActingStep(
             self.policy, self.distribution, self.normalize, cuda_graph if self._recordable else eager
         )
         self._kernels: PolicyKernels | None = None
-        self._numpy_policy = NumpyPolicy(self.policy, config.activation) if use_numpy else None
+        self._numpy_policy = (
+            NumpyPolicy(self.policy, config.activation) if native_precision and self.policy.is_mlp else None
+        )
         self._numpy_dtype = torch.empty(0, dtype=dtype, device=_CPU).numpy().dtype
         if config.normalize_observations:
             self._shift, self._scale = torch.zeros(2, spaces.observation_size, device=device, dtype=dtype).unbind()
@@ -143,7 +145,7 @@ class Agent:
     def has_kernels(self) -> bool:
         """True if the gradient is a formula, whose kernels can be interpreted on a CPU or recorded on a GPU."""
         if self.device.type != "cuda":
-            return self.policy.is_mlp and self.policy.has_built_in_cores
+            return self._interpretable and self.policy.has_built_in_cores
         # curiosity normalizes images by statistics that are not at a fixed address
         return self._recordable and not self.state_size and (self.plain or self.curiosity is None)
 
@@ -167,9 +169,10 @@ class Agent:
 
     def use_kernels(self, make: MakeInterpreted) -> None:
         """Act, evaluate observations, and compute curiosity rewards by interpreted kernels, which `make` makes, if this agent `has_kernels`."""
-        if self._numpy_policy is not None and self.has_kernels:
+        if self.device.type == "cpu" and self.has_kernels:
             kernels, bound = RowKernels(make), self._bound if self.spaces.continuous_size else None
-            self._kernels = PolicyKernels(self.policy, self.distribution, self.normalize, bound, kernels)
+            inputs = self.policy, self.distribution, self.normalize, bound, kernels, self.spaces.pixel_count
+            self._kernels = PolicyKernels(*inputs)
             if self.curiosity is not None:
                 self.curiosity.kernels = kernels
 
@@ -197,7 +200,8 @@ class Agent:
         """Return values `[…]` of observations `[…, O]` and, with images, pixels `[…, P]`, for a policy without memory."""
         shape = observations.shape[:-1]
         if self._kernels is not None:
-            return self._kernels.value(observations.flatten(0, -2)).view(shape)
+            images = None if pixels is None else pixels.flatten(0, -2)
+            return self._kernels.value(observations.flatten(0, -2), images).view(shape)
         rows = self.normalize(observations).flatten(0, -2)
         if self._numpy_policy is not None:
             return self._numpy_policy.value(rows.numpy()).view(shape)
@@ -231,8 +235,8 @@ class Agent:
             observations = torch.where(terminal, observations.nan_to_num(), observations)
         if self._kernels is not None:
             if self.state_size:
-                return self._kernels.sequences(observations, state, resets, rollout.sequence_length)
-            return self._kernels.forward(observations.flatten(0, 1))
+                return self._kernels.sequences(observations, rollout.pixels, state, resets, rollout.sequence_length)
+            return self._kernels.forward(observations.flatten(0, 1), rollout.pixels.flatten(0, 1))
         rows, pixels = self.normalize(observations).flatten(0, 1), rollout.pixels.flatten(0, 1)
         if self.state_size:
             outputs: tuple[Tensor, Tensor] = self.policy(

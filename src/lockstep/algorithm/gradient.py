@@ -14,7 +14,7 @@ from torch.func import functional_call
 from lockstep.algorithm.agent import Agent
 from lockstep.algorithm.batch import Part
 from lockstep.algorithm.loss import LOSS_SCALARS, Loss, TrainMask, part_loss, predictor_stride
-from lockstep.compiling.kernels import BLOCK, Kernel, MakeKernel, eager
+from lockstep.compiling.kernels import Kernel, MakeKernel, eager, rows_per_call
 from lockstep.group.group import Group
 from lockstep.ppo.settings import PPOConfig
 from lockstep.processes.heartbeat import keep_alive
@@ -67,8 +67,8 @@ class OrderedGradient:
         self._group = group
         self._make_kernel = make_kernel
         self._has_kernels = agent.has_kernels and make_kernel is not eager
-        self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[torch.Size]]] = {}
-        """Kernels, and the shapes of the fields of a part that they take."""
+        self._kernels: dict[tuple[torch.Size, TrainMask], tuple[Kernel, list[tuple[torch.Size, torch.dtype]]]] = {}
+        """Kernels, and shapes and dtypes of the fields of a part that they take."""
 
     def __call__(self, minibatch: Sequence[Part], scalars: Tensor, trained: TrainMask) -> Tensor:
         """Return `[P + 5 + n]`: gradient, STATISTICS and the losses of curiosity, summed over the samples of all ranks.
@@ -106,14 +106,18 @@ class OrderedGradient:
 
         A GPU computes all rows at once, and sequences are not split.
         """
-        rows = part.rows
-        if not self._has_kernels or rows.is_cuda or part.states is not None or len(rows) <= BLOCK:
+        rows, fields = part.rows, [field for field in part if field is not None]
+        if not self._has_kernels or rows.is_cuda or part.states is not None:
             return [part]
-        count, stride = math.ceil(len(rows) / BLOCK), predictor_stride(self._agent)
-        return [Part(block) for block in rows.split(math.ceil(len(rows) / count / stride) * stride)]
+        count, stride = math.ceil(len(rows) / rows_per_call(*fields)), predictor_stride(self._agent)
+        if count <= 1:
+            return [part]
+        size = math.ceil(len(rows) / count / stride) * stride
+        blocks = [[None] * count if field is None else field.split(size) for field in part]
+        return [Part(*fields) for fields in zip(*blocks, strict=False)]
 
     def make_kernels(self, part: Part, trained: TrainMask) -> None:
-        """Make the kernels for parts with the shapes of `part`, without images."""
+        """Make the kernels for parts with the shapes of `part`."""
         for block in self._blocks(part):
             self._kernel(trained, block)
 
@@ -124,17 +128,18 @@ class OrderedGradient:
             fields = {name: field for name, field in part._asdict().items() if field is not None}
             formula = GradientFormula(Loss(agent, self._config, trained, unroll=True), tuple(fields))
             examples = (agent.flat.buffer, agent.flat.buffer.new_zeros(len(LOSS_SCALARS)), *fields.values())
-            self._kernels[key] = self._make_kernel(formula, examples), [field.shape for field in fields.values()]
+            types = [(field.shape, field.dtype) for field in fields.values()]
+            self._kernels[key] = self._make_kernel(formula, examples), types
         return self._kernels[key][0]
 
     def kernel_results(self) -> Iterator[Tensor]:
         """Yield what every kernel computes from the present weights and fixed numbers, to compare the kernels of ranks."""
         weights = self._agent.flat.buffer
-        for kernel, shapes in self._kernels.values():
-            inputs = [
-                (torch.arange(shape.numel(), device=weights.device) * 7919 % 1013 / 1013).to(weights.dtype).view(shape)
-                for shape in shapes
-            ]
+        for kernel, types in self._kernels.values():
+            inputs = []
+            for shape, dtype in types:
+                numbers = torch.arange(shape.numel(), device=weights.device) * 7919 % 1013
+                inputs.append((numbers / (1013 if dtype.is_floating_point else 4)).to(dtype).view(shape))
             yield kernel(weights, weights.new_full((len(LOSS_SCALARS),), 0.5), *inputs)[0]
 
 

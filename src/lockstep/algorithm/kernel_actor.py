@@ -22,7 +22,7 @@ class KernelActor:
         kernels: PolicyKernels,
         noise: NDArray[Any],
         actions: NDArray[Any],
-        value: Callable[[Tensor], Tensor],
+        value: Callable[[Tensor, Tensor], Tensor],
         memory: ActingState | None,
     ) -> None:
         """Create the actor as `NumpyActor` does."""
@@ -37,18 +37,22 @@ class KernelActor:
         """See `Actor.act`."""
 
     def _function(self, noise: NDArray[Any]) -> Callable[..., NDArray[Any]]:
-        run, observations, step_noise, state_before, head, actions, bounded, latent, next_state = self._step
+        run, observations, images, step_noise, state_before, head, actions, bounded, latent, next_state = self._step
         all_heads, all_actions, state, latents = self._heads, self._actions, self._state, self._latents
         has_bounds = bounded is not actions
 
         def act(t: int, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
             observations[:], step_noise[:] = rows, noise[t]
+            if images is not None:
+                images[:] = pixels
             if state_before is not None:
                 state_before[:] = state
             run()
             all_heads[t], all_actions[t] = head, actions
-            if state is not None and latents is not None:
-                state[:], latents[t] = next_state, latent
+            if state is not None:
+                state[:] = next_state
+            if latents is not None:
+                latents[t] = latent
             # choices are integers in the array of all actions, and numbers in that of the step
             return bounded if has_bounds else all_actions[t]
 
@@ -63,10 +67,13 @@ class KernelActor:
     def values(self, observations: Tensor, pixels: Tensor) -> Tensor:
         """See `Actor.values`."""
         step, state, latents = self._step, self._state, self._latents
-        if step.state is None or latents is None:
-            return self._value(observations)
-        # the state stays as it is: the next rollout starts with the same observations
-        step.observations[:], step.state[:] = observations[-1].numpy(), state
+        if latents is None:
+            return self._value(observations, pixels)
+        step.observations[:] = observations[-1].numpy()
+        if step.state is not None:
+            step.state[:] = state  # stays as it is: the next rollout starts with the same observations
+        if step.pixels is not None:
+            step.pixels[:] = pixels[-1].numpy()
         step.run()
         latents[-1] = step.latent
         return self._kernels.value_of_latents(torch.from_numpy(latents).flatten(0, 1)).view(latents.shape[:2])
@@ -77,7 +84,7 @@ def _remembering(act: Callable[..., NDArray[Any]], memory: ActingState, steps: i
 
     def remember(t: int, rows: NDArray[Any], pixels: NDArray[Any] | None = None) -> NDArray[Any]:
         memory.store(t, steps)
-        actions = act(t, rows)
+        actions = act(t, rows, pixels)
         memory.reset_ended(t)
         return actions
 

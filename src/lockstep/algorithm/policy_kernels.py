@@ -11,16 +11,19 @@ from lockstep.compiling.kernels import InterpretedKernel
 from lockstep.compiling.row_kernels import RowKernels
 from lockstep.distributions.joint import Distribution
 from lockstep.models.policy import Policy
+from lockstep.processes.heartbeat import beat
 
 __all__ = ["BoundStep", "PolicyKernels"]
 
 
 class BoundStep(NamedTuple):
-    """A step of acting for B environments: `run` reads the first arrays, and overwrites the others."""
+    """A step of acting for B environments: `run` reads the arrays up to `state`, and overwrites the others."""
 
     run: Callable[[], None]
     observations: NDArray[Any]
     """`[B, O]`."""
+    pixels: NDArray[Any] | None
+    """`[B, P]` uint8; None without images."""
     noise: NDArray[Any]
     """`[B, K]`, as the distribution needs it."""
     state: NDArray[Any] | None
@@ -32,13 +35,13 @@ class BoundStep(NamedTuple):
     bounded: NDArray[Any]
     """Actions for the environments."""
     latent: NDArray[Any] | None
-    """`[B, …]`, the output of the critic's core; None without memory."""
+    """`[B, …]`, the output of the critic's core or, without memory, of a trunk that policy and critic share; None if they share none."""
     next_state: NDArray[Any] | None
     """`[B, S]`; None without memory."""
 
 
 class PolicyKernels:
-    """Kernels of a policy without images, on the CPU in the precision of its weights.
+    """Kernels of a policy on the CPU, in the precision of its weights. Arguments `pixels` are those of images, `[N, P]` uint8.
 
     They read weights and running statistics in place, so that they follow training and loading. Their results equal those of the
     `Policy` up to rounding, and have the same bits on every processor. Each kernel is made when it is first used.
@@ -51,13 +54,14 @@ class PolicyKernels:
         normalize: Callable[[Tensor], Tensor],
         bound: Callable[[Tensor], Tensor] | None,
         kernels: RowKernels,
+        pixel_count: int = 0,
     ) -> None:
-        """Create those of `policy` with action `distribution`, and keep them in `kernels`.
+        """Create those of `policy` with action `distribution`, and keep them in `kernels`. `pixel_count` is P, 0 without images.
 
         `normalize` normalizes observations `[N, O]`. `bound` maps actions `[N, A]` into the bounds of the environments; None: there are none.
         """
         self._policy, self._distribution, self._kernels = policy, distribution, kernels
-        self._normalize, self._bound = normalize, bound
+        self._normalize, self._bound, self._pixel_count = normalize, bound, pixel_count
         self._dtype = policy.policy_head.weight.dtype
         self._steps: dict[tuple[int, int], tuple[InterpretedKernel, BoundStep]] = {}
 
@@ -71,24 +75,37 @@ class PolicyKernels:
         return step
 
     def _make_step(self, count: int, noise_size: int) -> tuple[InterpretedKernel, BoundStep]:
-        policy = self._policy
-        sizes = (policy.observation_size, noise_size, *([policy.state_size] if policy.state_size else []))
-        arguments = [torch.zeros(count, size, dtype=self._dtype) for size in sizes]
+        size, dtype = self._policy.state_size, self._dtype
+        observations = torch.zeros(count, self._policy.observation_size, dtype=dtype)
+        pixels = torch.zeros(count, self._pixel_count, dtype=torch.uint8) if self._pixel_count else None
+        noise = torch.zeros(count, noise_size, dtype=dtype)
+        state = torch.zeros(count, size, dtype=dtype) if size else None
+        arguments = [tensor for tensor in (observations, pixels, noise, state) if tensor is not None]
         with torch.no_grad():
             kernel = self._kernels.make(self._step_formula, arguments, prepares=True)
         run, results = kernel.bind(*arguments)
-        observations, noise, *state = (tensor.numpy() for tensor in arguments)
         arrays = [tensor.numpy() for tensor in results]
-        head, actions, *rest = arrays[: 2 if self._bound is None else 3]
-        latent, after = arrays[-2:] if state else (None, None)
-        state_before = state[0] if state else None
+        head, actions, *rest = arrays
+        rest, after = (rest[:-1], rest[-1]) if size else (rest, None)
+        latent = rest[-1] if size or self._policy.critic_trunk is None else None
         return kernel, BoundStep(
-            run, observations, noise, state_before, head, actions, rest[0] if rest else actions, latent, after
+            run,
+            observations.numpy(),
+            None if pixels is None else pixels.numpy(),
+            noise.numpy(),
+            None if state is None else state.numpy(),
+            head,
+            actions,
+            actions if self._bound is None else rest[0],
+            latent,
+            after,
         )
 
-    def _step_formula(self, observations: Tensor, noise: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        rows = self._normalize(observations)
-        head, *memory = self._policy.unrolled_step(rows, *state) if state else (self._policy.head(rows),)
+    def _step_formula(self, observations: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        pixels, (noise, *state) = others[0] if self._pixel_count else None, others[bool(self._pixel_count) :]
+        policy, rows = self._policy, self._normalize(observations)
+        step = policy.unrolled_step(rows, state[0], pixels) if state else policy.head(rows, pixels)
+        head, memory = step[0], [tensor for tensor in step[1:] if tensor is not None]
         actions = self._distribution.sample(self._policy.distribution_parameters(head), noise)
         return head, actions, *([] if self._bound is None else [self._bound(actions)]), *memory
 
@@ -107,37 +124,50 @@ class PolicyKernels:
         with torch.no_grad():
             return self.log_probs(self._policy.distribution_parameters(heads), actions)
 
-    def value(self, observations: Tensor) -> Tensor:
+    def value(self, observations: Tensor, pixels: Tensor | None = None) -> Tensor:
         """Compute values `[N]` of observations `[N, O]`, for a policy without memory."""
-        (values,) = self._kernels.compute(
-            "value", lambda rows: (self._policy.value(self._normalize(rows)),), observations
-        )
+
+        def formula(rows: Tensor, *images: Tensor) -> tuple[Tensor]:
+            return (self._policy.value(self._normalize(rows), *images),)
+
+        (values,) = self._kernels.compute("value", formula, observations, *self._images(pixels))
         return values
+
+    def _images(self, pixels: Tensor | None) -> tuple[Tensor, ...]:
+        return (pixels,) if self._pixel_count and pixels is not None else ()
 
     def value_of_latents(self, latents: Tensor) -> Tensor:
         """Compute values `[N]` from outputs `[N, …]` of the critic's core."""
         (values,) = self._kernels.compute("latents", lambda rows: (self._policy.value_of_hidden(rows),), latents)
         return values
 
-    def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observations: Tensor, pixels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute parameters `[N, D]` of the action distribution and values of observations `[N, O]`, for a policy without memory."""
-        parameters, values = self._kernels.compute(
-            "forward", lambda rows: self._policy(self._normalize(rows)), observations
-        )
+
+        def formula(rows: Tensor, *images: Tensor) -> tuple[Tensor, ...]:
+            parameters, values = self._policy(self._normalize(rows), *images)
+            return parameters, values
+
+        parameters, values = self._kernels.compute("forward", formula, observations, *self._images(pixels))
         return parameters, values
 
-    def sequences(self, observations: Tensor, states: Tensor, resets: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    def sequences(
+        self, observations: Tensor, pixels: Tensor, states: Tensor, resets: Tensor, length: int
+    ) -> tuple[Tensor, Tensor]:
         """Compute parameters `[L * n, D]` and values of whole sequences, observations `[L, n, O]`, `length` steps at a time.
 
-        `states` are `[n, S]`, before the first step; `resets`, bool `[L, n]`, is True where the state is set to zero before the step.
+        `pixels` are `[L, n, P]`. `states` are `[n, S]`, before the first step; `resets`, bool `[L, n]`, is True where the state is set to zero before the step.
         """
 
-        def formula(rows: Tensor, before: Tensor, starts: Tensor) -> tuple[Tensor, ...]:
-            return self._policy.unrolled(self._normalize(rows.flatten(0, 1)), before, starts != 0)
+        def formula(rows: Tensor, before: Tensor, starts: Tensor, *images: Tensor) -> tuple[Tensor, ...]:
+            flat = (part.flatten(0, 1) for part in images)
+            return self._policy.unrolled(self._normalize(rows.flatten(0, 1)), before, starts != 0, *flat)
 
         results = []
-        for rows, starts in zip(observations.split(length), resets.to(self._dtype).split(length), strict=True):
-            arguments = rows.contiguous(), states.contiguous(), starts
+        inputs = observations, resets.to(self._dtype), *self._images(pixels)
+        for rows, starts, *images in zip(*(tensor.split(length) for tensor in inputs), strict=True):
+            beat()  # all images of a rollout take long
+            arguments = rows.contiguous(), states.contiguous(), starts, *images
             *outputs, states = self._kernels.kernel("sequences", formula, arguments)(*arguments)
             results.append([output.clone() for output in outputs])
         parameters, values = (torch.cat(parts) for parts in zip(*results, strict=True))

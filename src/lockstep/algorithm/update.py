@@ -110,10 +110,10 @@ class Update:
         """Make all kernels that this rank may use, before training starts. `samples` is the number of samples per shard and iteration,
         `length` that of a sequence.
 
-        Kernels with images, which only GPUs have, are made when they are first used.
+        Kernels with images on a GPU are made when they are first used.
         """
         agent, config = self.agent, self._config
-        made = self._shards and agent.has_kernels and agent.policy.is_mlp
+        made = self._shards and agent.has_kernels and (agent.policy.is_mlp or agent.device.type == "cpu")
         if not (made and isinstance(self._gradient, OrderedGradient)):
             return
         rows = (samples // config.minibatch_count) * (len(self._shards) if self.fused else 1)
@@ -123,6 +123,10 @@ class Update:
         masks += [(False, True)] * (policy < value or (stops and config.separate))
         for trained in masks:
             example = Part(torch.zeros(rows, agent.layout.width, dtype=agent.dtype, device=agent.device))
+            if agent.spaces.images:
+                pixels = torch.zeros(rows, agent.spaces.pixel_count, dtype=torch.uint8, device=agent.device)
+                following = pixels if agent.curiosity is not None and agent.curiosity.sees_images else None
+                example = example._replace(pixels=pixels, next_pixels=following)
             if agent.state_size:
                 example = example._replace(states=example.rows.new_zeros(rows // length, agent.state_size))
             self._gradient.make_kernels(example, trained)

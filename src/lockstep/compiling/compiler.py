@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["SOURCES", "find_compiler", "library_command", "library_name", "variants"]
 
 _HERE = Path(__file__).parent
-SOURCES = tuple(_HERE / name for name in ("interpreter.cpp", "functions.h", "product.h", "vectors.h"))
+SOURCES = tuple(_HERE / name for name in ("interpreter.cpp", "functions.h", "product.h", "strided.h", "vectors.h"))
 """The files from which the library is built."""
 _FLAGS = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),

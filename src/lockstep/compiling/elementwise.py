@@ -127,7 +127,7 @@ def _polygamma(e: Expression, order: int, x: Any) -> Any:
     return e("trigamma", x)
 
 
-@elementwise("relu")
+@elementwise("relu", "relu_")
 def _relu(e: Expression, x: Any) -> Any:
     return e("maximum", x, 0)
 

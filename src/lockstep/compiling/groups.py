@@ -54,7 +54,7 @@ _FUSED = {
 """Fused operations that replace an operation of two operands if one is a product, with the position of the product."""
 _SLOTS = 64
 """Values of a tile, in `interpreter.cpp`."""
-_SCRATCH, _DIRECT, _UNIFORM, _STRIDED = range(4)
+_SCRATCH, _DIRECT, _UNIFORM, _STRIDED, _BYTES = range(5)
 """Sources of an operand in `interpreter.cpp`."""
 
 
@@ -189,9 +189,9 @@ def _operand(view: View, group: Group) -> Value | View:
 
 def _read(view: View, slots: _Slots) -> list[int]:
     """Return the words of an operand that is read from memory."""
-    if view.is_uniform:
+    if view.is_uniform and not view.value.is_bytes:
         return [_UNIFORM, *view.place, slots.take()]
-    if view.is_contiguous:
+    if view.is_contiguous and not view.value.is_bytes:
         return [_DIRECT, *view.place]
     sizes, (strides,) = collapse(view.sizes, view.strides)
-    return [_STRIDED, *view.place, slots.take(), len(sizes), *sizes, *strides]
+    return [_BYTES if view.value.is_bytes else _STRIDED, *view.place, slots.take(), len(sizes), *sizes, *strides]

@@ -2,7 +2,8 @@
 // functions and products have an order of their own (functions.h, product.h), and so have sums.
 //
 // A program is an array of 64-bit words. An instruction begins with its kind and its number of words. Memory is addressed by the index of
-// an array and an offset; offsets, sizes and strides count numbers, not bytes. Boolean and integer values are stored as floating-point numbers.
+// an array and an offset; offsets, sizes and strides count numbers, not bytes. Boolean and integer values are stored as floating-point numbers,
+// but arguments may be arrays of bytes, which element-wise operations convert.
 
 #include <algorithm>
 #include <cmath>
@@ -11,11 +12,12 @@
 
 #include "functions.h"
 #include "product.h"
+#include "strided.h"
 
 namespace {
 
-enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT, ARGMAX };
-enum Source : int64_t { SCRATCH, DIRECT, UNIFORM, STRIDED };
+enum Kind : int64_t { GROUP, COPY, REDUCE, PRODUCT, GATHER, SCATTER_ADD, PACK, PACKED_PRODUCT, ARGMAX, INDEXED_PRODUCT, ADD_COPY };
+enum Source : int64_t { SCRATCH, DIRECT, UNIFORM, STRIDED, BYTES };
 enum Operation : int64_t {
   ASSIGN, NEGATE, ABSOLUTE, EXP, EXPM1, LOG, LOG1P, SQRT, TANH, SIGMOID, ERF, LGAMMA, DIGAMMA, TRIGAMMA, TRUNCATE,
   ADD, SUBTRACT, MULTIPLY, DIVIDE, MINIMUM, MAXIMUM, LESS, LESS_EQUAL, EQUAL, NOT_EQUAL, AND, OR, WHERE, MULTIPLY_ADD,
@@ -24,65 +26,10 @@ enum Operation : int64_t {
 
 constexpr int64_t TILE = 256;      // numbers of a group that are computed at a time: all values of a group stay in the level-1 cache
 constexpr int64_t SLOTS = 64;      // values of a tile, and operands of a group
-constexpr int64_t DIMENSIONS = 6;
 constexpr int64_t LANES = 16;      // partial sums of a reduction of contiguous numbers
 
 template <class T>
 using Arrays = T* const*;
-
-// Call `visit(position, offset)` for the runs of a strided array: all indices but the last one. `strides` are those of the offset.
-template <class Visit>
-void for_each_run(int64_t dimensions, const int64_t* sizes, const int64_t* strides, Visit visit) {
-  int64_t index[DIMENSIONS] = {}, offset = 0;
-  for (int64_t position = 0;; position++) {
-    visit(position, offset);
-    int64_t dimension = dimensions - 2;
-    for (; dimension >= 0; dimension--) {
-      offset += strides[dimension];
-      if (++index[dimension] < sizes[dimension]) break;
-      offset -= strides[dimension] * sizes[dimension];
-      index[dimension] = 0;
-    }
-    if (dimension < 0) return;
-  }
-}
-
-template <class T>
-void load_run(T* target, const T* source, int64_t stride, int64_t count) {
-  if (stride == 1)
-    std::copy_n(source, count, target);
-  else if (stride == 0)
-    std::fill_n(target, count, *source);
-  else
-    for (int64_t i = 0; i < count; i++) target[i] = source[i * stride];
-}
-
-// Copy `count` elements, from the one with the linear index `start` on, of a strided array to contiguous memory.
-template <class T>
-void load(T* target, const T* source, int64_t dimensions, const int64_t* sizes, const int64_t* strides, int64_t start, int64_t count) {
-  int64_t index[DIMENSIONS], offset = 0;
-  for (int64_t dimension = dimensions - 1; dimension >= 0; dimension--) {
-    index[dimension] = start % sizes[dimension];
-    start /= sizes[dimension];
-    offset += index[dimension] * strides[dimension];
-  }
-  const int64_t last = dimensions - 1;
-  while (true) {
-    const int64_t run = std::min(count, sizes[last] - index[last]);
-    load_run(target, source + offset, strides[last], run);
-    target += run;
-    count -= run;
-    if (count == 0) return;
-    offset -= index[last] * strides[last];
-    index[last] = 0;
-    for (int64_t dimension = last - 1; dimension >= 0; dimension--) {
-      offset += strides[dimension];
-      if (++index[dimension] < sizes[dimension]) break;
-      offset -= strides[dimension] * sizes[dimension];
-      index[dimension] = 0;
-    }
-  }
-}
 
 #define EACH(code, expression)                                  \
   case code:                                                    \
@@ -140,6 +87,7 @@ void run_group(const int64_t* words, Arrays<T> arrays) {
   struct Operand {
     int64_t source;
     T* data;
+    const uint8_t* bytes;
     T* tile;
     const int64_t* shape;
   };
@@ -154,6 +102,7 @@ void run_group(const int64_t* words, Arrays<T> arrays) {
       continue;
     }
     operand.data = arrays[words[0]] + words[1];
+    operand.bytes = reinterpret_cast<const uint8_t*>(arrays[words[0]]) + words[1];
     words += 2;
     if (operand.source == DIRECT) continue;
     operand.tile = scratch + TILE * *words++;
@@ -171,8 +120,9 @@ void run_group(const int64_t* words, Arrays<T> arrays) {
       if (operand.source == DIRECT) {
         operand.tile = operand.data + start;
       } else if (operand.source == STRIDED) {
-        const int64_t dimensions = operand.shape[0];
-        load(operand.tile, operand.data, dimensions, operand.shape + 1, operand.shape + 1 + dimensions, start, count);
+        load(operand.tile, operand.data, operand.shape[0], operand.shape + 1, operand.shape + 1 + operand.shape[0], start, count);
+      } else if (operand.source == BYTES) {
+        load(operand.tile, operand.bytes, operand.shape[0], operand.shape + 1, operand.shape + 1 + operand.shape[0], start, count);
       }
     }
     const int64_t* operation = words;
@@ -182,8 +132,8 @@ void run_group(const int64_t* words, Arrays<T> arrays) {
   }
 }
 
-// Copy a strided array to another one with the same sizes.
-template <class T>
+// Copy a strided array to another one with the same sizes, or add it.
+template <class T, bool adds>
 void run_copy(const int64_t* words, Arrays<T> arrays) {
   const int64_t dimensions = words[0];
   const int64_t *sizes = words + 1, *source_strides = sizes + dimensions + 2, *target_strides = source_strides + dimensions + 2;
@@ -197,7 +147,10 @@ void run_copy(const int64_t* words, Arrays<T> arrays) {
       target_offset += position % sizes[dimension] * target_strides[dimension];
       position /= sizes[dimension];
     }
-    if (target_stride == 1)
+    if (adds)
+#pragma GCC ivdep
+      for (int64_t i = 0; i < length; i++) target[target_offset + i * target_stride] += source[offset + i * source_stride];
+    else if (target_stride == 1)
       load_run(target + target_offset, source + offset, source_stride, length);
     else
       for (int64_t i = 0; i < length; i++) target[target_offset + i * target_stride] = source[offset + i * source_stride];
@@ -298,6 +251,19 @@ void run_product(const int64_t* words, Arrays<T> arrays, bool packed) {
   }
 }
 
+// Multiply a matrix whose rows and columns are indexed by several dimensions each. The rows of the result are indexed like those of the matrix.
+template <class T>
+void run_indexed_product(const int64_t* words, Arrays<T> arrays) {
+  const int64_t row_dimensions = words[0], inner_dimensions = words[1], width = words[2], adds = words[3];
+  const int64_t *row_sizes = words + 4, *inner_sizes = row_sizes + row_dimensions, *left = inner_sizes + inner_dimensions;
+  const int64_t *right = left + 2 + row_dimensions + inner_dimensions, *from = right + 4, *target = from + 2;
+  const Offsets rows(row_dimensions, row_sizes, left + 2), columns(inner_dimensions, inner_sizes, left + 2 + row_dimensions);
+  const Offsets result_rows(row_dimensions, row_sizes, target + 2);
+  product::multiply_wide<T>(rows.count, width, columns.count, product::Indexed<T>{arrays[left[0]] + left[1], rows.data, columns.data},
+                            {arrays[right[0]] + right[1], right[2], right[3]}, {from[0] < 0 ? nullptr : arrays[from[0]] + from[1], 0},
+                            product::IndexedResult<T>{arrays[target[0]] + target[1], result_rows.data}, false, !adds);
+}
+
 // Pack the right matrix of several products.
 template <class T>
 void run_pack(const int64_t* words, Arrays<T> arrays) {
@@ -340,7 +306,7 @@ void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
     const int64_t* body = words + 2;
     switch (words[0]) {
       case GROUP: run_group<T>(body, arrays); break;
-      case COPY: run_copy<T>(body, arrays); break;
+      case COPY: run_copy<T, false>(body, arrays); break;
       case REDUCE: body[0] ? reduce<T, Maximum<T>>(body + 1, arrays) : reduce<T, Sum<T>>(body + 1, arrays); break;
       case PRODUCT: run_product<T>(body, arrays, false); break;
       case PACK: run_pack<T>(body, arrays); break;
@@ -348,6 +314,8 @@ void run(const int64_t* words, const int64_t* end, Arrays<T> arrays) {
       case GATHER: run_indexed<T>(body, arrays, false); break;
       case SCATTER_ADD: run_indexed<T>(body, arrays, true); break;
       case ARGMAX: run_argmax<T>(body, arrays); break;
+      case ADD_COPY: run_copy<T, true>(body, arrays); break;
+      case INDEXED_PRODUCT: run_indexed_product<T>(body, arrays); break;
     }
   }
 }

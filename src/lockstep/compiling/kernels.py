@@ -9,10 +9,12 @@ from torch import Tensor
 from lockstep.compiling.library import load_interpreter
 from lockstep.compiling.trace import trace
 
-__all__ = ["BLOCK", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "interpreted"]
+__all__ = ["MOST_ROWS", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "interpreted", "rows_per_call"]
 
-BLOCK = 256
-"""Rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
+MOST_ROWS = 256
+"""Greatest number of rows per call of an interpreted kernel: intermediate results of that many rows stay in the cache."""
+_NUMBERS = 2**22
+"""Greatest number of numbers per argument and call: rows of images are large."""
 
 Kernel = Callable[..., Sequence[Tensor]]
 """Function from tensors to tensors, all of fixed shapes. The next call may overwrite its results, except for those that are arguments of it."""
@@ -24,6 +26,11 @@ MakeKernel = Callable[[Formula, Sequence[Tensor]], Kernel]
 """Function that creates the kernel of a formula, for arguments with the shapes and dtypes of the examples."""
 
 
+def rows_per_call(*rows: Tensor) -> int:
+    """Return into how many rows `[N, …]` arguments of an interpreted kernel are to be split at most."""
+    return max(1, min([MOST_ROWS, *(_NUMBERS // max(1, tensor[0].numel()) for tensor in rows if len(tensor))]))
+
+
 def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
     """Return the formula itself, which PyTorch runs operation by operation."""
     return formula
@@ -32,7 +39,7 @@ def eager(formula: Formula, examples: Sequence[Tensor]) -> Kernel:
 def interpreted(formula: Formula, examples: Sequence[Tensor], prepares: bool = False) -> "InterpretedKernel":
     """Trace a formula of float32 or float64 tensors, and return a kernel that runs on one thread.
 
-    The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples. A call overwrites the results of the
+    The arguments of the kernel must be contiguous, and have the shapes and dtypes of the examples; some may be uint8, but not the first. A call overwrites the results of the
     previous call, see `Kernel`. The results have the same bits on every processor. Two threads may not call a kernel at the same time. With
     `prepares`, it must be prepared before it is called, and when the content of tensors that the formula holds has changed. Raises
     Unsupported if the formula uses an operation that the interpreter does not have, and CompilerFailed.

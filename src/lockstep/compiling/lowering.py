@@ -35,7 +35,8 @@ class Lowering:
         """Tensors that the formula holds: buffers of modules, for example."""
         self._arguments = arguments
         self._values = {
-            storage_of(argument): Value(argument.numel(), 2 + index) for index, argument in enumerate(arguments)
+            storage_of(argument): Value(argument.numel(), 2 + index, is_bytes=argument.dtype == torch.uint8)
+            for index, argument in enumerate(arguments)
         }
         self._sources: list[Tensor] = []
 

@@ -27,10 +27,18 @@ template <class T>
 struct Matrix {
   const T* data;
   int64_t row_stride, column_stride;
-  Matrix at(int64_t row, int64_t column) const {
-    return {data + row * row_stride + column * column_stride, row_stride, column_stride};
-  }
+  const T& element(int64_t row, int64_t column) const { return data[row * row_stride + column * column_stride]; }
+  Matrix at(int64_t row, int64_t column) const { return {&element(row, column), row_stride, column_stride}; }
   Matrix transposed() const { return {data, column_stride, row_stride}; }
+};
+
+// A matrix whose element (m, k) is `data[rows[m] + columns[k]]`, such as the patches of an image that a convolution multiplies.
+template <class T>
+struct Indexed {
+  const T* data;
+  const int64_t *rows, *columns;
+  const T& element(int64_t row, int64_t column) const { return data[rows[row] + columns[column]]; }
+  Indexed at(int64_t row, int64_t column) const { return {data, rows + row, columns + column}; }
 };
 
 // What the chains of a result start from: rows of numbers, which are the same row if `row_stride` is 0. Without `data` they start from 0.
@@ -41,48 +49,52 @@ struct Start {
   Start at(int64_t row, int64_t column) const { return {data ? data + row * row_stride + column : nullptr, row_stride}; }
 };
 
+// Rows of results, whose columns are contiguous.
 template <class T>
 struct Result {
   T* data;
   int64_t row_stride;
-  Result at(int64_t row) const { return {data + row * row_stride, row_stride}; }
+  T* row(int64_t number) const { return data + number * row_stride; }
+  Result at(int64_t row, int64_t column) const { return {data + row * row_stride + column, row_stride}; }
 };
 
-template <class T, int rows>
-inline __attribute__((always_inline)) void add_tile(int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, Start<T> from, bool begin) {
+template <class T>
+struct IndexedResult {
+  T* data;
+  const int64_t* rows;
+  T* row(int64_t number) const { return data + rows[number]; }
+  IndexedResult at(int64_t row, int64_t column) const { return {data + column, rows + row}; }
+};
+
+// A tile of `rows` times `halves` vectors.
+template <class T, int rows, int halves, class Left, class Target>
+inline __attribute__((always_inline)) void add_tile(int64_t depth, Left left, Matrix<T> right, Target result, Start<T> from, bool begin) {
   using V = Vector<T>;
-  V sums[rows][2];
+  V sums[rows][halves];
   for (int row = 0; row < rows; row++)
-    for (int half = 0; half < 2; half++) {
-      const T* start = begin ? from.at(row, 0).data : result.data + row * result.row_stride;
+    for (int half = 0; half < halves; half++) {
+      const T* start = begin ? from.at(row, 0).data : result.row(row);
       sums[row][half] = start ? V::load(start + V::width * half) : V::fill(0);
     }
   for (int64_t k = 0; k < depth; k++) {
     const T* columns = right.data + k * right.row_stride;
-    const V first = V::load(columns), second = V::load(columns + V::width);
-#pragma GCC unroll 8
+    V factors[halves];
+    for (int half = 0; half < halves; half++) factors[half] = V::load(columns + V::width * half);
+#pragma GCC unroll 16
     for (int row = 0; row < rows; row++) {
-      const V factor = V::fill(left.data[row * left.row_stride + k * left.column_stride]);
-      sums[row][0].add_product(factor, first);
-      sums[row][1].add_product(factor, second);
+      const V factor = V::fill(left.element(row, k));
+      for (int half = 0; half < halves; half++) sums[row][half].add_product(factor, factors[half]);
     }
   }
   for (int row = 0; row < rows; row++)
-    for (int half = 0; half < 2; half++) sums[row][half].store(result.data + row * result.row_stride + V::width * half);
+    for (int half = 0; half < halves; half++) sums[row][half].store(result.row(row) + V::width * half);
 }
 
-// The last tile of a column of tiles, with fewer than ROWS rows.
-template <class T>
-void add_last_tile(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, Start<T> from, bool begin) {
-  switch (rows) {
-    case 1: return add_tile<T, 1>(depth, left, right, result, from, begin);
-    case 2: return add_tile<T, 2>(depth, left, right, result, from, begin);
-    case 3: return add_tile<T, 3>(depth, left, right, result, from, begin);
-    case 4: return add_tile<T, 4>(depth, left, right, result, from, begin);
-    case 5: return add_tile<T, 5>(depth, left, right, result, from, begin);
-    case 6: return add_tile<T, 6>(depth, left, right, result, from, begin);
-    case 7: return add_tile<T, 7>(depth, left, right, result, from, begin);
-  }
+// The last tile of a column of tiles, with at most `most` rows.
+template <class T, int most, int halves, class Left, class Target>
+void add_last_tile(int64_t rows, int64_t depth, Left left, Matrix<T> right, Target result, Start<T> from, bool begin) {
+  if (rows == most) return add_tile<T, most, halves>(depth, left, right, result, from, begin);
+  if constexpr (most > 1) add_last_tile<T, most - 1, halves>(rows, depth, left, right, result, from, begin);
 }
 
 #if defined(__AVX2__)
@@ -138,27 +150,28 @@ void pack(int64_t depth, int64_t width, Matrix<T> right, T* panel) {
   }
 }
 
-template <class T>
-void add_rows(int64_t rows, int64_t depth, Matrix<T> left, Matrix<T> right, Result<T> result, Start<T> from, bool begin) {
+template <class T, int halves = 2, class Left, class Target>
+void add_rows(int64_t rows, int64_t depth, Left left, Matrix<T> right, Target result, Start<T> from, bool begin) {
+  constexpr int most = ROWS * 2 / halves;
   int64_t row = 0;
-  for (; row + ROWS <= rows; row += ROWS) add_tile<T, ROWS>(depth, left.at(row, 0), right, result.at(row), from.at(row, 0), begin);
-  add_last_tile<T>(rows - row, depth, left.at(row, 0), right, result.at(row), from.at(row, 0), begin);
+  for (; row + most <= rows; row += most)
+    add_tile<T, most, halves>(depth, left.at(row, 0), right, result.at(row, 0), from.at(row, 0), begin);
+  add_last_tile<T, most - 1, halves>(rows - row, depth, left.at(row, 0), right, result.at(row, 0), from.at(row, 0), begin);
 }
 
 // As add_rows, for fewer than COLUMNS columns, by way of a whole tile.
-template <class T>
-void add_narrow_rows(int64_t rows, int64_t depth, int64_t width, Matrix<T> left, Matrix<T> panel, Result<T> result,
-                     Start<T> from, bool begin) {
+template <class T, class Left, class Target>
+void add_narrow_rows(int64_t rows, int64_t depth, int64_t width, Left left, Matrix<T> panel, Target result, Start<T> from, bool begin) {
   constexpr int columns = COLUMNS<T>;
   T tile[ROWS * columns] = {};
   for (int64_t row = 0; row < rows; row += ROWS) {
     const int64_t count = std::min<int64_t>(ROWS, rows - row);
     for (int64_t i = 0; i < count; i++) {
-      const T* start = begin ? from.at(row + i, 0).data : result.at(row + i).data;
+      const T* start = begin ? from.at(row + i, 0).data : result.row(row + i);
       start ? std::copy_n(start, width, tile + i * columns) : std::fill_n(tile + i * columns, width, T(0));
     }
-    add_rows<T>(count, depth, left.at(row, 0), panel, {tile, columns}, {}, false);
-    for (int64_t i = 0; i < count; i++) std::copy_n(tile + i * columns, width, result.at(row + i).data);
+    add_rows<T>(count, depth, left.at(row, 0), panel, Result<T>{tile, columns}, {}, false);
+    for (int64_t i = 0; i < count; i++) std::copy_n(tile + i * columns, width, result.row(row + i));
   }
 }
 
@@ -170,9 +183,11 @@ void pack_all(int64_t inner, int64_t columns, Matrix<T> right, T* panels) {
     pack<T>(inner, std::min<int64_t>(tile, columns - column), right.at(0, column), panels + column * inner);
 }
 
+// Compute `result[m, n] = from[m, n] + sum over k of left[m, k] * right[k, n]`; if not `begin`, from the present content of `result` on.
 // `right` may be packed as a whole; its strides then have no meaning.
-template <class T>
-void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, Start<T> from, Result<T> result, bool packed) {
+template <class T, class Left, class Target>
+void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Left left, Matrix<T> right, Start<T> from, Target result, bool packed,
+                   bool begin = true) {
   constexpr int tile = COLUMNS<T>;
   alignas(64) T panel[DEPTH * tile];
   int64_t start = 0;
@@ -180,7 +195,7 @@ void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left,
     const int64_t depth = std::min(DEPTH, inner - start);
     for (int64_t column = 0; column < columns; column += tile) {
       const int64_t width = std::min<int64_t>(tile, columns - column);
-      const Matrix<T> block = left.at(0, start);
+      const Left block = left.at(0, start);
       Matrix<T> factor = right.at(start, column);
       if (packed) {
         factor = {right.data + column * inner + start * tile, tile, 1};
@@ -188,17 +203,20 @@ void multiply_wide(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left,
         pack<T>(depth, width, factor, panel);
         factor = {panel, tile, 1};
       }
-      const Result<T> target{result.data + column, result.row_stride};
+      const Target target = result.at(0, column);
+      const bool first = begin && start == 0;
       if (width == tile)
-        add_rows<T>(rows, depth, block, factor, target, from.at(0, column), start == 0);
+        add_rows<T>(rows, depth, block, factor, target, from.at(0, column), first);
+      else if (width * 2 == tile)
+        add_rows<T, 1>(rows, depth, block, factor, target, from.at(0, column), first);
       else
-        add_narrow_rows<T>(rows, depth, width, block, factor, target, from.at(0, column), start == 0);
+        add_narrow_rows<T>(rows, depth, width, block, factor, target, from.at(0, column), first);
     }
     start += DEPTH;
   } while (start < inner);
 }
 
-// Compute `result[m, n] = from[m, n] + sum over k of left[m, k] * right[k, n]`. The rows of `from` and `result` are contiguous.
+// As multiply_wide. The rows of `from` and `result` are contiguous.
 template <class T>
 void multiply(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matrix<T> right, Start<T> from, Result<T> result, bool packed) {
   if (packed || columns * 2 > COLUMNS<T> || rows <= columns)
@@ -213,7 +231,7 @@ void multiply(int64_t rows, int64_t columns, int64_t inner, Matrix<T> left, Matr
     for (int64_t start = 0; start < inner; start += DEPTH) {
       const int64_t depth = std::min(DEPTH, inner - start);
       pack<T>(depth, width, left.transposed().at(start, row), panel);
-      add_rows<T>(columns, depth, right.transposed().at(0, start), {panel, tile, 1}, {block, tile}, {}, false);
+      add_rows<T>(columns, depth, right.transposed().at(0, start), Matrix<T>{panel, tile, 1}, Result<T>{block, tile}, {}, false);
     }
     for (int64_t i = 0; i < width; i++)
       for (int64_t column = 0; column < columns; column++) result.data[(row + i) * result.row_stride + column] = block[column * tile + i];

@@ -9,13 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lockstep.compiling.groups import Group, encode_group
-from lockstep.compiling.values import Value, View, collapse
+from lockstep.compiling.values import Unsupported, Value, View, collapse
 
 __all__ = ["Builder", "Program"]
 
 _ALIGNMENT = 16
 """Values in the working memory begin at multiples of this many numbers."""
-_GROUP, _COPY, _REDUCE, _PRODUCT, _GATHER, _SCATTER_ADD, _PACK, _PACKED_PRODUCT, _ARGMAX = range(9)
+(
+    _GROUP,
+    _COPY,
+    _REDUCE,
+    _PRODUCT,
+    _GATHER,
+    _SCATTER_ADD,
+    _PACK,
+    _PACKED_PRODUCT,
+    _ARGMAX,
+    _INDEXED_PRODUCT,
+    _ADD_COPY,
+) = range(11)
 """Kinds of instructions in `interpreter.cpp`."""
 _TILE = 32
 """Largest number of columns in a tile of a packed matrix, in `product.h`."""
@@ -131,13 +143,20 @@ class Builder:
         return place if isinstance(writer, Group) and writer.shape == shape and is_whole else place + 1
 
     def _add(self, kind: int, words: Sequence[View | int], reads: Sequence[View], target: Value) -> None:
+        if any(view.value.is_bytes for view in reads):
+            raise Unsupported("operations on bytes that are not element-wise")
         target.written_by = len(self._items)
         self._items.append(_Single(kind, tuple(words), [view.value for view in reads], [target]))
 
-    def copy(self, source: View, target: View) -> None:
-        """Copy a view to another one with the same sizes. Nothing may have read the target's value yet."""
-        sizes, (from_strides, to_strides) = collapse(source.sizes, source.strides, target.strides)
-        self._add(_COPY, [len(sizes), *sizes, source, *from_strides, target, *to_strides], [source], target.value)
+    def copy(self, source: View, target: View, adds: bool = False) -> None:
+        """Copy a view to another one with the same sizes, or add it. Nothing may have read the target's value yet."""
+        if source.sizes != target.sizes:
+            raise ValueError(f"a copy of {source.sizes} to {target.sizes}")
+        order = sorted(range(len(target.sizes)), key=lambda dim: -target.strides[dim])  # that of the target's memory
+        columns = ([numbers[dim] for dim in order] for numbers in (source.sizes, source.strides, target.strides))
+        sizes, (from_strides, to_strides) = collapse(*columns)
+        words: list[View | int] = [len(sizes), *sizes, source, *from_strides, target, *to_strides]
+        self._add(_ADD_COPY if adds else _COPY, words, [source, target] if adds else [source], target.value)
 
     def reduce(self, source: View, dims: Sequence[int], maximum: bool = False) -> Value:
         """Add up the elements of some dimensions, or find their maximum. The result is contiguous."""
@@ -175,6 +194,29 @@ class Builder:
         words += [View.contiguous(target), rows * columns, columns]
         self._add(_PRODUCT, words, [left, right, *([] if bias is None else [bias])], target)
         return target
+
+    def indexed_product(
+        self, left: View, right: View, result: View, bias: View | None = None, adds: bool = False
+    ) -> None:
+        """Multiply matrices, and add a contiguous row `bias` `[N]`, or, if it `adds`, what the result holds.
+
+        The dimensions of `left` are those of the result's rows, `[*M, *K]`, then inner ones. `right` is `[K, N]`, where K is the product of
+        the inner sizes. `result` is `[*M, N]`, with contiguous rows. Nothing may have read its value yet.
+        """
+        dims = len(result.sizes) - 1
+        (inner, width), sizes = right.sizes, left.sizes
+        if inner != math.prod(sizes[dims:]) or sizes[:dims] != result.sizes[:-1] or width != result.sizes[-1]:
+            raise ValueError(f"a product of {sizes} and {right.sizes} is not {result.sizes}")
+        rows, (left_rows, target_rows) = collapse(sizes[:dims], left.strides[:dims], result.strides[:dims])
+        columns, (left_columns,) = collapse(sizes[dims:], left.strides[dims:])
+        words: list[View | int] = [len(rows), len(columns), width, int(adds), *rows, *columns, left, *left_rows]
+        words += [*left_columns, *_strided(right), *([-1, 0] if bias is None else [bias]), result, *target_rows]
+        self._add(
+            _INDEXED_PRODUCT,
+            words,
+            [left, right, *([] if bias is None else [bias]), *([result] if adds else [])],
+            result.value,
+        )
 
     def gather(self, source: View, index: View) -> Value:
         """Read the elements of the rows of a matrix whose columns are `index` `[M, N]`. Elements that do not exist are NaN."""

@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lockstep.compiling.kernels import BLOCK, Formula, InterpretedKernel
+from lockstep.compiling.kernels import Formula, InterpretedKernel, rows_per_call
+from lockstep.processes.heartbeat import beat
 
 __all__ = ["MakeInterpreted", "RowKernels"]
 
@@ -34,9 +35,10 @@ class RowKernels:
     def compute(self, name: Hashable, formula: Formula, *arguments: Tensor) -> list[Tensor]:
         """Compute a formula of rows `[N, …]`, whose results are `[N, …]`, in blocks of one size, or two. N must not be 0."""
         arguments, count = tuple(argument.contiguous() for argument in arguments), len(arguments[0])
-        size = math.ceil(count / math.ceil(count / BLOCK))
+        size = math.ceil(count / math.ceil(count / rows_per_call(*arguments)))
         results: list[Tensor] = []
         for start in range(0, count, size):
+            beat()  # all images of a rollout take long
             block = [argument[start : start + size] for argument in arguments]
             kernel = self.kernel(name, formula, block)
             results = results or [arguments[0].new_empty(count, *shape[1:]) for shape in kernel.shapes]

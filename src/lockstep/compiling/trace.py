@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lockstep.compiling import elementwise, structural  # noqa: F401  they register their operations
+from lockstep.compiling import convolution, elementwise, structural  # noqa: F401  they register their operations
 from lockstep.compiling.lowering import Call, Lowering, lower, storage_of
 from lockstep.compiling.program import Program
 from lockstep.compiling.values import Unsupported, Value, View

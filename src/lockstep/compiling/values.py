@@ -29,6 +29,8 @@ class Value:
     """Place of the first number in the array."""
     written_by: int | None = None
     """Index of the last instruction that writes it; None if none does."""
+    is_bytes: bool = False
+    """True for an argument of dtype uint8, which only element-wise operations read."""
 
 
 class View(NamedTuple):

@@ -1,5 +1,6 @@
 """Base class of the curiosity methods."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -73,16 +74,20 @@ class Curiosity(nn.Module, ABC):
         """Kernels that compute functions of rows, if they are used."""
         self.action_encoder = ActionEncoder(spaces, squash, dtype)
         channels = config.channels
-        used, self.images, start = [], [], 0
+        self.images: list[tuple[int, int, int]] = []
+        self._used: list[slice] = []
+        """Pixels of each image that are used."""
+        start = 0
         for count, height, width in spaces.images:
             used_channels = count if channels is None else min(channels, count)
-            used.append(torch.arange(start + (count - used_channels) * height * width, start + count * height * width))
+            self._used.append(slice(start + (count - used_channels) * height * width, start + count * height * width))
             self.images.append((used_channels, height, width))
             start += count * height * width
-        self._used = torch.cat(used) if used and channels is not None else None
         self.feature_size = spaces.feature_size
-        sizes = {"features": spaces.feature_size, "pixels": sum(map(len, used)), "returns": 1}
+        sizes = {"features": spaces.feature_size, "pixels": sum(map(math.prod, self.images)), "returns": 1}
         self.statistics = {name: RunningStatistics(size) for name, size in sizes.items() if size}
+        self._shifts = {name: torch.zeros(size, dtype=dtype) for name, size in sizes.items() if size}
+        self._scales = {name: torch.ones_like(shift) for name, shift in self._shifts.items()}
         self.refresh()
 
     @property
@@ -130,9 +135,13 @@ class Curiosity(nn.Module, ABC):
 
     def normalize_images(self, pixels: Tensor) -> Tensor:
         """Select the channels of images `[N, P]` uint8 that are used, and normalize them like features, `[N, P']`."""
-        used = pixels if self._used is None else pixels[:, self._used.to(pixels.device)]
+        used = self._used_pixels(pixels, self.dtype)
         shift, scale = self._shifts["pixels"].to(used.device), self._scales["pixels"].to(used.device)
-        return ((used.to(self.dtype) - shift) * scale).clamp(-_LIMIT, _LIMIT)
+        return ((used - shift) * scale).clamp(-_LIMIT, _LIMIT)
+
+    def _used_pixels(self, pixels: Tensor, dtype: torch.dtype) -> Tensor:
+        parts = [pixels[:, used].to(dtype) for used in self._used]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     @torch.no_grad()
     def compute(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -150,6 +159,10 @@ class Curiosity(nn.Module, ABC):
         rows, pixels = transitions.features.flatten(0, 1), transitions.pixels.flatten(0, 1)
         if not self.images:
             outputs = self.compute(network, rows)
+        elif self.kernels is not None:
+            (outputs,) = self.kernels.compute(
+                network, lambda features, images: (network(features, self.normalize_images(images)),), rows, pixels
+            )
         else:
             device = next(network.parameters()).device
             blocks = zip(rows.split(_BLOCK), pixels.split(_BLOCK), strict=True)
@@ -171,8 +184,8 @@ class Curiosity(nn.Module, ABC):
             valid, inputs = rollout.valid.flatten(), {}
             inputs["features"] = rollout.observations[1:].flatten(0, 1)[:, : self.feature_size]
             inputs["pixels"] = rollout.pixels[1:].flatten(0, 1)
-            if self._used is not None:
-                inputs["pixels"] = inputs["pixels"][:, self._used]
+            if self.images:
+                inputs["pixels"] = self._used_pixels(inputs["pixels"], torch.uint8)
             sums.append(torch.cat([self.statistics[name].sums(inputs[name], valid) for name in names]))
         total = reduce(torch.stack(sums))
         for name in names:
@@ -184,8 +197,10 @@ class Curiosity(nn.Module, ABC):
 
     def refresh(self) -> None:
         """Update the normalization after the running statistics have changed."""
-        self._shifts = {name: running.mean.to(self.dtype) for name, running in self.statistics.items()}
-        self._scales = {name: running.std.reciprocal().to(self.dtype) for name, running in self.statistics.items()}
+        for name, shift in self._shifts.items():
+            # in place: kernels read these tensors
+            shift.copy_(self.statistics[name].mean)
+            self._scales[name].copy_(self.statistics[name].std.reciprocal())
 
     def parts(self) -> dict[str, nn.Parameter]:
         """Return the trained parameters by name."""

@@ -99,7 +99,8 @@ def resolve(config: Config, ranks: int, plan: Plan | None = None, preset: str | 
         env=env,
         plan=dataclasses.replace(config.plan, shards=shards),
         runtime=dataclasses.replace(
-            config.runtime, compile="on" if compiles(config) and interpreter_problem() is None else "off"
+            config.runtime,
+            compile="on" if compiles(config, bool(spaces.images)) and interpreter_problem() is None else "off",
         ),
     )
 
@@ -316,8 +317,11 @@ def _with_spaces(config: Config, spaces: "Spaces") -> Config:
     return dataclasses.replace(config, policy=policy, ppo=ppo)
 
 
-def compiles(config: Config) -> bool:
-    """Return True if a run is to use kernels. Raises ValueError if `runtime.compile` is `on` and another setting excludes kernels."""
+def compiles(config: Config, images: bool) -> bool:
+    """Return True if a run is to use kernels. `images` says whether observations contain images.
+
+    Raises ValueError if `runtime.compile` is `on` and another setting excludes kernels.
+    """
     runtime = config.runtime
     obstacle = next(
         (
@@ -327,7 +331,7 @@ def compiles(config: Config) -> bool:
                 ("runtime.precision", runtime.precision, ("fp32", "fp64")),
                 ("plan.gradients", config.plan.gradients, ("ordered",)),
                 ("policy.core", config.policy.core, ("none", "lstm", "gru", "mingru")),
-                ("policy.encoder", config.policy.encoder, ("auto", "mlp")),
+                ("policy.encoder", config.policy.encoder, ("auto", "mlp", "nature", "impala")),
                 ("policy.distribution", config.policy.distribution, _COMPILED_DISTRIBUTIONS),
             )
             if value not in fine
@@ -336,9 +340,11 @@ def compiles(config: Config) -> bool:
     )
     if runtime.compile == "on" and obstacle:
         raise ValueError(
-            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy without images whose core and distribution are built in, but "
+            "runtime.compile is 'on': it needs the CPU, fp32 or fp64, ordered gradients, and a policy whose encoder, core and distribution are built in, but "
             f"{obstacle}"
         )
+    if images and runtime.compile == "auto" and (runtime.threads > 1 or config.policy.encoder == "impala"):
+        return False  # kernels run on one thread, and networks of images are large enough for several; impala's pooling is slow
     return not obstacle and runtime.compile != "off"
 
 

@@ -100,7 +100,7 @@ def start_warnings(config: Config, resolved: Config) -> list[str]:
     """Return the warnings for the user before a new run starts, a line each. `resolved` is the resolved `config`."""
     asked = dataclasses.replace(resolved, runtime=config.runtime)
     lines = []
-    if compiles(asked) and resolved.runtime.compile == "off":
+    if compiles(asked, images=False) and resolved.runtime.compile == "off":
         lines.append(f"{interpreter_problem()}, so the update has no kernels: the run will be slower")
     cut = cut_episodes(resolved)
     return lines if cut is None else [*lines, cut]

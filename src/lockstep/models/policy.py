@@ -161,23 +161,31 @@ class Policy(nn.Module):
         with self._autocast():
             return self._distribution_parameters(hidden, observations), self.value_of_hidden(critic_hidden), state
 
-    def head(self, observations: Tensor) -> Tensor:
-        """Compute the output of the policy's head `[N, H]` for rows `[N, O]`, for a policy without memory or images."""
-        return self._head(self.trunk(*self._encoder_inputs(observations, None)), observations)
+    def head(self, observations: Tensor, pixels: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Compute the output of the policy's head `[N, H]` for rows `[N, O]` and, with images, pixels `[N, P]`, for a policy without memory.
 
-    def unrolled_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        The second result is the output `[N, …]` of the trunk, None if the critic has its own trunk.
+        """
+        hidden = self.trunk(*self._encoder_inputs(observations, pixels))
+        return self._head(hidden, observations), hidden if self.critic_trunk is None else None
+
+    def unrolled_step(
+        self, observations: Tensor, state: Tensor, pixels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the output of the policy's head `[N, H]`, that of the critic's core `[N, …]`, and the next state `[N, S]`.
 
         Runs built-in cores by operations that can be traced, as does `unrolled`.
         """
         never = torch.zeros(1, len(observations), dtype=torch.bool)
-        hidden, critic_hidden, after = self._hidden(observations, None, state, never, unroll=True)
+        hidden, critic_hidden, after = self._hidden(observations, pixels, state, never, unroll=True)
         assert after is not None
         return self._head(hidden, observations), critic_hidden, after
 
-    def unrolled(self, observations: Tensor, states: Tensor, resets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def unrolled(
+        self, observations: Tensor, states: Tensor, resets: Tensor, pixels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute the results of `forward` for sequences, and the states `[n, S]` after them, with unrolled cores."""
-        hidden, critic_hidden, after = self._hidden(observations, None, states, resets, unroll=True)
+        hidden, critic_hidden, after = self._hidden(observations, pixels, states, resets, unroll=True)
         assert after is not None
         return *self._outputs(hidden, critic_hidden, observations), after
 

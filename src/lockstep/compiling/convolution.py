@@ -169,10 +169,12 @@ def _scatter_gradient(lowering: Lowering, gradient: View, filters: View, result:
     images = _filled(lowering, (count, height + 2 * padding[0], width + 2 * padding[1], channels), 0)
     places = geometry.positions(images, gradient.sizes[1:3], filters.sizes[2:])
     chunk = max(1, _CACHED // math.prod(images.sizes[1:]))
+    copy = View.contiguous(Value(math.prod(filters.sizes)), _sizes(filters.sizes, (2, 3, 0, 1)))
+    lowering.builder.copy(_permuted(filters, (2, 3, 0, 1)), copy)  # the rows of each position are next to each other
     for start in range(0, count, chunk):
         part, targets = _narrowed(gradient, start, chunk), _narrowed(places, start, chunk)
         for i, j in itertools.product(*map(range, filters.sizes[2:])):
-            right = _selected(filters, {2: i, 3: j})
+            right = _selected(copy, {0: i, 1: j})
             lowering.builder.indexed_product(part, right, _selected(targets, {3: i, 4: j}), adds=True)
     _define_inside(lowering, result, images, padding)
 

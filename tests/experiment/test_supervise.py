@@ -40,7 +40,7 @@ def supervised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
             outcome = left.pop(0)
             if isinstance(outcome, OSError):
                 raise outcome
-            newest = outcome.iteration // 10 * 10
+            newest = (outcome.iteration or 0) // 10 * 10
             if newest:
                 monkeypatch.setattr(RunFolder, "checkpoints", lambda self: list(range(10, newest + 1, 10)))
             return outcome
@@ -60,6 +60,16 @@ def fault(iteration: int) -> Outcome:
 def test_ranks_start_again_from_the_newest_checkpoint(supervised: Supervise) -> None:
     code, starts = supervised([fault(4), fault(27), Outcome(DONE)])
     assert (code, starts) == (DONE, [(2, 0), (2, 0), (2, 20)])
+
+
+def test_newest_checkpoint_is_kept_if_the_iteration_of_the_fault_is_unknown(
+    supervised: Supervise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is unknown without memory for heartbeats. A start from iteration 0 would remove all checkpoints."""
+    monkeypatch.setattr(RunFolder, "checkpoints", lambda self: [10, 20])
+    unknown = fault(0)._replace(iteration=None)
+    assert supervised([unknown, Outcome(DONE)]) == (DONE, [(2, 0), (2, 20)])
+    assert supervised([unknown, unknown]) == (FAILED, [(2, 0), (2, 20)]), "twice from the same checkpoint"
 
 
 def test_error_that_would_come_back_ends_the_run(supervised: Supervise) -> None:

@@ -84,6 +84,12 @@ def test_killed_rank_is_the_cause_also_if_another_one_reports_first(watched: Wat
     assert outcome == Outcome(FAILED, "rank 1 was killed by SIGKILL", 5)
 
 
+def test_signal_without_a_name_is_described_by_its_number(watched: Watched) -> None:
+    number = signal.SIGRTMIN + 3
+    outcome = watched(f"os.kill(os.getpid(), {number})")
+    assert outcome == Outcome(FAILED, f"rank 0 was killed by signal {number}", 5)
+
+
 def test_ranks_that_disagree_are_a_fault(watched: Watched) -> None:
     assert watched(f"end({REPLICAS_DIFFER})").fault == "the ranks hold different weights"
 

@@ -348,3 +348,42 @@ def test_bad_addresses_are_one_line(address: str, problem: str) -> None:
         check_address(address)
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_nothing_is_deleted_if_the_folder_disappears_during_an_upload(
+    folder: RunFolder, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    for iteration in (1, 2):
+        advance(folder, iteration)
+    mirror.update()
+    before = {name for name in RemoteRun(store, "one").sizes() if name.startswith("checkpoints/")}
+    assert {name.split("/")[1] for name in before} == {"00000001", "00000002"}
+    (folder.path / "metrics.jsonl").write_text("{}\n")
+    upload = RemoteRun.upload
+
+    def disappear(self, *arguments: object) -> None:
+        upload(self, *arguments)
+        folder.path.rename(folder.path.with_name("elsewhere"))
+
+    monkeypatch.setattr(RemoteRun, "upload", disappear)
+    with pytest.raises(StoreFailed):
+        mirror.update()
+    assert before <= set(RemoteRun(store, "one").sizes())
+
+
+def test_download_after_one_that_was_killed_while_it_moved_the_files(
+    folder: RunFolder, store: str, tmp_path: Path
+) -> None:
+    mirror = Mirror(folder, RemoteRun(store, "one"))
+    mirror.claim()
+    for iteration in (1, 2):
+        advance(folder, iteration)
+    mirror.update()
+    target = tmp_path / "again"
+    fetch(RemoteRun(store, "one"), target)
+    (target / "config.json").unlink()  # it is moved last
+    fetch(RemoteRun(store, "one"), target)
+    assert (target / "config.json").exists()
+    assert RunFolder(target).checkpoints() == folder.checkpoints()

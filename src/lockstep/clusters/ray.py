@@ -18,7 +18,6 @@ from lockstep.processes.exit_codes import (
     BAD_INPUT,
     DONE,
     FAILED,
-    IN_USE,
     NON_FINITE,
     PREEMPTED,
     RANK_LOST,
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["submit"]
 
-_FINAL = (BAD_INPUT, IN_USE, NON_FINITE, REPLICAS_DIFFER)
-"""Exit codes after which the ranks do not start again: the same error would come back."""
+_FINAL = (BAD_INPUT, NON_FINITE, REPLICAS_DIFFER)
+"""Exit codes after which the ranks do not start again: the same error would come back. A run in use is none: a network file system may hold
+the lock of a host that was lost for some time."""
 _PLACEMENT = 30.0
 """Seconds to wait until all ranks are placed, if a smaller number can be tried. For up to a minute, Ray offers the cores of a lost node."""
 _LAST_PLACEMENT = 120.0

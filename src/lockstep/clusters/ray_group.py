@@ -1,6 +1,5 @@
 """The ranks of a run as actors of Ray, in one placement group."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lockstep.clusters.ray_rank import RankProcess, RankState
 from lockstep.processes.exit_codes import DONE, FAILED, KNOWN, PREEMPTED, RANK_LOST
+from lockstep.processes.signals import signal_name
 
 __all__ = ["Ended", "NotPlaced", "RankCommand", "run_group"]
 
@@ -149,7 +149,7 @@ def _outcome(codes: Mapping[int, int | None], ranks: int) -> Ended:
     if code is None:
         return Ended(FAILED, f"rank {rank} was lost with its actor")
     if code < 0:
-        return Ended(FAILED, f"rank {rank} was killed by {signal.Signals(-code).name}")
+        return Ended(FAILED, f"rank {rank} was killed by {signal_name(-code)}")
     return Ended(code if code in KNOWN else RANK_LOST, f"rank {rank} ended with exit code {code}")
 
 

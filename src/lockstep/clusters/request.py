@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lockstep.clusters.job import Job
+from lockstep.clusters.job import Job, read_submission
 from lockstep.config import Config
 from lockstep.config.flags import as_flags
 from lockstep.experiment.execute import open_run, reserve_run
@@ -68,7 +68,7 @@ def reserved(request: Request) -> Iterator[Job]:
         words = request.words(folder.path.absolute(), folder.path.absolute() / JOB_FOLDER / "meeting")
         yield Job(folder, words, request.sizes, request.restarts, request.options)
     except BaseException:
-        if is_new:
+        if is_new and read_submission(folder) is None:  # a job that the cluster has accepted will use the folder
             shutil.rmtree(folder.path)
         raise
     finally:

@@ -55,7 +55,11 @@ def _submit(job: Job | Runs, text: str) -> str:
     write_atomically(script, text.encode())
     _run("sbatch", "--test-only", str(script))  # sbatch itself accepts jobs that can never start
     job_id = _run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
-    write_submission(job.folder, Submission("slurm", job_id))
+    try:
+        write_submission(job.folder, Submission("slurm", job_id))
+    except BaseException:
+        _run("scancel", job_id)  # otherwise it would start in a folder that is removed
+        raise
     return job_id
 
 

@@ -90,7 +90,11 @@ class _Build:
 
     def _failure(self) -> str:
         log, error = self._library.parent / "failure.log", self._folder / _ERROR
-        log.write_text(error.read_text() if error.exists() else "the compiling process was killed")
+        text = error.read_text() if error.exists() else "the compiling process was killed"
+        try:
+            log.write_text(text)
+        except OSError as problem:
+            return f"runtime.compile is 'on': the compilation failed ({' '.join(text.split())}), and {log} can't be written ({problem.strerror})"
         return f"runtime.compile is 'on': the compilation failed, see {log}; use --runtime.compile off in a new run"
 
     def close(self) -> None:

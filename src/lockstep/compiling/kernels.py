@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lockstep.compiling.library import load_interpreter
+from lockstep.compiling.library import load_interpreter, loaded_interpreter
 from lockstep.compiling.trace import trace
 
 __all__ = ["MOST_ROWS", "Formula", "InterpretedKernel", "Kernel", "MakeKernel", "eager", "interpreted", "rows_per_call"]
@@ -52,7 +52,9 @@ class InterpretedKernel:
 
     def __init__(self, formula: Formula, examples: Sequence[Tensor], prepares: bool) -> None:
         """Trace the formula, see `interpreted`."""
-        library, (program, captured, self._shapes) = load_interpreter(), trace(formula, examples, prepares)
+        # once in a process: the library may have been replaced since then, by another version
+        library = loaded_interpreter() or load_interpreter()
+        program, captured, self._shapes = trace(formula, examples, prepares)
         self._dtype = examples[0].dtype
         self._run = library.lockstep_run_float if self._dtype == torch.float32 else library.lockstep_run_double
         memory = torch.empty(program.memory, dtype=self._dtype)

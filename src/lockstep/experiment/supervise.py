@@ -13,7 +13,7 @@ from lockstep.run.manifest import newest_whole
 from lockstep.run.stop import asked_to_stop
 from lockstep.runtime.launch import RanksNotStarted, launch
 from lockstep.runtime.settings import RESTARTS, RuntimeConfig
-from lockstep.runtime.watch import REPORTED, Outcome
+from lockstep.runtime.watch import Outcome
 from lockstep.telemetry.attempts import record_fault
 
 __all__ = ["RestartLimit", "resume_command", "supervise"]
@@ -90,10 +90,10 @@ def supervise(
         outcome = _launch(command, sizes, config.runtime)
         if not outcome.fault:
             return outcome.code
-        record_fault(folder, outcome.fault, outcome.iteration, reported=outcome.fault in REPORTED)
+        record_fault(folder, outcome.fault, outcome.iteration or 0, reported=outcome.reported)
         if asked_to_stop():
             return outcome.code
-        if outcome.iteration:  # until then, the checkpoints after the one that the user has chosen are still there
+        if outcome.iteration != 0:  # until then, the checkpoints after the one that the user has chosen are still there
             checkpoints = folder.checkpoints()
             found = newest_whole(folder, checkpoints)
             for error in found.damaged:
@@ -108,7 +108,7 @@ def supervise(
             # the fault came after the last iteration, while rank 0 waited for evaluations or trackers
             print(completion_text(folder, config), flush=True)
             return DONE
-        problem = limit.reason_to_end(outcome.iteration, resume_from)
+        problem = limit.reason_to_end(resume_from if outcome.iteration is None else outcome.iteration, resume_from)
         if problem is None:
             place = f"from iteration {resume_from}" if resume_from else "from the start"
             text = f"starting {_count(sizes[0])} again {place} (restart {limit.used} of {restarts})"

@@ -117,9 +117,13 @@ def serve_store(listener: socket.socket, secret: bytes) -> None:
                 time.sleep(_POLL)
                 continue
             if strangers.acquire(blocking=False):
-                Thread(target=_serve_client, args=(accepted, secret, entries, strangers.release), daemon=True).start()
-            else:
-                accepted.close()
+                client = Thread(target=_serve_client, args=(accepted, secret, entries, strangers.release), daemon=True)
+                try:
+                    client.start()
+                    continue
+                except RuntimeError:  # the system allows no more threads
+                    strangers.release()
+            accepted.close()
 
     Thread(target=accept, name="lockstep_store", daemon=True).start()
 
@@ -155,8 +159,8 @@ class _Entries:
 def _serve_client(accepted: socket.socket, secret: bytes, entries: _Entries, proved: Callable[[], None]) -> None:
     """Answer the requests of one connection, after it has proved that it knows the secret. Then, or when it can't, call `proved`."""
     with suppress(OSError, EOFError, ValueError, TypeError, AuthenticationError):
-        connection = _as_connection(accepted)
         try:
+            connection = _as_connection(accepted)
             deliver_challenge(connection, secret)
             answer_challenge(connection, secret)
         finally:

@@ -91,8 +91,9 @@ class Heartbeat:
         parts = [f"stage {self.stage}"]
         if self.iteration:
             parts.append(f"iteration {self.iteration}")
-        if self._cells[ENVIRONMENT]:
-            parts.append(f"environment {self._cells[ENVIRONMENT] - 1}")
+        environment = self._cells[ENVIRONMENT]  # the rank may clear it meanwhile
+        if environment:
+            parts.append(f"environment {environment - 1}")
         return ", ".join(parts)
 
 

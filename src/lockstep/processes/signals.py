@@ -2,7 +2,7 @@
 
 import signal
 
-__all__ = ["SIGNALS", "STACKS_SIGNAL", "handled_signals"]
+__all__ = ["SIGNALS", "STACKS_SIGNAL", "handled_signals", "signal_name"]
 
 SIGNALS = (
     signal.SIGINT,
@@ -20,3 +20,11 @@ STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGABRT)
 def handled_signals() -> tuple[signal.Signals, ...]:
     """Return SIGNALS, without SIGHUP if this process ignores it because it was started by `nohup`."""
     return tuple(number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal. Most real-time signals have none, and are described by their numbers."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

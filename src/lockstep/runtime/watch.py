@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from lockstep.processes import exit_codes
 from lockstep.processes.heartbeat import STOPPED_AFTER, Heartbeats
-from lockstep.processes.signals import STACKS_SIGNAL, handled_signals
+from lockstep.processes.signals import STACKS_SIGNAL, handled_signals, signal_name
 from lockstep.run.stop import asked_to_stop, record_signal
 from lockstep.runtime.silence import STACKS_TIME, Silence
 
-__all__ = ["REPORTED", "Outcome", "watch"]
+__all__ = ["Outcome", "watch"]
 
 _POLL = 0.02
 """Seconds between two polls of the ranks."""
@@ -40,8 +40,15 @@ class Outcome(NamedTuple):
     fault: str = ""
     """Description of the fault, in one line, if a restart may help: a rank was killed, crashed or hung.
     Empty if the ranks ended by themselves, or failed with an error that a restart would repeat."""
-    iteration: int = 0
-    """The last iteration that a rank has begun; 0: none."""
+    iteration: int | None = 0
+    """The last iteration that a rank has begun; 0: none. None: the ranks have no memory for heartbeats, so it is not known."""
+    reported: bool = False
+    """True if a rank has reported the fault itself, in more words."""
+
+    @property
+    def is_consequence(self) -> bool:
+        """True if the fault is that a rank has lost another process: the fault of that process is the cause."""
+        return self.reported and self.code == exit_codes.RANK_LOST
 
 
 @dataclass
@@ -160,14 +167,13 @@ class _Watch:
         """Decide on the outcome when ranks end, and how long the others may take."""
         ended = [rank for rank in self._ranks if rank.process.returncode is not None]
         failures = [outcome for rank in ended if (outcome := self._ending(rank)) is not None]
-        # a rank that lost another one is the consequence, not the cause
-        cause = min(failures, key=lambda outcome: outcome.fault == _LOST, default=None)
+        cause = min(failures, key=lambda outcome: outcome.is_consequence, default=None)
         known = self._failure
-        if cause is not None and (known is None or (known.fault == _LOST and cause.fault != _LOST)):
+        if cause is not None and (known is None or (known.is_consequence and not cause.is_consequence)):
             self._failure = cause
             if known is None:
                 self._deadline = now + (_GRACE_AFTER_SUCCESS if self._stops else _GRACE_AFTER_FAILURE)
-            if cause.fault not in ("", *REPORTED):
+            if cause.fault and not cause.reported:
                 print(f"lockstep: {cause.fault}", file=sys.stderr, flush=True)
         elif self._stops and all(rank.process.returncode is not None for rank in self._ranks[1:]):
             self._deadline = float("inf")  # only rank 0 is left
@@ -185,14 +191,14 @@ class _Watch:
         verdict = self._verdict(rank)
         if verdict is not None:
             if verdict == exit_codes.RANK_LOST:
-                return Outcome(verdict, _LOST)
+                return Outcome(verdict, "a rank lost another process", reported=True)
             if verdict == exit_codes.REPLICAS_DIFFER:
-                return Outcome(verdict, _DIFFER)
+                return Outcome(verdict, "the ranks hold different weights", reported=True)
             return Outcome(verdict) if verdict else None
         if rank.killed:
             return None
         if code < 0:
-            text = f"rank {rank.number} was killed by {signal.Signals(-code).name}"
+            text = f"rank {rank.number} was killed by {signal_name(-code)}"
             if asked_to_stop() and -code in handled_signals():  # the second signal, which ends a rank at once
                 return Outcome(exit_codes.INTERRUPTED if -code == signal.SIGINT else exit_codes.PREEMPTED)
             return Outcome(exit_codes.FAILED, text)
@@ -220,7 +226,7 @@ class _Watch:
 
     def _end_silent(self, rank: _Rank, fault: str) -> None:
         """Let a rank print its stack traces, then kill it."""
-        if self._failure is None or self._failure.fault == _LOST:
+        if self._failure is None or self._failure.is_consequence:
             self._failure = Outcome(exit_codes.RANK_LOST, fault)
             self._deadline = time.monotonic() + STACKS_TIME + _GRACE_AFTER_FAILURE
             assert rank.silence is not None
@@ -249,17 +255,9 @@ class _Watch:
         heartbeats = self._heartbeats
         return heartbeats is None or all(heartbeats.of_rank(rank.number).stage != "end" for rank in self._ranks)
 
-    def _iteration(self) -> int:
+    def _iteration(self) -> int | None:
         heartbeats = self._heartbeats
-        return 0 if heartbeats is None else max(heartbeats.of_rank(rank.number).iteration for rank in self._ranks)
+        return None if heartbeats is None else max(heartbeats.of_rank(rank.number).iteration for rank in self._ranks)
 
     def _fault(self, text: str) -> Outcome:
         return Outcome(exit_codes.RANK_LOST, text)
-
-
-_LOST = "a rank lost another process"
-"""Fault of a rank that has reported that another rank, or the process of an environment, is lost."""
-_DIFFER = "the ranks hold different weights"
-"""Fault of ranks that have reported it."""
-REPORTED = _LOST, _DIFFER
-"""Faults that a rank has reported itself, in more words."""

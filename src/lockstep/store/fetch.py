@@ -34,6 +34,7 @@ def fetch(remote: RemoteRun, path: Path) -> None:
             remote.download(name, aside / name, sizes[name])
         path.mkdir(parents=True, exist_ok=True)
         for entry in sorted(aside.iterdir(), key=lambda entry: entry.name == "config.json"):
+            _remove(path / entry.name)  # what a killed download has left: without config.json it is no run
             entry.rename(path / entry.name)
     except StoreFailed as error:
         raise ValueError(str(error)) from None
@@ -41,6 +42,13 @@ def fetch(remote: RemoteRun, path: Path) -> None:
         raise ValueError(f"{path} can't be written ({error.strerror})") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def fetch_named(address: str, root: Path) -> Path:

@@ -61,15 +61,11 @@ class Mirror:
         Raises StoreFailed if the storage can't be used, if the run folder is gone, or if another process has claimed the run; the next call
         tries again.
         """
-        try:
-            self._folder.check_present()
-        except FolderLost as error:
-            raise StoreFailed(str(error)) from None
-        present = self._folder.checkpoints()
+        present = self._checkpoints()
         missing = [number for number in present if self._states.get(number) != self._state_of(number)]
         self._newest = max([self._newest, *{*present} - {*missing}])
         changed = [path for path in self._other_files() if self._uploaded.get(path) != _version(path)]
-        if not (missing or changed or self._old()):
+        if not (missing or changed or self._old(present)):
             return  # requests cost money
         self._check_owner()
         with self._linked(missing) as checkpoints:
@@ -79,9 +75,18 @@ class Mirror:
                 self._upload_file(path)
             for number, links in checkpoints.items():
                 self._upload_state(number, links)
-        for number in self._old():
+        for number in self._old(self._checkpoints()):
             self._delete(number)
         write_atomically(self._folder.path / STORED, f"{self._newest}\n".encode())
+
+    def _checkpoints(self) -> list[int]:
+        """Return the checkpoints of the folder. Raises StoreFailed if it is gone: none of its checkpoints has been removed then."""
+        found = self._folder.checkpoints()
+        try:
+            self._folder.check_present()
+        except FolderLost as error:
+            raise StoreFailed(str(error)) from None
+        return found
 
     def _check_owner(self) -> None:
         if self._remote.read(OWNER, TEXT_LIMIT) != self._token:
@@ -119,7 +124,7 @@ class Mirror:
         state = read_file(links / STATE)
         self._remote.write(_name(number, STATE), state)
         self._states[number] = state
-        self._newest = number
+        self._newest = max(self._newest, number)
 
     def _other_files(self) -> Iterator[Path]:
         for pattern in _PATTERNS:
@@ -132,9 +137,9 @@ class Mirror:
             self._remote.upload(path, path.relative_to(self._folder.path).as_posix())
             self._uploaded[path] = version
 
-    def _old(self) -> Collection[int]:
-        """Return the checkpoints in the storage that training has removed, without the newest one that is whole: none until it is known."""
-        return self._there - {*self._folder.checkpoints(), self._newest} if self._newest else ()
+    def _old(self, present: Sequence[int]) -> Collection[int]:
+        """Return the checkpoints in the storage that are not `present`, without the newest one that is whole: none until it is known."""
+        return self._there - {*present, self._newest} if self._newest else ()
 
     def _delete(self, number: int) -> None:
         """Delete a checkpoint in the storage, its state.json first."""

@@ -3,13 +3,14 @@
     python benchmarks/pong.py [--repeats 5] [--iterations 8] [--seconds 2] [--out benchmarks/pong.json]
         [--sb3 PYTHON] [--cleanrl PYTHON SCRIPT]
 
-Measurements in turn, the first four on two processes of one thread each:
+Measurements in turn, the first five on two processes of one thread each:
 
     training      the preset
     environments  its engine with random actions
     network       only PyTorch layers: the forward and backward passes of the minibatches, once per epoch, and the forward passes that compute
                   actions; the images are prepared before, and the processes do not wait for each other
-    products      only products of square matrices, with as many operations as the network has
+    products      only products of square matrices by PyTorch, with as many operations as the network has
+    kernels       the same products by the interpreter of kernels
     sb3           Stable-Baselines3 with the same settings on all cores (`pong_sb3.py`), in the interpreter PYTHON
     cleanrl       CleanRL's script `ppo_atari_envpool.py`, unmodified, which has the same settings, in the interpreter PYTHON, on all cores
 
@@ -35,6 +36,7 @@ from lockstep import presets
 from lockstep.bench.repeats import Spread, interleave, ratios, spread
 from lockstep.bench.stepping import engine_rate
 from lockstep.bench.training import train
+from lockstep.compiling.kernels import MakeKernel, eager, interpreted
 from lockstep.config import Config
 from lockstep.config.compose import load
 from lockstep.experiment.resolve import resolve
@@ -105,14 +107,15 @@ def operations(epochs: int) -> int:
     return epochs * (3 * sum(forward) - forward[0]) + sum(forward)
 
 
-def products(epochs: int, seconds: float) -> float:
+def products(epochs: int, seconds: float, make_kernel: MakeKernel) -> float:
     """Return the environment steps per second of one process that only multiplies matrices, with the operations of the network."""
     torch.set_num_threads(1)
-    left, right = torch.rand(1024, 1024), torch.rand(1024, 1024)
-    left @ right  # not counted: the first product selects kernels
+    factors = torch.rand(1024, 1024), torch.rand(1024, 1024)
+    multiply = make_kernel(lambda left, right: (left @ right,), factors)
+    multiply(*factors)  # not counted: the first product of PyTorch selects its code
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        left @ right
+        multiply(*factors)
         count += 1
     return count * 2 * 1024**3 / (time.perf_counter() - start) / operations(epochs)
 
@@ -170,7 +173,8 @@ def page(results: dict[str, Spread], machine: str) -> str:
         "The upper limit is the speed if only these parts took time: one step of the engine, one forward pass to compute its action, and four forward and backward",
         "passes, one per epoch, in float32. The network limits this preset on a CPU, not the engine: a forward and backward pass of one sample takes about 50 million",
         "operations, and four of them take several times as long as the four frames of the emulator. *Products alone* is the speed of a program that multiplies matrices",
-        f"of 1,024 rows and columns with PyTorch and does nothing else, if a step takes the {operations(4) / 1e6:.0f} million operations of the network.",
+        f"of 1,024 rows and columns with PyTorch and does nothing else, if a step takes the {operations(4) / 1e6:.0f} million operations of the network; *products by kernels*",
+        "is that of the same program with kernels of lockstep. Kernels also compute the network of lockstep; *network alone* is computed by PyTorch.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -195,6 +199,7 @@ def summarize(rates: dict[str, list[float]]) -> dict[str, Spread]:
         "environments": "environments alone, steps/s",
         "network": "network alone, steps/s",
         "products": "products alone, steps/s",
+        "kernels": "products by kernels, steps/s",
         "limit": "upper limit, steps/s",
     }
     results = {text: spread(rates[name]) for name, text in names.items()}
@@ -202,6 +207,7 @@ def summarize(rates: dict[str, list[float]]) -> dict[str, Spread]:
     results |= {
         "training / environments": ratios(rates["training"], rates["environments"]),
         "training / products": ratios(rates["training"], rates["products"]),
+        "training / products by kernels": ratios(rates["training"], rates["kernels"]),
         "training / upper limit": ratios(rates["training"], rates["limit"]),
     }
     return results | {
@@ -220,20 +226,23 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("pong.json"))
     parser.add_argument("--network", type=float, nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--products", type=float, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--kernels", type=float, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.network:
         minibatch, acting, epochs, seconds = arguments.network
         print(passes(int(minibatch), int(acting), int(epochs), seconds))
         return
-    if arguments.products:
-        print(products(int(arguments.products[0]), arguments.products[1]))
-        return
+    for numbers, make_kernel in ((arguments.products, eager), (arguments.kernels, interpreted)):
+        if numbers:
+            print(products(int(numbers[0]), numbers[1], make_kernel))
+            return
     config = resolve(load(presets.read("atari"), None, {"env": {"id": "ALE/Pong-v5"}}), RANKS)
     runs = {
         "training": lambda: train(config, RANKS, arguments.iterations).rate,
         "environments": partial(engine_rate, config, RANKS, arguments.seconds),
         "network": partial(network_rate, config, arguments.seconds),
         "products": partial(alone, "--products", config.ppo.epochs, arguments.seconds),
+        "kernels": partial(alone, "--kernels", config.ppo.epochs, arguments.seconds),
         **peers(arguments),
     }
     rates = interleave(runs, arguments.repeats, partial(print, file=sys.stderr, flush=True))

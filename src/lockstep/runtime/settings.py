@@ -32,9 +32,9 @@ class RuntimeConfig:
     compile: Literal["auto", "on", "off"] = "auto"
     """Trace the arithmetic of acting and of the update once, and run it as kernels of lockstep's interpreter on the CPU: several times
     faster for small networks. The interpreter is part of wheels for Linux on x86-64; elsewhere it is built once with the C++ compiler. A new run
-    without it runs operation by operation, with a warning. `auto`: on if the device is the CPU, the precision `fp32` or `fp64`, and
-    encoder, core and distribution of the policy are built in, without images; decided when the run is created. Changes the bits, which
-    kernels round differently."""
+    without it runs operation by operation, with a warning. `auto`: on if the device is the CPU, the precision `fp32` or `fp64`, and the
+    encoder (`mlp` or `nature`), core and distribution of the policy are built in, but with images only if `threads` is 1; decided when the
+    run is created. Changes the bits: kernels round differently."""
     bits: Literal["fast", "portable"] = "fast"
     """`portable`: the same bits on every x86-64 processor with AVX2 and FMA, by Intel or AMD, for one set of installed packages. All
     libraries are held to the AVX2 instruction set. `fast`: the libraries' own choice, so bits depend on the type of processor. Portable
